@@ -12,7 +12,7 @@
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
 ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). A line that cannot be read is reported with its number; the
-others are read, and the exit status is 1. Tables are TSV files, every number with its n; next to each picture is the table that
+others are read, and the exit status is 1. Tables are TSV files, every number with its n; next to each figure is the table that
 it shows.
 """
 
@@ -38,4 +38,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     enable_compilation_cache()
     flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output, appearing_together():
-        return int(importlib.import_module(f"bert_jax.analysis.{name}.verb").run(flags))
+        return int(importlib.import_module(f"bert_jax.analysis.{name}.command").run(flags))

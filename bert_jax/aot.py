@@ -34,7 +34,7 @@ from bert_jax.tpu.programs import cases
 
 
 def main() -> int:
-    """Returns the verb."""
+    """Runs the command."""
     options, overrides, others = parse_flags(__doc__)
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()

@@ -5,11 +5,13 @@
     python -m bert_jax.convert --from=models/base --to=models/long --max-position=2048 --drop=nsp_head
     python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
     python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
+    python -m bert_jax.convert --from=run --last=5 --to=models/averaged
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
 target format cannot hold is an error unless it is left out with --drop=PART, which also takes names of tensors, with `*` as a
-wildcard. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
+wildcard. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps; --last=5 the
+mean of the last five checkpoints, which `config.checkpoints.keep` keeps.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from bert_jax.interop.conversion import changed, model_lines, part_lines, read_a
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
-from bert_jax.pretraining.checkpointed_model import model_of_step
+from bert_jax.pretraining.results import load_checkpointed_model, model_of_last
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import checked
 
 
@@ -42,25 +44,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_flags(__doc__, argv)
     flags.remote = checked(flags.to, "--to")
     given = flags.source
-    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to, at_step(flags.source, flags.step) as flags.source:
+    read = at_step(flags.source, flags.step, flags.last)
+    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to, read as flags.source:
         lines = convert(flags)
     for n, (title, line) in enumerate(lines):
         line = line.replace(flags.to, flags.remote)
-        if flags.step is not None:
-            line = line.replace(flags.source, f"{given}, step {flags.step:,}")
+        if flags.step is not None or flags.last is not None:
+            which = f"step {flags.step:,}" if flags.last is None else f"the mean of {counted(flags.last, 'checkpoint')}"
+            line = line.replace(flags.source, f"{given}, {which}")
         print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line}")
 
 
 @contextlib.contextmanager
-def at_step(source: str, step: int | None) -> Iterator[str]:
-    """The model directory of the run `source` after `step` steps, which exists within the context; without a step, `source`."""
-    if step is None:
+def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[str]:
+    """The model directory of the run `source` after `step` steps, or of the mean of its `last` checkpoints, which exists within
+    the context; without both, `source`."""
+    if step is None and last is None:
         yield source
         return
     quiet_libraries()
-    model = model_of_step(place(checked(source, "--from")), step)
+    workdir = as_path(checked(source, "--from"))
+    if step is not None:
+        model, what = load_checkpointed_model(workdir, step), f"The state after {counted(step, 'step')}"
+    else:
+        assert last is not None
+        model, steps = model_of_last(workdir, last)
+        step, what = steps[-1], f"The mean of the states after {' and '.join(f'{one:,}' for one in steps)} steps"
     with tempfile.TemporaryDirectory(prefix="bert_jax-step-") as directory:
-        training = Training(steps=f"The state after {counted(step, 'step')} of pretraining.")
+        training = Training(steps=f"{what} of pretraining.")
         export_model(directory, model, {"step": step}, card=model_card(model, training))
         yield directory
 

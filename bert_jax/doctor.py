@@ -32,22 +32,22 @@ from bert_jax.model.kernels.self_test import KERNELS, compare_kernels_once, verd
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.hosts import find_hosts
 from bert_jax.runtime.processes import Processes, meet
-from bert_jax.storage.objects import place
-from bert_jax.storage.paths import Place, checked
+from bert_jax.storage.objects import as_path
+from bert_jax.storage.paths import AnyPath, checked
 from bert_jax.tpu.diagnosis import machine, speed
 from bert_jax.tpu.diagnosis.experiment import corpus_check, fit_checks, workdir_check
 from bert_jax.tpu.diagnosis.flags import Overrides, parse_flags
 from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
-from bert_jax.tpu.programs import kind_of
+from bert_jax.tpu.programs import experiment_class
 
-log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a command
 
 FAULT = 1
 """The exit status where something is wrong."""
 
 
 def main() -> int:
-    """Returns the verb."""
+    """Runs the command."""
     flags, overrides = parse_flags(__doc__)
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()
@@ -57,8 +57,8 @@ def main() -> int:
         raise UserError(
             f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; make it, or name another file"
         )
-    values = read_experiment(flags.config, overrides, kind_of) if flags.config else {}
-    workdir = place(checked(flags.workdir, "--workdir")) if flags.workdir else None
+    values = read_experiment(flags.config, overrides, experiment_class) if flags.config else {}
+    workdir = as_path(checked(flags.workdir, "--workdir")) if flags.workdir else None
     enable_compilation_cache()
     hosts = find_hosts(flags.coordinator, flags.processes, flags.process)
     start_logging(hosts.index if hosts else 0)
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def _examine(
-    processes: Processes, flags: argparse.Namespace, overrides: Overrides, values: JsonObject, workdir: Place | None
+    processes: Processes, flags: argparse.Namespace, overrides: Overrides, values: JsonObject, workdir: AnyPath | None
 ) -> tuple[list[Check], list[JsonObject]]:
     """Returns all checks, and the records of all processes."""
     try:
@@ -111,7 +111,7 @@ def _run_checks(
     flags: argparse.Namespace,
     overrides: Overrides,
     values: JsonObject,
-    workdir: Place | None,
+    workdir: AnyPath | None,
     records: list[JsonObject],
 ) -> list[Check]:
     """Returns the checks of the workdir and of the experiment that are given."""

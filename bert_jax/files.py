@@ -44,7 +44,7 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, e
 """The errors of a file system that has no locks, as some network file systems."""
 
 
-def _bucket_of(path: Path) -> Any:
+def _bucket_module(path: Path) -> Any:
     """Returns the module for a path in a bucket; None for a local path."""
     scheme, separator, _ = os.fspath(path).partition("://")
     return importlib.import_module(BUCKETS[scheme]) if separator and scheme in BUCKETS else None
@@ -55,14 +55,14 @@ def _bucket_of(path: Path) -> Any:
 
 def read_bytes(path: Path) -> bytes:
     """Returns the content of a file. Raises OSError if it cannot be read, FileNotFoundError if there is none."""
-    bucket = _bucket_of(path)
+    bucket = _bucket_module(path)
     content: bytes = bucket.read_bytes(path) if bucket else pathlib.Path(path).read_bytes()
     return content
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replaces `path` atomically: a reader sees the complete old file or the complete new one."""
-    if bucket := _bucket_of(path):
+    if bucket := _bucket_module(path):
         bucket.write(path, content)
         return
     with replacing(pathlib.Path(path)) as file:
@@ -332,7 +332,7 @@ def try_lock(descriptor: int) -> bool | None:
 def remove_tree(path: Path) -> None:
     """Removes a directory with all that is in it, if it is there; no error stops it. Links in it are removed, not followed, and a
     link to a directory stays."""
-    if bucket := _bucket_of(path):
+    if bucket := _bucket_module(path):
         bucket.remove_tree(path)
     else:
         shutil.rmtree(path, ignore_errors=True)

@@ -41,23 +41,23 @@ from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import teaching
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
-from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
+from bert_jax.finetuning.warm_start import labelled_start, load_teacher, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
-from bert_jax.runtime.goodput import Activity, goodput_line
-from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.goodput import TimeCategory, goodput_line
+from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import MODEL, RESULTS
-from bert_jax.sharding.out_of_memory import fits_in_memory
+from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from bert_jax.tasks.published import published
 from bert_jax.tasks.registry import load_task
-from bert_jax.tasks.scores import PUBLISHED
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState
 
-log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a command
 
 MAY_CHANGE = (
     "log_every",
@@ -87,16 +87,16 @@ def finetune(job: Job) -> JsonObject | None:
     """Trains one run until the last step or early stopping, and returns its results; None if it was asked to stop."""
     started = time.monotonic()
     experiment, run, program = job.experiment, job.run, job.program
-    profile = run.profile.of_run(job.last_step, alone=not job.prefix)
-    with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
+    profile = run.profile.for_run(job.last_step, alone=not job.prefix)
+    with fits_in_memory(job.memory_advice), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         saved = run.durable(job.directory / "checkpoints")
         checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))
-        with job.ledger.during(Activity.RESTORING):
+        with job.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
         if state is None:
-            state = job.begin()
+            state = job.init_state()
 
         # ------------------------------------------------------------------------------------------------------------- the steps
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
@@ -130,7 +130,7 @@ def finetune(job: Job) -> JsonObject | None:
             parts = Parts(
                 run=run,
                 directory=job.directory,
-                ledger=job.ledger,
+                goodput=job.goodput,
                 profile=profile,
                 last_step=last,
                 stage=lambda state: contextlib.nullcontext(whole),
@@ -147,11 +147,11 @@ def finetune(job: Job) -> JsonObject | None:
             if trained.best_unsaved:
                 best.export(job.directory, job.start)
                 raise UserError(f"{trained.best_unsaved}. The best weights so far are in {job.directory / MODEL}")
-            with job.ledger.during(Activity.EVALUATING):
+            with job.goodput.during(TimeCategory.EVALUATING):
                 logits = {split: best.logits(split) for split in (*job.data.dev, *job.data.scored_tests)}
         found = results(job, trained.state, best, logits, time.monotonic() - started)
         failures = checkpoints.failures + best.checkpoints.failures
-        found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
+        found |= {"failed_saves_since_last_start": failures, "ledger": job.goodput.totals()}
         run_log.tests(found["test_scores"])
         run_log.note(goodput_line(found["ledger"]))
         if found["degenerate"]:
@@ -167,7 +167,7 @@ def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
     """Returns the content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split
-    and each test split with labels, and of which `seconds` have passed since its last start. Includes the `PUBLISHED` scores of
+    and each test split with labels, and of which `seconds` have passed since its last start. Includes the published scores of
     other systems, if there are any."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
@@ -176,7 +176,7 @@ def results(
         "metric": task.metric,
         "scores": {split: scores for split, scores in scored.items() if not split.startswith("test")},
         "test_scores": {split: scores for split, scores in scored.items() if split.startswith("test")},
-        "published": [dataclasses.asdict(row) for row in PUBLISHED.get(task.name, ())],
+        "published": [dataclasses.asdict(row) for row in published(task.name)],
         "baseline": {split: baseline.scores for split, baseline in baselines.items()},
         "baseline_answers": {split: baseline.named for split, baseline in baselines.items()},
         "degenerate": bool(task.degeneracy(job.data.dev[0], logits[job.data.dev[0]])),
@@ -224,7 +224,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
     independent = experiment.side_by_side
-    with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
+    with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
         if found.exists() and model.is_dir():  # model/ is written last
             log.info("this run is done: see %s and %s", found, model)
@@ -240,7 +240,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
         data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
-        teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        teacher = load_teacher(experiment, start, experiment.head_config(task.head))
         if teacher is not None:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))

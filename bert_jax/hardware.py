@@ -1,8 +1,10 @@
-"""Data-sheet figures of accelerators: the peak of each JAX device, and TPU generations per chip, the unit of prices."""
+"""Data-sheet figures of accelerators: the peak of each JAX device, and TPU generations per chip, the unit of prices.
+The cores of this machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 
 GB, GIB = 10**9, 2**30
@@ -125,18 +127,23 @@ GPU_BANDWIDTH = {
 """Bytes a second between a GPU and its memory, by `device_kind` (NVIDIA's data sheets)."""
 
 
-def chip_of(device_kind: str) -> Chip | None:
+def find_chip(device_kind: str) -> Chip | None:
     """Returns the TPU generation of a `device_kind`; None for other devices."""
     return next((chip for chip in CHIPS.values() if chip.kind == device_kind), None)
 
 
 def memory_bandwidth(device_kind: str) -> float | None:
     """Returns the bytes a second between one device and its memory; None if they are not known."""
-    chip = chip_of(device_kind)
+    chip = find_chip(device_kind)
     return chip.bandwidth / chip.devices if chip else GPU_BANDWIDTH.get(device_kind)
 
 
 def link_bandwidth(device_kind: str) -> float | None:
     """Returns the bytes a second that a TPU device sends over all links of its chip together; None for other devices."""
-    chip = chip_of(device_kind)
+    chip = find_chip(device_kind)
     return chip.links * chip.link_bandwidth / chip.devices if chip else None
+
+
+def available_cores() -> int:
+    """Returns the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

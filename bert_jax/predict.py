@@ -1,15 +1,15 @@
-"""Runs a model on texts: masked words, continuations, labels, answers, embeddings.
+"""Runs a model on texts: masked words, continuations, translations, labels, answers, embeddings.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl
     python -m bert_jax.predict embed     --model=MODEL --input=texts.txt --output=vectors.npy
 
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
---input=FILE or from standard input: one text per line (with TABs between the fields of verbs that take several), JSON objects, or
-a table (.csv, .tsv, .parquet, .arrow) whose columns have the names of the fields, or those that the model was trained with; files
-may be compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the input. A line without a prediction is reported
-with its number; the other lines are predicted, and the exit status is 1. Blank lines are skipped, except by `embed`, which writes
-a row for each line: NaN in a .npy, null in JSON.
+--input=FILE or from standard input: one text per line (with TABs between the fields of commands that take several), JSON objects,
+or a table (.csv, .tsv, .parquet, .arrow) whose columns have the names of the fields, or those that the model was trained with;
+files may be compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the input. A line without a prediction is
+reported with its number; the other lines are predicted, and the exit status is 1. Blank lines are skipped, except by `embed`,
+which writes a row for each line: NaN in a .npy, null in JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.predict", check="bert_jax.prediction.verbs:check_flags")
+    run_command("bert_jax.predict", check="bert_jax.prediction.commands:check_flags")
 
 import argparse
 import dataclasses
@@ -29,15 +29,15 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
-from bert_jax.prediction.answers import Writer, answer_records
+from bert_jax.prediction.answers import VectorWriter, Writer, answer_records
+from bert_jax.prediction.commands import COMMANDS, Command, parse_flags
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Record
 from bert_jax.prediction.questions import ask_each
-from bert_jax.prediction.streams import Record, read_records, read_texts
-from bert_jax.prediction.vectors import VectorWriter
-from bert_jax.prediction.verbs import VERBS, Verb, parse_flags
+from bert_jax.prediction.streams import read_records, read_texts
 from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.runtime.profile import PROFILE, Profile
-from bert_jax.storage.fetching import local_place
+from bert_jax.storage.fetching import local_path
 from bert_jax.storage.mirror import uploaded_file
 
 WRITTEN = (".jsonl", ".npy", ".gz")
@@ -56,12 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, flags = parse_flags(__doc__, argv)
     flags.place = flags.output
     with uploaded_file(flags.output, "--output") as flags.output:
-        return ask(name, VERBS[name], flags)
+        return ask(name, COMMANDS[name], flags)
 
 
-def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
-    """Answers the question of a verb with its flags; returns the exit status."""
-    asking = verb.question
+def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
+    """Answers the question of a command with its flags; returns the exit status."""
+    asking = command.question
     options = {field.name for field in dataclasses.fields(asking)}  # type: ignore[arg-type]
     question = asking(**{option: value for option, value in vars(flags).items() if option in options})
     check_output(name, flags)
@@ -106,6 +106,8 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
     engine.profile = Profile(flags.profile, _beside(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(records, engine.group_size, answer, writer)
+    for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
+        print(line, file=sys.stderr)
     if profile.steps and not profile.was_taken:
         raise UserError(f"{profile} begins after the last of {counted(engine.batch_count, 'batch')}; name earlier ones")
     return writer.status
@@ -132,6 +134,6 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:
     """Raises UserError where `output` is a file of the model directory, which would be overwritten."""
-    path = local_place(output or "-")
+    path = local_path(output or "-")
     if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
         raise UserError(f"--output={output} is a file of the model itself; choose another --output")

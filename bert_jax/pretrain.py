@@ -30,40 +30,41 @@ import jax
 
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import with_defaults
-from bert_jax.configs.memory_advice import pretraining_demand, require_training_memory, state_demand
+from bert_jax.configs.memory_advice import pretraining_advice, require_training_memory, state_advice
 from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import Verifications, staged, verify
+from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
-from bert_jax.interface.named import file_of
+from bert_jax.interface.figures import in_formats
+from bert_jax.interface.named import source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
-from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
-from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
-from bert_jax.pretraining.results import results, trained_model, training_of
-from bert_jax.pretraining.start import first_state, load_teacher, taught_by
-from bert_jax.runtime.goodput import Activity, goodput_line
-from bert_jax.runtime.launch import Run, begin
+from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, step_scalars
+from bert_jax.pretraining.results import results, trained_model, training_section
+from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
+from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
+from bert_jax.runtime.goodput import TimeCategory, goodput_line
+from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
+from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
-from bert_jax.training.log import PICTURE
+from bert_jax.training.log import FIGURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.spikes import Rollback, skipped_batches
 from bert_jax.training.steps import TrainState
 
-log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a command
 
 MAY_CHANGE = (
     "log_every",
@@ -85,7 +86,7 @@ fused attention, the random bits of its dropout."""
 def pretrain(
     experiment: PretrainingExperiment,
     run: Run,
-    corpora: Corpora,
+    splits: Splits,
     checkpoints: Checkpoints,
     teacher: Teacher | None = None,
     file: str = "",
@@ -102,36 +103,36 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
-    begin_state = functools.partial(first_state, experiment, program, corpora.train)
-    with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
-        with run.ledger.during(Activity.RESTORING):
+    init_state = functools.partial(initial_state, experiment, program, splits.train)
+    with fits_in_memory(functools.partial(state_advice, experiment, mesh)):
+        with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
-            state = begin_state()
+            state = init_state()
     first_step = int(state.step)
     if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), place)
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
-    scalars = scalars_of(experiment)
-    run_log = PretrainingLog(experiment, program, run, corpora, first_step, file)
+    scalars = step_scalars(experiment)
+    run_log = PretrainingLog(experiment, program, run, splits, first_step, file)
 
     @contextlib.contextmanager
     def phase_after(state: TrainState) -> Iterator[Stage]:
         step = int(state.step)
         index = experiment.phase_after(step)
         end = starts[index + 1]
-        with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
+        with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
-            batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
-            evaluation = Evaluation(experiment, program, index, corpora, run, batches.source.plan(0))
+            batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
+            evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
                 return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
 
-            with run.compiling(run.ledger):
+            with run.compiling(run.goodput):
                 function, needed = phase_step(experiment, program, index), step == first_step
                 example = arguments(program.state, batches.rows(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
@@ -154,13 +155,13 @@ def pretrain(
             )
 
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-        verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
-        verified = run.ledger.during(Activity.STAGING)(verified)
+        verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
+        verified = run.goodput.during(TimeCategory.STAGING)(verified)
         saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
         parts = Parts(
             run=run,
             directory=run.workdir,
-            ledger=run.ledger,
+            goodput=run.goodput,
             profile=run.profile,
             last_step=last_step,
             stage=phase_after,
@@ -168,8 +169,8 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, begin_state),
-            check=corpora.verification.check,
+            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, init_state),
+            check=splits.verification.check,
         )
         trained = train(parts, state)
 
@@ -177,21 +178,31 @@ def pretrain(
         if not trained.is_whole:
             return run.preemption.exit_status
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
-            with run.ledger.during(Activity.EVALUATING):
+            with run.goodput.during(TimeCategory.EVALUATING):
                 last = len(experiment.phases) - 1
-                plan = PhaseBatches(experiment, last, corpora.of_phase(last)).source.plan(0)
-                run_log.scores = Evaluation(experiment, program, last, corpora, run, plan)(trained.state.params)
+                plan = PhaseBatches(experiment, last, splits.for_phase(last)).source.plan(0)
+                run_log.scores = Evaluation(experiment, program, last, splits, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
     if run.is_first:
-        found = results(experiment, mesh, trained.state, run_log.scores, corpora, time.monotonic() - started)
-        found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
+        found = results(experiment, mesh, trained.state, run_log.scores, splits, time.monotonic() - started)
+        found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.goodput.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
-        model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, corpora.train.tokenizer)
-        told = training_of(experiment, corpora, run_log.scores, files)
+        model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
+        if experiment.model.encoder == "encoder_decoder":
+            from bert_jax.prediction.translating import held_out_scores  # which other runs do not load
+
+            with run.goodput.during(TimeCategory.EVALUATING):
+                found["translations"] = own = held_out_scores(model, splits.eval, lambda: run.watchdog.alive("translating"))
+            if own:
+                log.info(
+                    "translations of %s: BLEU %.2f, chrF %.2f", counted(own["pairs"], "held-out pair"), own["bleu"], own["chrf"]
+                )
+        told = training_section(experiment, splits, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
-        places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))
+        curves = in_formats(FIGURE, run.figure_formats)[0]
+        places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if trained.unsaved:
         raise trained.unsaved
@@ -205,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from bert_jax.pretraining.replay import replay_step  # which a run does not load
 
         return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
-    directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
+    directory = local_corpus(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
     train, eval_split = open_splits(directory)
@@ -214,17 +225,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_corpus(experiment, train, eval_split)
     of_phases = open_phase_corpora(experiment, train)
     teacher = load_teacher(experiment, train.vocabulary)
-    experiment = taught_by(experiment, teacher)
+    experiment = with_teacher(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, eval_split, *of_phases.values())}
     kept = experiment.checkpoints
     with (
-        begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
+        start_run("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
         Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
         Verifications([directory, *(corpus.directory for corpus in of_phases.values() if corpus.directory)]) as verification,
     ):
         for note in notes:
             log.info("%s", note)
-        with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
-            corpora = Corpora(train, eval_split, verification, of_phases)
-            return pretrain(experiment, run, corpora, checkpoints, teacher, flags.experiment)
+        with file_errors_explained(source_file(experiment.objective), OBJECTIVE):
+            splits = Splits(train, eval_split, verification, of_phases)
+            return pretrain(experiment, run, splits, checkpoints, teacher, flags.experiment)

@@ -25,10 +25,11 @@ import jax
 
 from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
+from bert_jax.errors import HUNG
 from bert_jax.files import write_json, write_text
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.interface.figures import in_formats
 from bert_jax.interface.words import counted
-from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.studies import report
@@ -36,13 +37,13 @@ from bert_jax.studies.arms import Checked, check
 from bert_jax.studies.calibration import Measurement, awaited_plan, plan
 from bert_jax.studies.children import POLL
 from bert_jax.studies.figure import draw
-from bert_jax.studies.parts import Planned, shares_of
+from bert_jax.studies.parts import Planned, part_groups
 from bert_jax.studies.running import Runner, Stopped
 from bert_jax.studies.table import table
 
-log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a command
 
-TABLE, TEXT, PICTURE = "table.json", "table.md", "figure.png"
+TABLE, TEXT, FIGURE = "table.json", "table.md", "figure.png"
 
 
 def study(checked: Checked, flags: Flags, run: Run) -> int:
@@ -54,24 +55,25 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         whole = Planned(checked.study, steps, checked.pretraining, checked.tasks, flags.workdir, checked.teachers)
 
         # ------------------------------------------------------------------------------------------------------- the parts
-        mine = [part for parts in run.share.of(shares_of(checked.study)) for part in parts]
+        mine = [part for parts in run.shard.select(part_groups(checked.study)) for part in parts]
         log.info("%s: %s, seeds %s", checked.study.title, counted(len(mine), "part"), checked.study.seeds)
         runner.parts(whole, mine, lambda part: _write(whole, run))
     except Stopped as stopped:
-        run.share.tell_stopped()
+        run.shard.tell_stopped()
         return stopped.status
 
     # ------------------------------------------------------------------------------------------------------------ the table
     try:
-        found = run.share.gather({}, waiting=functools.partial(_waiting, run))
+        found = run.shard.gather({}, waiting=functools.partial(_waiting, run))
     except ProcessesLost as error:
         log.error("%s; start the same command on all of them again: finished parts are not repeated", error)
         return HUNG
     if found is None:
-        return run.preemption.exit_status if run.share.index == 0 else 0
+        return run.preemption.exit_status if run.shard.index == 0 else 0
     _write(whole, run)
     print(report.plain(table(whole)), flush=True)
-    log.info("table: %s\npicture: %s", *(run.durable(run.workdir / name) for name in (TEXT, PICTURE)))
+    places = (run.durable(run.workdir / name) for name in (TEXT, in_formats(FIGURE, run.figure_formats)[0]))
+    log.info("table: %s\nfigure: %s", *places)
     return 0
 
 
@@ -84,7 +86,7 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
             raise Stopped(run.preemption.exit_status)
         time.sleep(POLL)
 
-    measurement = Measurement(flags.workdir, run.workdir, runner.command, run.share.index)
+    measurement = Measurement(flags.workdir, run.workdir, runner.command, run.shard.index)
     if measurement.index == 0:
         return plan(checked.study, checked.pretraining, measurement)
     return awaited_plan(checked.study, checked.pretraining, measurement, wait)
@@ -97,23 +99,23 @@ def _waiting(run: Run) -> bool:
 
 
 def _write(whole: Planned, run: Run) -> None:
-    """Writes the table and the picture of the parts that are done."""
-    if run.share.index:
+    """Writes the table and the figure of the parts that are done."""
+    if run.shard.index:
         return
     run.require_in_place()
     content = table(whole)
     write_json(run.workdir / TABLE, content)
     write_text(run.workdir / TEXT, report.markdown(content))
-    draw(content, whole.study, run.workdir / PICTURE)
+    draw(content, whole.study, run.workdir / FIGURE, run.figure_formats)
 
 
 def main() -> int:
-    """Returns the verb."""
+    """Runs the command."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
     # The parts compute, in processes of their own. This process only traces, and must not take a TPU that they need.
     jax.config.update("jax_platforms", "cpu")
     checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()
-    with begin("study", flags, config, may_change=("*",), independent=True) as run:
+    with start_run("study", flags, config, may_change=("*",), independent=True) as run:
         (run.workdir / METRICS).touch()  # the sign of a run, see `runtime.workdir.open_workdir`
         return study(checked, flags, run)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # No setting of the user's changes a test, and HOME is empty.
 FOREIGN = ("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "TPU_", "MPL", "GOOGLE_", "STORAGE_EMULATOR")
@@ -41,7 +41,10 @@ from _pytest.unraisableexception import gc_collect_iterations_key
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.contexts import share_contexts
-from tests.shapes import check_shapes
+from tests.shapes import begin_test, check_shapes
+
+if TYPE_CHECKING:
+    from tests.storage.emulator import Emulator
 
 of_data = (f"data.{name}" for name in ("config", "counter_rng", "plan", "packing", "masking", "rows", "batches", "prefetch"))
 check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "training", "prediction", "analysis")])
@@ -70,7 +73,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 TOGETHER = (
     *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
-    *("kept_states", "spikes", "left_to_right", "distilled_pretraining"),
+    *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
 """The tests of pretraining end to end share a corpus, runs and what these compile, so one worker does them all."""
 LONGEST = (
@@ -120,6 +123,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="slow: runs with -m slow"))
 
 
+def pytest_runtest_setup() -> None:
+    begin_test()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Prints the order in which the tests ran (pytest-randomly)."""
     seed = getattr(terminalreporter.config.option, "randomly_seed", None)
@@ -153,9 +160,36 @@ def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
     assert (pathlib.Path.cwd(), {path.name for path in directory_of_tests.iterdir()}) == (directory_of_tests, {*CHECKOUT})
 
 
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[Emulator]:
+    """A bucket on loopback, which the programs that tests start use too. One for the process: the environment names one address,
+    so with a second one the faults of a test would go to another emulator than its requests."""
+    from bert_jax.storage import objects
+    from tests.end_to_end.runs import free_port
+    from tests.storage.emulator import running
+
+    with pytest.MonkeyPatch.context() as patch, running(free_port()) as emulator:
+        for name, value in emulator.environment.items():
+            patch.setenv(name, value)
+        objects.set_up.cache_clear()
+        yield emulator
+        objects.set_up.cache_clear()
+
+
+@pytest.fixture
+def bucket(
+    emulator: Emulator, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> Iterator[str]:
+    """A directory of a test's own in the bucket; its local copies lie below the test's directory."""
+    assert os.environ["STORAGE_EMULATOR_HOST"] == emulator.url
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    yield f"gs://{emulator.bucket}/{request.node.name.replace('[', '-').replace(']', '')}"
+    emulator.fail(200, count=0)
+
+
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
-    """Resets the logger of the package, which a verb in this process may have set up: `caplog` then gets each line once."""
+    """Resets the logger of the package, which a command in this process may have set up: `caplog` then gets each line once."""
     ours = logging.getLogger("bert_jax")
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)

@@ -20,20 +20,20 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "pictures"
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "figures"
 PINNED = re.search(r"^matplotlib==(\S+)", (pathlib.Path(__file__).parents[1] / "requirements.txt").read_text(), re.MULTILINE)
 
 
 def assert_as_looked_at(figure: Figure, name: str) -> None:
-    """Fails where the figure is not the one in golden/pictures/NAME.txt, as the pinned matplotlib makes it.
+    """Fails where the figure is not the one in golden/figures/NAME.txt, as the pinned matplotlib makes it.
 
-    Where a change is meant: look at the picture, remove the file, run the test twice, and read the difference.
+    Where a change is meant: look at the figure, remove the file, run the test twice, and read the difference.
     """
     assert_lines_as_looked_at(lines_of(figure), name)
 
 
 def assert_lines_as_looked_at(found: list[str], name: str) -> None:
-    """Fails where these lines, such as those on a terminal, are not those in golden/pictures/NAME.txt."""
+    """Fails where these lines, such as those on a terminal, are not those in golden/figures/NAME.txt."""
     path = GOLDEN / f"{name}.txt"
     if not path.exists():
         path.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
@@ -45,7 +45,7 @@ def lines_of(figure: Figure) -> list[str]:
     """The lines of a figure. Skips the test under another matplotlib, whose ticks and defaults may differ."""
     assert PINNED
     if matplotlib.__version__ != PINNED[1]:
-        pytest.skip(f"pictures are described as matplotlib {PINNED[1]} makes them; this is {matplotlib.__version__}")
+        pytest.skip(f"figures are described as matplotlib {PINNED[1]} makes them; this is {matplotlib.__version__}")
     return list(described(figure))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,8 +14,12 @@ import jax
 import jaxtyping
 import numpy as np
 
-ALWAYS, THEN_EVERY = 50, 100
-"""A function's first calls are all checked, later ones now and then: a check takes 0.1 ms, and some are called 100,000 times."""
+ALWAYS, THEN_EVERY = 20, 100
+"""The first calls of a function in a test are all checked, later ones now and then: a check takes 0.1 ms, and some functions are
+called 100,000 times. Counted by the test, so that no result depends on the tests before. CHECK_EVERY_CALL=1 checks all calls."""
+if os.environ.get("CHECK_EVERY_CALL"):
+    ALWAYS = sys.maxsize
+_tests = 0  # begun so far
 _jaxtyped = jaxtyping.jaxtyped
 
 
@@ -23,6 +29,12 @@ def check_shapes(modules: Sequence[str]) -> None:
     jaxtyping.jaxtyped = _decorated
     jaxtyping.Array = jax.Array | np.ndarray | np.generic  # JAX's functions take all three where they are not compiled
     jaxtyping.install_import_hook(modules, "beartype.beartype")
+
+
+def begin_test() -> None:
+    """Counts calls from zero again."""
+    global _tests
+    _tests += 1
 
 
 def _decorated(function: Any = None, *, typechecker: Any) -> Any:
@@ -38,13 +50,14 @@ def _decorated(function: Any = None, *, typechecker: Any) -> Any:
 
 
 def _sampled(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
-    checked, calls = function, 0
+    checked: Callable[..., Any] | None = None
+    calls, test = 0, _tests
 
     @functools.wraps(function)
     def sampled(*args: Any, **kwargs: Any) -> Any:
-        nonlocal checked, calls
-        calls += 1
-        if calls == 1:  # not before: making a check takes 10 ms, and most tests call few of the functions
+        nonlocal checked, calls, test
+        calls, test = 1 if test != _tests else calls + 1, _tests
+        if checked is None:  # not before: making a check takes 10 ms, and most tests call few of the functions
             checked = _jaxtyped(function, typechecker=typechecker)
         return (checked if calls <= ALWAYS or calls % THEN_EVERY == 0 else function)(*args, **kwargs)
 

@@ -213,7 +213,7 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
 def test_every_module_public_function_and_class_says_what_it_is():
     trees = {name(path): ast.parse(path.read_text()) for path in MODULES}
     silent = [f"{file}: {what}" for file, tree in trees.items() if tree.body for what in undocumented(tree)]
-    # `main` is the verb, which its module's docstring explains
+    # `main` is the command, which its module's docstring explains
     assert [line for line in silent if not line.endswith(": main")] == []
 
 

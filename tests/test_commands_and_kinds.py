@@ -29,7 +29,7 @@ from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.tensorflow import export_tf1
 from bert_jax.interop.word2vec import export_word2vec
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from bert_jax.model.config import NOMIC_BERT, ModelConfig, modern_block, published
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
@@ -66,6 +66,7 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "mlm": (("mlm_head",), None, {}),
     "bare": ((), None, {}),
     "next": (("mlm_head",), None, {"direction": "left_to_right"}),
+    "pool": (("pooler", "mlm_head"), None, {"direction": "left_to_right"}),
     "bilm": (("softmax",), None, {"encoder": "bilm"}),
     "chars": (("softmax",), None, CHARACTERS),
     "lstm": (("softmax",), None, {"encoder": "bilm", "direction": "left_to_right"}),
@@ -97,10 +98,10 @@ def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | No
     config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
     shapes = our_shapes(config, head)
     values = {path: 0.3 * rng.standard_normal(shape, np.float32) + path.endswith("/scale") for path, shape in shapes.items()}
-    known = {"embeddings/characters/symbols": symbols_of(tokenizer.pieces, tokenizer.size)}
+    known = {"embeddings/characters/symbols": piece_symbols(tokenizer.pieces, tokenizer.size)}
     known["skip_gram_head/counts"] = np.ones(tokenizer.size, np.float32)
     tree = unflatten_dict(values | {path: table for path, table in known.items() if path in values}, sep="/")
-    kept = {"embeddings", "encoder", *parts, *([head.part] if head else [])}
+    kept = {"embeddings", "encoder", *parts, *([head.subtree] if head else [])}
     return as_model({part: tree[part] for part in tree if part in kept}, config, vocabulary, head)
 
 
@@ -214,7 +215,7 @@ ENDINGS = {
     "f": r"the format tf1 (is BERT's, and \w+ is a \w+ model|has no models with direction=.*); choose another --format$",
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
-    "x": r"the function encode does not use skip_gram_head; confirm with --function=encode or --drop=skip_gram_head$",
+    "x": r"the function \w+ does not use (skip_gram_head|pooler); confirm with --function=\w+ or --drop=\w+$",
     "i": r"needs the positions of the \w+, which are no input of the exported function; choose the function encode$",
     "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
     "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
@@ -222,6 +223,7 @@ ENDINGS = {
     "k": r"is a [\w -]+ model, which has no \w+; the parts of its pretraining are \w+",
     "p": r"reads the pooler, which .* lacks; add (it with )?(--drop=\w+ or )?--new=pooler(,\w+)?$",
     "P": r"reads the pooler, which \w+ lacks; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
+    "Q": r"reads the pooler, and the \[CLS\] of \w+ sees no text; a [\w -]+ model cannot use one; name a BERT that reads both",
     "o": r"already has a \w+; drop it to replace it with a new head$",
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
     "r": r"(learned positions, and|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"
@@ -244,75 +246,75 @@ ENDINGS = {
 SAME = "="
 """The cell of a command that reads the encoder alone, on a model that has the one of "class" under another head: not run."""
 TABLE = """
-command                            bert mlm bare next bilm chars lstm static class value many tag crf span choice gap tf1 w2v
-predict fill-mask                  +    +   h    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
-predict next-sentence              +    h   h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
-predict score                      +    +   h    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
-predict generate                   d    d   d    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
-predict embed                      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-predict embed --words              +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-predict embed --pooling=cls        +    +   +    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
-predict embed --pooling=pooler     +    h   h    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
-predict embed --layers=0,1         +    +   +    +    +    +     +    0      +     +     +    +   +   +    +      +   t   t
-predict classify                   h    h   h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
-predict tag                        h    h   h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
-predict answer                     h    h   h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
-predict choose                     h    h   h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
-predict resolve                    h    h   h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
-analyse attention                  +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse heads                      +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse neighbours                 +    +   +    +    +    w     +    +      +     =     =    =   =   =    =      =   +   +
-analyse neighbours --input         +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse dependencies               +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse coreference                +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse probe                      +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse probe --probes=parsers     +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse compare                    +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse compare layers             +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse vocabulary                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert                            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --format=tf1               +    +   +    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
-convert --format=word2vec          v    v   v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
-convert --format=stablehlo         +    +   +    +    +    +     +    x      +     +     +    +   i   +    +      i   +   +
-convert --function=encode          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --function=pretraining     +    +   e    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
-convert --function=labels          B    B   e    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
-convert --new=pooler               +    +   +    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
-convert --new=mlm_head             +    +   +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
-convert --new=nsp_head             +    p   p    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
-convert --new=softmax              k    k   k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
-convert --new=skip_gram_head       k    k   k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
-convert --new=sequence_head        +    p   p    P    P    P     P    P      +     +     +    o   o   o    o      o   +   P
-convert --new=token_head           +    +   +    +    +    +     +    +      o     o     o    +   +   o    o      o   +   +
-convert --new=span_head            +    +   +    +    +    +     +    +      o     o     o    o   o   +    o      o   +   +
-convert --new=choice_head          +    p   p    P    P    P     P    P      o     o     o    o   o   o    +      o   +   P
-convert --new=mention_head         +    +   +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
-convert --drop=pooler              p    +   +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
-convert --drop=mlm_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=nsp_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=softmax             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=skip_gram_head      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=sequence_head       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=token_head          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --layers=1                 +    +   +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
-convert --keep-layers=0            +    +   +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
-convert --max-position=48          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --new-positions=random     +    +   +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
-convert --token-types=3            +    +   +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
-convert --add-tokens=words.txt     +    +   +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
-convert --replace-vocab=vocabulary +    +   +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
-convert --average=$M               +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --dtype=bfloat16           +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --labels=x,y               j    j   j    j    j    j     j    j      +     y     +    +   +   Y    Y      y   j   j
-convert --problem=multi_label      j    j   j    j    j    j     j    j      +     +     +    q   q   q    q      q   j   j
-convert --activation=relu          A    A   A    A    A    A     A    A      A     A     A    A   A   A    A      A   +   A
-finetune own/sequence              +    N   N    +    C    C     +    C      +     +     +    N   N   N    +      N   t   t
-finetune own/token                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-finetune own/span                  +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-finetune own/choice                +    N   N    D    C    C     D    C      +     +     +    N   N   N    +      N   t   t
-finetune gap                       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-pretrain                           +    g   g    +    +    +     +    +      g     g     g    g   g   g    g      g   t   t
-pretrain --config.teacher          +    +   z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
+command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
+predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
+predict next-sentence              +    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
+predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
+predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
+predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
+predict embed --pooling=pooler     +    h   h    c    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
+predict embed --layers=0,1         +    +   +    +    +    +    +     +    0      +     +     +    +   +   +    +      +   t   t
+predict classify                   h    h   h    h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
+predict tag                        h    h   h    h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
+predict answer                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
+predict choose                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
+predict resolve                    h    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
+analyse attention                  +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse heads                      +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse neighbours                 +    +   +    +    +    +    w     +    +      +     =     =    =   =   =    =      =   +   +
+analyse neighbours --input         +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse dependencies               +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse coreference                +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse probe                      +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse probe --probes=parsers     +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse compare                    +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse compare layers             +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse vocabulary                 +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert                            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --format=tf1               +    +   +    f    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
+convert --format=word2vec          v    v   v    v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
+convert --format=stablehlo         +    +   +    +    x    +    +     +    x      +     +     +    +   i   +    +      i   +   +
+convert --function=encode          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --function=pretraining     +    +   e    +    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
+convert --function=labels          B    B   e    B    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
+convert --new=pooler               +    +   +    k    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
+convert --new=mlm_head             +    +   +    +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
+convert --new=nsp_head             +    p   p    k    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
+convert --new=softmax              k    k   k    k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
+convert --new=skip_gram_head       k    k   k    k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
+convert --new=sequence_head        +    p   p    P    Q    P    P     P    P      +     +     +    o   o   o    o      o   +   P
+convert --new=token_head           +    +   +    +    +    +    +     +    +      o     o     o    +   +   o    o      o   +   +
+convert --new=span_head            +    +   +    +    +    +    +     +    +      o     o     o    o   o   +    o      o   +   +
+convert --new=choice_head          +    p   p    P    Q    P    P     P    P      o     o     o    o   o   o    +      o   +   P
+convert --new=mention_head         +    +   +    +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
+convert --drop=pooler              p    +   +    +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
+convert --drop=mlm_head            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=nsp_head            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=softmax             +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=skip_gram_head      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=sequence_head       +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=token_head          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --layers=1                 +    +   +    +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
+convert --keep-layers=0            +    +   +    +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
+convert --max-position=48          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --new-positions=random     +    +   +    +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
+convert --token-types=3            +    +   +    +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
+convert --add-tokens=words.txt     +    +   +    +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
+convert --replace-vocab=vocabulary +    +   +    +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
+convert --average=$M               +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --dtype=bfloat16           +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --labels=x,y               j    j   j    j    j    j    j     j    j      +     y     +    +   +   Y    Y      y   j   j
+convert --problem=multi_label      j    j   j    j    j    j    j     j    j      +     +     +    q   q   q    q      q   j   j
+convert --activation=relu          A    A   A    A    A    A    A     A    A      A     A     A    A   A   A    A      A   +   A
+finetune own/sequence              +    N   N    +    +    C    C     +    C      +     +     +    N   N   N    +      N   t   t
+finetune own/token                 +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+finetune own/span                  +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+finetune own/choice                +    N   N    D    D    C    C     D    C      +     +     +    N   N   N    +      N   t   t
+finetune gap                       +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+pretrain                           +    g   g    +    +    +    +     +    +      g     g     g    g   g   g    g      g   t   t
+pretrain --config.teacher          +    +   z    Z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
 """
 TODAY = """
 command                            modern mclass mtag euro nomic
@@ -389,7 +391,7 @@ pretrain --config.teacher          S      z      z    S    +
 
 
 def only_begin() -> None:
-    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Pictures are
+    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Figures are
     blank."""
 
     def traced(job: Job) -> None:
@@ -397,9 +399,9 @@ def only_begin() -> None:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
             jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
 
-    def begun(experiment: Any, run: Any, corpora: Any, *rest: Any) -> int:
+    def begun(experiment: Any, run: Any, splits: Any, *rest: Any) -> int:
         if experiment.init_from:
-            pretraining_start(experiment, corpora.train.vocabulary)
+            pretraining_start(experiment, splits.train.vocabulary)
         return 0
 
     def one_run(experiment: Any, run: Any, train: Any, finish: Any) -> int:
@@ -409,7 +411,7 @@ def only_begin() -> None:
     bert_jax.finetune.finetune = traced
     bert_jax.finetune.sweep = one_run
     bert_jax.pretrain.pretrain = begun
-    Folder.picture = lambda folder, name, figure: folder.write(name, b"")
+    Folder.figure = lambda folder, name, figure: folder.write(name, b"")
 
 
 def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:

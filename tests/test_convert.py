@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from tests.end_to_end import forked
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
@@ -149,7 +149,7 @@ def test_the_model_of_a_step_is_read_from_its_state_and_told_with_the_step(model
         asked.append((str(place), step))
         return import_model(model)
 
-    monkeypatch.setattr("bert_jax.convert.model_of_step", of_step)
+    monkeypatch.setattr("bert_jax.convert.load_checkpointed_model", of_step)
     monkeypatch.setattr("bert_jax.convert.quiet_libraries", lambda: quiet.append(True))
     main([f"--from={tmp_path / 'run'}", "--step=1234", f"--to={tmp_path / 'm'}"])
     assert (asked, quiet) == ([(str(tmp_path / "run"), 1234)], [True])

@@ -28,10 +28,10 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import RENAMED_FLAGS
 from bert_jax.interop import flags as convert_flags
-from bert_jax.prediction.verbs import VERBS, parser_of
+from bert_jax.prediction.commands import COMMANDS, command_parser
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.diagnosis import flags as doctor_flags
-from bert_jax.tpu.programs import kind_of
+from bert_jax.tpu.programs import experiment_class
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL
 
@@ -103,10 +103,10 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
             yield Command(place, command.replace("\n" + indent, "\n"))
     prose = "\n".join(line for line in lines if not line.startswith("    "))
     for span in re.findall(r"`([^`]+)`", prose):
-        verb, _, flags = span.partition(" ")
+        name, _, flags = span.partition(" ")
         if BEGINS.match(span):
             yield Command(place, re.sub(r"\s+", " ", span), whole=False)
-        elif verb in ("pretrain", "finetune", "study", "corpus", "aot", "convert", "doctor") and flags.startswith("--"):
+        elif name in ("pretrain", "finetune", "study", "corpus", "aot", "convert", "doctor") and flags.startswith("--"):
             yield Command(place, re.sub(r"\s+", " ", f"tpu_scripts/run.sh {span}"), whole=False)
 
 
@@ -151,8 +151,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[Command]:
             runs = [word.removeprefix("RUN=") for word in command.words if word.startswith("RUN=")]
             inner += [Command(command.place, f"tpu_scripts/run.sh {run}") for run in runs]
         elif command.words[:2] == ("tpu_scripts/pod.sh", "run") and "pretrain" in command.words:
-            verb = command.words[command.words.index("pretrain") :]
-            inner.append(Command(command.place, shlex.join(["tpu_scripts/run.sh", *verb])))
+            run = command.words[command.words.index("pretrain") :]
+            inner.append(Command(command.place, shlex.join(["tpu_scripts/run.sh", *run])))
     return [*found, *through_a_shell(inner, directory)]
 
 
@@ -162,8 +162,8 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
     modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "doctor", "corpus")
     modules = (*modules, "tasks/glue_submission", "tasks/texts")
-    verbs = {f"bert_jax/{module}.py" for module in modules}
-    assert places >= experiments | benchmarks | verbs | {*SCRIPTS, *PAGES}
+    programs = {f"bert_jax/{module}.py" for module in modules}
+    assert places >= experiments | benchmarks | programs | {*SCRIPTS, *PAGES}
     assert len(commands) > 100
 
 
@@ -183,7 +183,7 @@ def test_a_command_that_a_shell_cuts_in_two_is_found(text: str, tmp_path: pathli
 
 # ----------------------------------------------------------------------------------------------------------------- to the program
 def check(command: Command, directory: pathlib.Path) -> None:
-    """Raises UserError or AssertionError where `command` names a flag, a verb or a file of the repository that is not there.
+    """Raises UserError or AssertionError where `command` names a flag, a command or a file of the repository that is not there.
 
     `directory` is empty; the experiment file that the documentation has the reader write is put there.
     """
@@ -196,16 +196,16 @@ def check(command: Command, directory: pathlib.Path) -> None:
         if path := re.match(r"(?:--[\w.-]+=)?((?:experiments|tests|tpu_scripts|bert_jax)/[\w/.-]+)", word):
             assert (REPOSITORY / path[1]).exists(), f"there is no {path[1]}"
     if program == "tpu_scripts/run.sh" and words and words[0].startswith("--restarts="):
-        assert words[1] in (*SCHEMAS, "VERB"), f"--restarts does not go with {words[1]}"
+        assert words[1] in (*SCHEMAS, "COMMAND"), f"--restarts does not go with {words[1]}"
         words = words[1:]
     if program == "tpu_scripts/pod.sh" and words:
         check_pod(words)
     elif program in SKY:
         check_sky(words)
-    elif program == "tpu_scripts/run.sh" and words and words[0] not in ("COMMAND", "VERB", "--help"):
-        check_verb(words[0], words[1:], command.whole)
+    elif program == "tpu_scripts/run.sh" and words and words[0] not in ("COMMAND", "--help"):
+        check_arguments(words[0], words[1:], command.whole)
     elif words[:1] == ["-m"] and words[1].startswith("bert_jax."):
-        check_verb(words[1].removeprefix("bert_jax."), words[2:], command.whole)
+        check_arguments(words[1].removeprefix("bert_jax."), words[2:], command.whole)
     elif program == "tpu_scripts/test.sh" and "-k" in words:
         places = [REPOSITORY / word for word in words if word.startswith("tests/")]
         names = re.findall(r"def (test_\w+)", "".join(place.read_text() for place in places if place.is_file()))
@@ -220,7 +220,7 @@ def check(command: Command, directory: pathlib.Path) -> None:
 
 def check_pod(words: list[str]) -> None:
     """pod.sh, in a dry run, takes the command."""
-    names = {"NAME": "name", "VERB": "pretrain", "PATH": "path", "DIR": "dir"}
+    names = {"NAME": "name", "COMMAND": "pretrain", "PATH": "path", "DIR": "dir"}
     words = [names.get(word, word) for word in words]
     done = subprocess.run(
         [str(REPOSITORY / "tpu_scripts" / "pod.sh"), *words[:2], "--dry-run", *words[2:]], capture_output=True, text=True
@@ -246,7 +246,7 @@ def without_brackets(word: str) -> str:
     return opened.removesuffix("]") if opened.count("]") > opened.count("[") else opened
 
 
-def check_verb(verb: str, words: list[str], whole: bool) -> None:
+def check_arguments(name: str, words: list[str], whole: bool) -> None:
     arguments = [re.sub(r"=(N|ROWS|K)$", "=1", word) for word in words]
     understood = {
         "pretrain": ["--config=experiments/pretrain/laptop.py", "--workdir=any"],
@@ -257,32 +257,32 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     }
     if not whole:
         given = {argument.partition("=")[0] for argument in arguments}
-        arguments += [flag for flag in understood.get(verb, ()) if flag.partition("=")[0] not in given]
+        arguments += [flag for flag in understood.get(name, ()) if flag.partition("=")[0] not in given]
     if not arguments or "--help" in arguments:
-        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "COMMAND", "VERB")
-        assert verb in (*understood, *others), f"there is no verb {verb}"
-    elif verb in SCHEMAS:
-        parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
-    elif verb == "aot":
+        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "COMMAND")
+        assert name in (*understood, *others), f"there is no command {name}"
+    elif name in SCHEMAS:
+        parse_flags(name, "", arguments, schema=SCHEMAS[name])
+    elif name == "aot":
         options, overrides, others = aot_flags.parse_flags("", arguments)
         for given in [options.config, *options.against]:
             schema = FinetuningExperiment if "/finetune/" in given else PretrainingExperiment
             read_experiment(given, overrides if given == options.config else others, schema)
-    elif verb == "doctor":
+    elif name == "doctor":
         overrides, rest = split_overrides(arguments)
         given = doctor_flags.flag_parser("").parse_args(rest)
         if given.config:
-            read_experiment(given.config, overrides, kind_of)
-    elif verb == "convert":
+            read_experiment(given.config, overrides, experiment_class)
+    elif name == "convert":
         convert_flags.flag_parser("").parse_args(arguments)
-    elif verb == "corpus":
+    elif name == "corpus":
         corpus._parser().parse_args(arguments)
-    elif verb == "predict":
-        parser_of(arguments[0], VERBS[arguments[0]]).parse_args(arguments[1:])
-    elif verb == "analyse":
+    elif name == "predict":
+        command_parser(arguments[0], COMMANDS[arguments[0]]).parse_args(arguments[1:])
+    elif name == "analyse":
         analyse_flags.parse_flags("", arguments)
     else:
-        check_script(REPOSITORY / "bert_jax" / f"{verb.replace('.', '/')}.py", arguments)
+        check_script(REPOSITORY / "bert_jax" / f"{name.replace('.', '/')}.py", arguments)
 
 
 def check_script(file: pathlib.Path, words: list[str]) -> None:
@@ -299,7 +299,7 @@ def check_script(file: pathlib.Path, words: list[str]) -> None:
     for word in words:
         flag = word.partition("=")[0]
         if flag.startswith("--config."):
-            check_verb("pretrain", [word], whole=False)
+            check_arguments("pretrain", [word], whole=False)
         elif flag.startswith("--"):
             assert flag in known, f"{file.name} has no flag {flag}"
 
@@ -426,7 +426,10 @@ def test_every_figure_is_shown_with_the_command_that_draws_it(page: str):
 
 def known_flags() -> set[str]:
     """The flags of all commands, scripts and benchmarks."""
-    parsers = [*(parser_of(name, verb) for name, verb in VERBS.items()), *map(analyse_flags.flag_parser, analyse_flags.VERBS)]
+    parsers = [
+        *itertools.starmap(command_parser, COMMANDS.items()),
+        *map(analyse_flags.flag_parser, analyse_flags.COMMANDS),
+    ]
     named = {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
     for folder, pattern in (("bert_jax", "*.py"), ("tests", "*.py"), ("tpu_scripts", "*.sh"), ("tpu_scripts", "*.yaml")):
         for path in (REPOSITORY / folder).rglob(pattern):

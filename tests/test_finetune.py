@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax import finetune as verb
+from bert_jax import finetune as command
 from bert_jax.errors import UserError
 from bert_jax.finetuning.sweep import UNSAVED
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.loop import Trained
@@ -54,19 +54,19 @@ class Frame:
         vars(self).update(changed)
         notes = self.notes
         for name in ("Checkpoints", "BestWeights", "FinetuningLog", "Saver", "train", "results", "write_results"):
-            monkeypatch.setattr(verb, name, getattr(self, f"{name}_".lower()))
-        monkeypatch.setattr(verb.time, "monotonic", iter([100.0, 130.0]).__next__)
+            monkeypatch.setattr(command, name, getattr(self, f"{name}_".lower()))
+        monkeypatch.setattr(command.time, "monotonic", iter([100.0, 130.0]).__next__)
         task = types.SimpleNamespace(metric="f1", degeneracy=lambda split, logits: f"{split} says {logits}")
         data = types.SimpleNamespace(dev=["dev", "dev_other"], scored_tests=["test"], task=task)
         run = types.SimpleNamespace(
-            profile=types.SimpleNamespace(of_run=notes.of("profile of", "profile")), is_first=self.is_first,
+            profile=types.SimpleNamespace(for_run=notes.of("profile of", "profile")), is_first=self.is_first,
             durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror", require_in_place="in place",
         )  # fmt: skip
         totals = {"goodput": 0.5, "starts": 1, "seconds": {}}
-        ledger = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
+        goodput = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
         self.job: Any = types.SimpleNamespace(
-            experiment=EXPERIMENT, run=run, last_step=6, ledger=ledger, evaluations={3, 6}, rows="rows {}".format,
-            prefix=self.prefix, demand=None, directory=DIRECTORY, begin=notes.of("begin", State(0)),
+            experiment=EXPERIMENT, run=run, last_step=6, goodput=goodput, evaluations={3, 6}, rows="rows {}".format,
+            prefix=self.prefix, memory_advice=None, directory=DIRECTORY, init_state=notes.of("init_state", State(0)),
             program=types.SimpleNamespace(state="abstract state"),
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
         )  # fmt: skip
@@ -105,7 +105,7 @@ class Frame:
         return "saver"
 
     def train_(self, parts: Any, state: Any) -> Trained:
-        assert (parts.log, parts.saver, parts.profile, parts.ledger) == (self.log, "saver", "profile", self.job.ledger)
+        assert (parts.log, parts.saver, parts.profile, parts.goodput) == (self.log, "saver", "profile", self.job.goodput)
         assert (parts.last_step, parts.abort_after_skipped, parts.directory) == (6, 9, DIRECTORY)
         assert parts.is_ended == (state.step == 5)
         with parts.stage(state) as stage:
@@ -127,13 +127,20 @@ class Frame:
 
 def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch)
-    found = verb.finetune(frame.job)
+    found = command.finetune(frame.job)
     assert frame.notes == [
         "profile of 6 alone=True",
         f"checkpoints durable {DIRECTORY / 'checkpoints'}, 4",
-        *(f"during {Activity.RESTORING}", "restore abstract state", "best until -1", "end of during", "begin", "log from 0"),
+        *(
+            f"during {TimeCategory.RESTORING}",
+            "restore abstract state",
+            "best until -1",
+            "end of during",
+            "init_state",
+            "log from 0",
+        ),
         "train from 0",
-        *(f"during {Activity.EVALUATING}", "end of during", "tests of tests", "say goodput 50.0 % of 0s in 1 start"),
+        *(f"during {TimeCategory.EVALUATING}", "end of during", "tests of tests", "say goodput 50.0 % of 0s in 1 start"),
         *(f"write {DIRECTORY}", "draw", "best closed", "checkpoints closed"),
     ]
     assert found == frame.written
@@ -144,27 +151,27 @@ def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: p
         "test_scores": "of tests",
         "degenerate": False,
         "failed_saves_since_last_start": 5,
-        "ledger": frame.job.ledger.totals(),
+        "ledger": frame.job.goodput.totals(),
     }
 
 
 def test_a_run_that_continues_begins_at_its_checkpoint_with_the_best_weights_up_to_it(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, restored=State(4), prefix="seed-1  ", trained=(State(6, skipped=2), True), is_first=False)
-    assert verb.finetune(frame.job) is not None
+    assert command.finetune(frame.job) is not None
     assert frame.notes[0] == "profile of 6 alone=False"
     assert {"best until 4", "log from 4", "train from 4"} <= set(frame.notes)
-    assert not {"begin", "draw", f"write {DIRECTORY}"} & set(frame.notes), "it is not the first process"
+    assert not {"init_state", "draw", f"write {DIRECTORY}"} & set(frame.notes), "it is not the first process"
 
 
 def test_a_run_that_is_asked_to_stop_has_no_results(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, trained=(State(3), False))
-    assert verb.finetune(frame.job) is None
+    assert command.finetune(frame.job) is None
     assert not any(note.startswith(("write", "tests")) for note in frame.notes)
 
 
 def test_log_lines_come_every_so_many_steps_and_at_evaluations_and_a_state_at_the_end(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch)
-    verb.finetune(frame.job)
+    command.finetune(frame.job)
     due = {name: [step for step in range(7) if getattr(frame.stage, name)(step)] for name in ("logs", "evaluates", "saves")}
     assert due == {"logs": [0, 3, 4, 6], "evaluates": [3, 6], "saves": [0, 5, 6]}
     assert (frame.stage.end, frame.stage.rows(3)) == (6, "rows 3")
@@ -191,7 +198,7 @@ def test_a_step_is_compiled_before_it_runs_with_new_shapes_and_an_evaluation_is_
     job.program = types.SimpleNamespace(state="abstract state", **trains)
     job.arguments = lambda state, rows: (state, rows)
     job.evaluate = lambda weights: ({"dev": {"f1": f"f1 of {weights}"}, "dev_other": {"f1": "none"}}, f"logits of {weights}")
-    verb.finetune(job)
+    command.finetune(job)
     frame.log.compiling, frame.log.evaluation, frame.best.offer = notes.block("compiling"), notes.of("told"), notes.of("offer")
     notes.clear()
     state: Any = State(3)
@@ -210,7 +217,7 @@ def test_a_step_is_compiled_before_it_runs_with_new_shapes_and_an_evaluation_is_
 def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, best_unsaved=UserError("disk full"))
     with pytest.raises(UserError, match=f"^disk full. The best weights so far are in {DIRECTORY}/model$"):
-        verb.finetune(frame.job)
+        command.finetune(frame.job)
     assert f"export {DIRECTORY} start" in frame.notes
 
 
@@ -218,11 +225,11 @@ def test_what_could_not_be_saved_at_the_end_is_part_of_the_results(monkeypatch: 
     for state, results, says in (("state", None, "state"), (None, "results", "results"), ("state", "results", "results")):
         errors = {"unsaved": state and UserError(state), "unwritten": results and UserError(results)}
         frame = Frame(monkeypatch, **errors)
-        assert (verb.finetune(frame.job) or {})[UNSAVED] == says
+        assert (command.finetune(frame.job) or {})[UNSAVED] == says
         assert UNSAVED not in frame.written
 
 
 def test_degenerate_predictions_are_told_with_what_the_task_says_of_the_first_dev_split(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, degenerate=True)
-    verb.finetune(frame.job)
+    command.finetune(frame.job)
     assert "degenerate dev dev says logits of dev by best weights" in frame.notes

@@ -33,5 +33,5 @@ def test_links_and_operations_are_those_of_a_device_and_unknown_for_others():
     assert hardware.link_bandwidth("TPU7x") == 6 * 100e9 / 2
     assert hardware.peak_flops("TPU7x") == 2307e12 / 2
     assert hardware.link_bandwidth("NVIDIA H200") is None
-    of_a_kind = (hardware.memory_bandwidth, hardware.peak_flops, hardware.link_bandwidth, hardware.chip_of)
+    of_a_kind = (hardware.memory_bandwidth, hardware.peak_flops, hardware.link_bandwidth, hardware.find_chip)
     assert [figure("cpu") for figure in of_a_kind] == [None] * 4

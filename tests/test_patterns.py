@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.coreference.readers import read_brackets
-from bert_jax.prediction.mentions import place_of
+from bert_jax.prediction.mentions import find_mention
 from bert_jax.tasks.span_task import answer_tokens
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
@@ -163,7 +163,7 @@ def test_brackets_take_time_in_proportion_to_the_length(unit: str):
 
 @pytest.mark.parametrize("unit", ["a", "a ", "ab"])
 def test_a_mention_is_found_in_time_in_proportion_to_the_length(unit: str):
-    assert not is_slow(lambda text: place_of(text, f"{unit * (len(text) // len(unit) // 2 - 1)}!"), lambda n: unit * n + "!")
+    assert not is_slow(lambda text: find_mention(text, f"{unit * (len(text) // len(unit) // 2 - 1)}!"), lambda n: unit * n + "!")
 
 
 def test_an_answer_inside_of_tokens_is_looked_for_in_time_in_proportion_to_the_length():

@@ -1,4 +1,5 @@
-"""The verb: flags, lines in and out, and what an interrupted one leaves. That answers are right is proved in tests/prediction."""
+"""The command: flags, lines in and out, and what an interrupted one leaves. That answers are right is proved in
+tests/prediction."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.predict import AS_A_PAIR, main
+from bert_jax.prediction.commands import COMMANDS
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.prediction.verbs import VERBS
 from bert_jax.runtime.profile import Profile
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
@@ -46,15 +47,15 @@ Models = Callable[[str], pathlib.Path]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """The directory of a model that has what a verb needs."""
+    """The directory of a model that has what a command needs."""
     root = tmp_path_factory.mktemp("predict")
     vocabulary = make_vocabulary(root / "vocabulary", cased=True)
     export_model(root / "pretrained" / "model", as_model(*make_model(vocabulary, num_layers=1), vocabulary))
-    for verb, head in HEADS.items():
-        export_model(root / verb, make_labelled_model(vocabulary, head, num_layers=1))
+    for command, head in HEADS.items():
+        export_model(root / command, make_labelled_model(vocabulary, head, num_layers=1))
     causal = as_model(*make_model(vocabulary, num_layers=1, max_position=80, direction="left_to_right"), vocabulary)
     export_model(root / "generate", without_parts(causal, ["pooler", "nsp_head"]))
-    return lambda verb: root / verb if verb in {*HEADS, "generate"} else root / "pretrained" / "model"
+    return lambda command: root / command if command in {*HEADS, "generate"} else root / "pretrained" / "model"
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def engines() -> dict[str, Engine]:
 
 
 class Asked:
-    """What one call of the verb said and returned."""
+    """What one call of the command said and returned."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: Any):
         self.status = main([str(argument) for argument in arguments])
@@ -95,8 +96,8 @@ Ask = Callable[..., Asked]
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str], models: Models) -> Ask:
-    """ask(verb, *arguments): the verb with a model that has what it needs."""
-    return lambda verb, *arguments: Asked(capsys, verb, f"--model={models(verb)}", *arguments)
+    """ask(command, *arguments): the command with a model that has what it needs."""
+    return lambda command, *arguments: Asked(capsys, command, f"--model={models(command)}", *arguments)
 
 
 QUESTIONS = {  # a line of text, the same as JSON, and what the answer must hold
@@ -126,20 +127,20 @@ QUESTIONS = {  # a line of text, the same as JSON, and what the answer must hold
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_answers_text_and_json_alike_and_carries_other_fields_along(ask, verb, tmp_path):
-    line, record, keys = QUESTIONS[verb]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_answers_text_and_json_alike_and_carries_other_fields_along(ask, command, tmp_path):
+    line, record, keys = QUESTIONS[command]
     (tmp_path / "in.jsonl").write_text(json.dumps({"id": 7, **record}) + "\n")
-    from_text = ask(verb, "--json", line).records
-    (answer,) = ask(verb, "--json", f"--input={tmp_path / 'in.jsonl'}").records
+    from_text = ask(command, "--json", line).records
+    (answer,) = ask(command, "--json", f"--input={tmp_path / 'in.jsonl'}").records
     assert answer.pop("id") == 7
     assert from_text == [answer]
     assert set(answer) == keys
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_with_them(ask, verb, tmp_path):
-    _, record, _ = QUESTIONS[verb]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_with_them(ask, command, tmp_path):
+    _, record, _ = QUESTIONS[command]
     names = [*record, "gold"]
     cells = [json.dumps(value) if isinstance(value, list) else value for value in record.values()]
     for name, content in {
@@ -149,16 +150,16 @@ def test_a_verb_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_wit
         "in.txt": json.dumps({**record, "gold": "x"}),
     }.items():
         (tmp_path / name).write_text(content)
-        (answer,) = ask(verb, "--json", f"--input={tmp_path / name}").records
+        (answer,) = ask(command, "--json", f"--input={tmp_path / name}").records
         assert answer.pop("gold") == "x"
-        assert [answer] == ask(verb, "--json", QUESTIONS[verb][0]).records, name
+        assert [answer] == ask(command, "--json", QUESTIONS[command][0]).records, name
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_name_of_a_file_is_no_text(models, verb, tmp_path):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_name_of_a_file_is_no_text(models, command, tmp_path):
     (tmp_path / "reviews.txt").write_text("the\n")
     with pytest.raises(UserError, match=r"reviews\.txt is the name of a file, and not read as a text; read it with --input="):
-        main([verb, f"--model={models(verb)}", str(tmp_path / "reviews.txt")])
+        main([command, f"--model={models(command)}", str(tmp_path / "reviews.txt")])
 
 
 @pytest.mark.parametrize(
@@ -178,18 +179,18 @@ def test_a_second_text_is_read_only_by_a_model_of_pairs(models, capsys, monkeypa
         assert [record["text_b"] for record in asked.records] == [second]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_people_get_text(ask, verb):
-    asked = ask(verb, QUESTIONS[verb][0])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_people_get_text(ask, command):
+    asked = ask(command, QUESTIONS[command][0])
     assert asked.status == 0
     assert not asked.out.startswith("{")
-    assert QUESTIONS[verb][0].split("\t")[0].split()[0] in asked.out
+    assert QUESTIONS[command][0].split("\t")[0].split()[0] in asked.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fil-mask"], "unknown verb 'fil-mask': did you mean 'fill-mask'"),
+        (["fil-mask"], "unknown command 'fil-mask': did you mean 'fill-mask'"),
         (["fill-mask", "x [MASK]"], "required: --model; see .* --help"),
         (["fill-mask", "--model=M", "--topk=3", "[MASK]"], "unknown argument --topk=3: did you mean '--top-k'"),
         (["embed", "--model=M", "--poling=cls", "x"], "unknown argument --poling=cls: did you mean '--pooling'"),
@@ -203,7 +204,7 @@ def test_people_get_text(ask, verb):
             "only `embed` of whole texts gives one array of vectors; name a .jsonl",
         ),
         (["classify", "--model=M", "x"], r"has no sequence_head, so it cannot classify \(it has pooler, mlm_head, nsp_head\)"),
-        (["--model=M", "embed", "x"], "comes after the verb: python"),
+        (["--model=M", "embed", "x"], "comes after the command: python"),
         (["fill-mask", "--model=M", "--output=x.npy", "[MASK]"], "only `embed` of whole texts"),
         (["embed", "--model=M", "--output=nowhere/x.npy", "x"], r"there is no directory nowhere \(looked for in .*make it"),
         (["embed", "--model=M", "--layers", "-1,-2", "x"], "write --flag=VALUE, with the sign"),
@@ -279,7 +280,7 @@ def test_failed_lines_are_rows_of_nan_in_a_npy_and_the_others_are_the_vectors(as
     np.testing.assert_allclose(found[good], wanted, atol=1e-5)
 
 
-def test_json_lines_that_are_not_what_a_verb_reads_fail_alone(ask, tmp_path):
+def test_json_lines_that_are_not_what_a_command_reads_fail_alone(ask, tmp_path):
     given = ['{"text": "the"}', '{"txt": "the"}', "the", "[1]", '{"text": 3}', '{"text": "\\ud800"}', '{"text": "of"}']
     (tmp_path / "in.jsonl").write_text("\n".join(given))
     asked = ask("embed", "--json", f"--input={tmp_path / 'in.jsonl'}")
@@ -335,7 +336,7 @@ def test_embeddings_answer_every_line_blank_ones_too(ask, tmp_path, monkeypatch,
 
 def test_the_command_reads_its_own_arguments_and_enables_the_cache(ask, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["predict", "fil-mask", "fill-mask"])
-    with pytest.raises(UserError, match="unknown verb 'fil-mask'"):
+    with pytest.raises(UserError, match="unknown command 'fil-mask'"):
         main()
     enabled = []
     monkeypatch.setattr(predict, "enable_compilation_cache", lambda: enabled.append(True))
@@ -363,7 +364,7 @@ def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken
         def __str__(self) -> str:
             return "the profile"
 
-        def of_steps(self, items: Any, first: int, wait: Any) -> Any:
+        def trace_steps(self, items: Any, first: int, wait: Any) -> Any:
             return iter(items)
 
         def __exit__(self, *_: object) -> None:
@@ -375,12 +376,12 @@ def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken
     assert [(directory, name) for _, directory, name in asked] == [(tmp_path / "profile", "predict")]
 
 
-@pytest.mark.parametrize("verb", ["embed", "classify"])
+@pytest.mark.parametrize("command", ["embed", "classify"])
 @pytest.mark.parametrize("name", ["x.npz", "x.txt", "x.TXT", "x.csv.gz"])
-def test_a_format_that_is_not_written_is_refused_before_the_model_is_loaded(verb, name, tmp_path):
-    wanted = r"not written as \.(npz|txt|csv); name a \.jsonl \(JSON lines\)" + (r" or a \.npy" if verb == "embed" else "$")
+def test_a_format_that_is_not_written_is_refused_before_the_model_is_loaded(command, name, tmp_path):
+    wanted = r"not written as \.(npz|txt|csv); name a \.jsonl \(JSON lines\)" + (r" or a \.npy" if command == "embed" else "$")
     with pytest.raises(UserError, match=wanted):
-        main([verb, "--model=nowhere/at/all", f"--output={tmp_path / name}", "the"])
+        main([command, "--model=nowhere/at/all", f"--output={tmp_path / name}", "the"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -418,21 +419,21 @@ def test_a_file_of_the_model_is_never_the_output(ask, models):
     assert {path: path.read_bytes() for path in models("").iterdir()} == before
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_numbers_that_are_not_finite_are_a_problem_and_never_an_answer(ask, verb, tmp_path, monkeypatch, engines, models):
-    ask(verb, QUESTIONS[verb][0])  # loads the engine
-    engine = engines[str(models(verb))]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_numbers_that_are_not_finite_are_a_problem_and_never_an_answer(ask, command, tmp_path, monkeypatch, engines, models):
+    ask(command, QUESTIONS[command][0])  # loads the engine
+    engine = engines[str(models(command))]
     params = jax.tree.map(lambda x: x * np.nan, engine.params)
     monkeypatch.setattr(engine, "params", params)
     for flags in (["--json"], []):
-        asked = ask(verb, QUESTIONS[verb][0], *flags)
+        asked = ask(command, QUESTIONS[command][0], *flags)
         assert asked.status == 1
         assert "numbers that are not finite for this text" in asked.err
         assert "NaN" not in asked.out
         assert "nan" not in asked.out
 
 
-def test_arguments_are_the_fields_of_one_record_where_a_verb_needs_several(ask):
+def test_arguments_are_the_fields_of_one_record_where_a_command_needs_several(ask):
     (together,) = ask("next-sentence", "--json", "the river", "of Paris").records
     assert (together["text"], together["text_b"]) == ("the river", "of Paris")
     assert ask("next-sentence", "--json", "the river\tof Paris").records == [together]

@@ -10,11 +10,11 @@ import pytest
 from bert_jax import predict
 from bert_jax.errors import UserError
 from bert_jax.predict import main
-from bert_jax.prediction.verbs import VERBS, parser_of
+from bert_jax.prediction.commands import COMMANDS, command_parser
 
 
 @pytest.mark.parametrize(
-    ("verb", "flags"),
+    ("command", "flags"),
     [
         ("generate", ("--temperature=0.5", "--temperature=1000", "!--temperature=0", "!--temperature=1001")),
         ("generate", ("--top-p=0.5", "--top-p=1", "!--top-p=0", "!--top-p=1.5", "--beams=64", "!--beams=65", "!--beams=0")),
@@ -22,10 +22,10 @@ from bert_jax.prediction.verbs import VERBS, parser_of
         ("fill-mask", ("--pieces=1", "--pieces=8", "!--pieces=0", "!--pieces=9")),
     ],
 )
-def test_a_number_may_lie_at_the_end_of_its_range_and_not_beyond(verb, flags):
+def test_a_number_may_lie_at_the_end_of_its_range_and_not_beyond(command, flags):
     for flag in flags:
         with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
-            parser_of(verb, VERBS[verb]).parse_args(["--model=m", flag.removeprefix("!")])
+            command_parser(command, COMMANDS[command]).parse_args(["--model=m", flag.removeprefix("!")])
 
 
 def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
@@ -46,25 +46,25 @@ def test_what_embed_writes_depends_on_what_it_embeds(flags, says):
         main(["embed", "--model=nowhere/at/all", *flags, "the"])
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_names_its_flags(verb, capsys):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_names_its_flags(command, capsys):
     with pytest.raises(SystemExit) as end:
-        main([verb, "--help"])
+        main([command, "--help"])
     shown = capsys.readouterr().out
     assert end.value.code == 0
-    assert VERBS[verb].summary[1:] in " ".join(shown.split())
+    assert COMMANDS[command].summary[1:] in " ".join(shown.split())
     flags = {"--model", "--input", "--jsonl", "--output", "--json"}
-    own = {f"--{name.replace('_', '-')}" for name in VERBS[verb].question.__dataclass_fields__}
+    own = {f"--{name.replace('_', '-')}" for name in COMMANDS[command].question.__dataclass_fields__}
     assert all(flag in shown for flag in flags | own)
 
 
-def test_help_lists_the_verbs(capsys):
+def test_help_lists_the_commands(capsys):
     for arguments in ([], ["--help"]):
         with pytest.raises(SystemExit) as end:
             main(arguments)
         shown = capsys.readouterr().out
         assert end.value.code == 0
-        assert all(f"  {verb} " in shown for verb in VERBS)
+        assert all(f"  {command} " in shown for command in COMMANDS)
 
 
 @pytest.mark.parametrize("flag", ["--model", "--input", "--output"])
@@ -74,8 +74,8 @@ def test_an_empty_name_is_refused(flag):
 
 
 def test_every_option_of_a_question_is_a_flag_with_the_same_default():
-    for name, verb in VERBS.items():
-        flags = vars(parser_of(name, verb).parse_args(["--model=m"]))
-        question = verb.question()
+    for name, command in COMMANDS.items():
+        flags = vars(command_parser(name, command).parse_args(["--model=m"]))
+        question = command.question()
         for option in question.__dataclass_fields__:
             assert flags[option] == getattr(question, option), (name, option)

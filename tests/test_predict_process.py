@@ -1,4 +1,4 @@
-"""The verb as a process: its memory, and what is left where it is killed, its disk is full or its reader leaves."""
+"""The command as a process: its memory, and what is left where it is killed, its disk is full or its reader leaves."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 #
 #   tpu_scripts/pod.sh create NAME --type=v5litepod-16 [--slices=1] [--spot] [--valid-until-duration=6h]
 #                                                   --slices=2: two of them, joined by the network between slices, in one run
-#   tpu_scripts/pod.sh run NAME [--restarts=20] VERB [ARGUMENT ...]
+#   tpu_scripts/pod.sh run NAME [--restarts=20] COMMAND [ARGUMENT ...]
 #                                                   waits for all slices, then brings this checkout to all workers, installs, starts;
 #                                                   the workdir and the corpus lie in a bucket: gs://BUCKET/PATH
 #   tpu_scripts/pod.sh status NAME                  the state of the request, and of each worker
@@ -26,23 +26,23 @@ fail() {
 }
 
 # ------------------------------------------------------------------------------------------------------------------ command line
-verb="${1:-}"
-case "$verb" in
+subcommand="${1:-}"
+case "$subcommand" in
     -h | --help | help | "")
         sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
         exit
         ;;
     create | run | status | logs | fetch | delete) ;;
-    *) fail 2 "unknown verb '$verb'; known: create, run, status, logs, fetch, delete ($pod --help)" ;;
+    *) fail 2 "unknown command '$subcommand'; known: create, run, status, logs, fetch, delete ($pod --help)" ;;
 esac
 name="${2:-}"
 [[ "$name" =~ ^[a-z][-a-z0-9]{0,61}$ ]] || fail 2 "NAME '$name' must be a lower-case letter followed by letters, digits and dashes, \
-at most 62 characters: $pod $verb my-pod"
+at most 62 characters: $pod $subcommand my-pod"
 shift 2
 
 dry_run="" where=() type="" slices=1 spot="" valid_until="" restarts=20 slice=0 worker=0 follow=""
 while [[ "${1:-}" == -* ]]; do
-    case "$verb:$1" in
+    case "$subcommand:$1" in
         *:--dry-run) dry_run=yes ;;
         *:--zone=?* | *:--project=?*) where+=("$1") ;;
         create:--type=?*) type="${1#*=}" ;;
@@ -53,13 +53,13 @@ while [[ "${1:-}" == -* ]]; do
         logs:--slice=?*) slice="${1#*=}" ;;
         logs:--worker=?*) worker="${1#*=}" ;;
         logs:--follow) follow=yes ;;
-        *) fail 2 "$verb does not take $1 (values as in --zone=ZONE; $pod --help has the flags)" ;;
+        *) fail 2 "$subcommand does not take $1 (values as in --zone=ZONE; $pod --help has the flags)" ;;
     esac
     shift
 done
-case "$verb" in
+case "$subcommand" in
     run | fetch) ;;
-    *) (($# == 0)) || fail 2 "$verb does not take '$1' ($pod --help)" ;;
+    *) (($# == 0)) || fail 2 "$subcommand does not take '$1' ($pod --help)" ;;
 esac
 [[ -n "$dry_run" ]] || command -v gcloud >/dev/null || fail 1 "gcloud was not found: https://cloud.google.com/sdk/docs/install"
 
@@ -130,7 +130,7 @@ of gcloud, is above. Mend the cause and give the same command again: what is don
 # on_workers WORKER COMMAND [SLICE]: runs COMMAND on the worker, or on all workers, of the slice, by default of all slices
 on_workers() { tpu queued-resources ssh "$name" --node="${3:-all}" --worker="$1" --command="$2"; }
 
-# ------------------------------------------------------------------------------------------------------------------------- verbs
+# ------------------------------------------------------------------------------------------------------------------------- commands
 create() {
     local said runtime nodes=(--node-id="$name") many=""
     [[ "$slices" =~ ^[1-9][0-9]{0,2}$ ]] || fail 2 "--slices=$slices must be at least 1 and at most 999; --slices=2 is two slices of \
@@ -208,4 +208,4 @@ delete() {
 is above"
 }
 
-"$verb" "$@"
+"$subcommand" "$@"

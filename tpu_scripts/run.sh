@@ -4,10 +4,11 @@
 #   tpu_scripts/run.sh                      the quickstart: builds a corpus from the English text that
 #                                           Python carries, pretrains a small BERT on it in minutes on
 #                                           a CPU, and lets it fill in masked words
-#   tpu_scripts/run.sh VERB [ARGUMENT ...]  runs one of the verbs below, for example
+#   tpu_scripts/run.sh COMMAND [ARGUMENT ...]
+#                                           runs one of the commands below, for example
 #       tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/base
-#   tpu_scripts/run.sh VERB --help          shows the flags of a verb
-#   tpu_scripts/run.sh --restarts=5 VERB [ARGUMENT ...]
+#   tpu_scripts/run.sh COMMAND --help       shows the flags of a command
+#   tpu_scripts/run.sh --restarts=5 COMMAND [ARGUMENT ...]
 #                                           starts pretrain, finetune or study again after a hang,
 #                                           a lost process or a crash: up to 5 times, with growing
 #                                           pauses, and not if the same step fails twice
@@ -20,8 +21,8 @@ set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
-# verbs: every module that can be run, a name a line: bert_jax/NAME.py with a main part
-verbs() {
+# commands: every module that can be run, a name a line: bert_jax/NAME.py with a main part
+commands() {
     local file
     while IFS= read -r file; do
         file="${file##*/}"
@@ -29,26 +30,26 @@ verbs() {
     done < <(grep -lE '^if __name__ == "__main__"' "$root"/bert_jax/*.py)
 }
 
-# about VERB: the first line of its docstring
+# about COMMAND: the first line of its docstring
 about() {
     sed -n '1s/^r\{0,1\}"""//; 1s/"""$//; 1p' "$root/bert_jax/$1.py"
 }
 
 usage() {
     sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
-    printf '\nVerbs:\n'
-    verbs | sort | while IFS= read -r verb; do printf '  %-10s  %s\n' "$verb" "$(about "$verb")"; done
+    printf '\nCommands:\n'
+    commands | sort | while IFS= read -r command; do printf '  %-10s  %s\n' "$command" "$(about "$command")"; done
 }
 
-# unknown VERB: names the nearest verb, with whatever Python there is, since nothing may be installed yet
+# unknown COMMAND: names the nearest command, with whatever Python there is, since nothing may be installed yet
 unknown() {
     local python hint=""
     for python in "$root/.venv/bin/python" python3 python; do
         # shellcheck disable=SC2046
         hint="$(PYTHONPATH="$root" "$python" -c 'import sys; from bert_jax.errors import nearest; print(nearest(sys.argv[1], sys.argv[2:]))' \
-            "$1" $(verbs) 2>/dev/null)" && break
+            "$1" $(commands) 2>/dev/null)" && break
     done
-    say "error: unknown verb '$1': ${hint:-known: $(verbs | sort | paste -sd ' ' -)} (tpu_scripts/run.sh --help)"
+    say "error: unknown command '$1': ${hint:-known: $(commands | sort | paste -sd ' ' -)} (tpu_scripts/run.sh --help)"
     exit 2
 }
 
@@ -116,7 +117,7 @@ case "${1:-}" in
         exit
         ;;
     "") ;;
-    *) grep -qxF -- "$1" <<<"$(verbs)" || unknown "$1" ;;
+    *) grep -qxF -- "$1" <<<"$(commands)" || unknown "$1" ;;
 esac
 
 if [[ "${1:-}" == aot && " $* " != *" --help "* && " $* " != *" -h "* ]]; then

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What tpu_scripts/pod.sh and tpu_scripts/pod.yaml run on each worker of a slice, in a copy of this checkout:
 #
-#   worker.sh prepare                        makes the environment; what is there already stays
-#   worker.sh start [--restarts=N] VERB ...  starts run.sh in the background; it outlives the ssh connection
-#   worker.sh report                         whether that runs, and how it ended
+#   worker.sh prepare                           makes the environment; what is there already stays
+#   worker.sh start [--restarts=N] COMMAND ...  starts run.sh in the background; it outlives the ssh connection
+#   worker.sh report                            whether that runs, and how it ended
 set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"

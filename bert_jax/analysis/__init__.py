@@ -19,8 +19,8 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     neighbours/    the pieces and the words in context that are nearest to a word
     compare/       where two models differ: heads, layers, predictions
     analyser.py    Analyser: the same from Python
-    flags.py       the verbs of the command line, and the flags that several of them have
-    verb.py        the steps that the verbs share
+    flags.py       the commands, and the flags that several of them have
+    command.py     the steps that the commands share
 
-A question is a folder: `measure.py`, `figures.py`, and the verb of its name, `flags.py` and `verb.py`.
+A question is a folder: `measure.py`, `figures.py`, and the command of its name, `flags.py` and `command.py`.
 """

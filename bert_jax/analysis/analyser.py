@@ -23,7 +23,7 @@ from bert_jax.analysis.neighbours.measure import Neighbours, WordPieces, find_ne
 from bert_jax.analysis.probe.annotated import AnnotatedFile
 from bert_jax.analysis.probe.flags import Probing
 from bert_jax.analysis.probe.measure import Probes, measure_probes, silent_stage
-from bert_jax.analysis.reading import Note, Show, Treebank, in_silence, progress_of, progress_of_stage, progress_through
+from bert_jax.analysis.reading import Note, Show, Treebank, in_silence, line_progress, progress_through, stage_progress
 from bert_jax.analysis.vocabulary.measure import Vocabulary, read_vocabulary
 from bert_jax.analysis.windows import Window, read_window, read_windows
 from bert_jax.errors import UserError
@@ -119,7 +119,7 @@ class Analyser:
         files without the annotation that the probes need.
         """
         files = AnnotatedFile(training, column), AnnotatedFile(evaluation, column)
-        progress = progress_of_stage if self.show_progress else silent_stage
+        progress = stage_progress if self.show_progress else silent_stage
         return measure_probes(self.engine, *files, Probing(**options), progress)
 
     def vocabulary(
@@ -152,7 +152,7 @@ class Analyser:
 
     @property
     def _show(self) -> Show:
-        return progress_of if self.show_progress else in_silence
+        return line_progress if self.show_progress else in_silence
 
     @contextlib.contextmanager
     def _reading(self, texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:

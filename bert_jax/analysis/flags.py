@@ -1,5 +1,5 @@
-"""The flags of `analyse`. A verb adds its own in the `flags.py` of its folder. Imports nothing slow, so that help and errors in
-flags are printed at once."""
+"""The flags of `analyse`. A command adds its own in the `flags.py` of its folder. Imports nothing slow, so that help and errors
+in flags are printed at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.interface.command import choose_verb
-from bert_jax.interface.flags import FlagParser, names_with_commas, nonempty
+from bert_jax.interface.command import choose_command
+from bert_jax.interface.flags import FlagParser, nonempty
 
-VERBS = {
-    "attention": "the attention of every head for a text or a pair, as a page or pictures",
+COMMANDS = {
+    "attention": "the attention of every head for a text or a pair, as a page or figures",
     "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
     "neighbours": "the pieces nearest to a word; in a text, the words nearest to it and its senses",
     "dependencies": "the head that finds each dependency relation of a treebank",
@@ -24,7 +24,7 @@ VERBS = {
     "compare": "where two models differ: heads, layers, and predictions of masked words",
     "vocabulary": "the pieces by kind, script and length; the parameters by part",
 }
-"""The verbs of `python -m bert_jax.analyse`; each is the modules `flags` and `verb` of the folder of its name."""
+"""The commands of `python -m bert_jax.analyse`; each is the modules `flags` and `command` of the folder of its name."""
 
 EXAMPLES = {
     "attention": '"The cat sat on the mat."',
@@ -36,10 +36,8 @@ EXAMPLES = {
     "compare": "--input=texts.txt --with=MODEL",
     "vocabulary": "--corpus=DIR",
 }
-"""The arguments of an example of each verb, after the model and the output."""
+"""The arguments of an example of each command, after the model and the output."""
 
-FORMATS = ("png", "pdf", "svg")
-"""Of figures."""
 CONTROLS = {
     "random-weights": "a model of the same shape with the weights that pretraining begins with",
     "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
@@ -55,18 +53,18 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """Returns the verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the command and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    name = choose_verb("python -m bert_jax.analyse", description, VERBS, arguments)
+    name = choose_command("python -m bert_jax.analyse", description, COMMANDS, arguments)
     if name is None:
         sys.exit(0)
     return name, flag_parser(name).parse_args(arguments[1:])
 
 
 def flag_parser(name: str) -> FlagParser:
-    """Returns the parser of the flags of a verb."""
+    """Returns the parser of the flags of a command."""
     prog = f"python -m bert_jax.analyse {name}"
-    summary = VERBS[name][0].upper() + VERBS[name][1:]
+    summary = COMMANDS[name][0].upper() + COMMANDS[name][1:]
     description = f"{summary}.\n\n    {prog} --model=MODEL --output=DIR {EXAMPLES[name]}"
     parser = FlagParser(prog=prog, description=description)
     parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
@@ -78,15 +76,9 @@ def flag_parser(name: str) -> FlagParser:
 
 
 def text_flags(parser: FlagParser) -> None:
-    """The flags of verbs that read texts."""
+    """The flags of commands that read texts."""
     texts = parser.group("texts")
     texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; without any, standard input is read")
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
-
-
-def format_flag(parser: FlagParser) -> None:
-    """The flag of verbs that draw figures."""
-    form, of_format = names_with_commas(FORMATS), "the formats of figures: png, pdf, svg"
-    parser.group("output").add_argument("--format", type=form, default=("png",), metavar="F,F", help=of_format)

@@ -1,4 +1,4 @@
-"""The directory of --output: tables, arrays, pages and pictures, each written whole or not at all."""
+"""The directory of --output: tables, arrays, pages and figures, each written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.flags import FORMATS
 from bert_jax.errors import UserError
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
-from bert_jax.interface.figures import rendered
+from bert_jax.interface.figures import in_formats, rendered
+from bert_jax.interface.flags import FIGURE_FORMATS
 from bert_jax.prediction.output import checked_target, writing
 
 _LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to
@@ -78,10 +78,10 @@ def appearing_together() -> Iterator[None]:
 
 
 class Folder:
-    """The directory that the files of a verb go to; made with the first of them.
+    """The directory that the files of a command go to; made with the first of them.
 
     Raises UserError where it cannot be one or cannot be written, and for `source`, the file that the texts are read from, among
-    the files to write (`names`, those of pictures end in .png). Pictures are written in those of `formats` that are of pictures.
+    the files to write (`names`, those of figures end in .png). Figures are written in those of `formats` that are images.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Folder:
         source: os.stat_result | None = None,
         formats: Sequence[str] = ("png",),
     ):
-        self.formats = [form for form in formats if form in FORMATS]
+        self.formats = [form for form in formats if form in FIGURE_FORMATS]
         self.path = pathlib.Path(output)
         self._name = f"--output={os.fspath(output)}"
         try:
@@ -105,14 +105,14 @@ class Folder:
         if not os.access(there, os.W_OK | os.X_OK):
             raise UserError(f"{self._name} cannot be written: no permission to make files in {there}; choose another --output")
         if self.path.is_dir():
-            for name in itertools.chain.from_iterable(map(self._in_formats, names)):
+            for name in itertools.chain.from_iterable(in_formats(name, self.formats) for name in names):
                 checked_target(os.fspath(self.path / name), source)
         if pending := _pending.get():
             with writing(self._name):
                 pending.lock(self.path, self._name)
         self.written: list[pathlib.Path] = []
         self.caption = ""
-        """Below every picture."""
+        """Below every figure."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
         """Writes a file, in the place of an older one of its name; within `appearing_together` it has its name at the end."""
@@ -145,14 +145,10 @@ class Folder:
         np.savez(file, **arrays)  # type: ignore[arg-type]
         self.write(name, file.getvalue())
 
-    def picture(self, name: str, figure: Figure) -> None:
-        """Writes a picture in each of the `formats`; `name` ends in .png."""
-        for written, form in zip(self._in_formats(name), self.formats, strict=True):
+    def figure(self, name: str, figure: Figure) -> None:
+        """Writes a figure in each of the `formats`; `name` ends in .png."""
+        for written, form in zip(in_formats(name, self.formats), self.formats, strict=True):
             self.write(written, rendered(figure, form, tight=True, caption=self.caption))
-
-    def _in_formats(self, name: str) -> list[str]:
-        """Returns the files of a picture, or of another file the name."""
-        return [f"{name.removesuffix('.png')}.{form}" for form in self.formats] if name.endswith(".png") else [name]
 
 
 def _cell(value: object) -> str:

@@ -14,7 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.streams import Field, Records, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import Records, read_records
 from bert_jax.tasks.readers.conllu import Line, Sentence, read_blocks, read_sentence
 from bert_jax.tasks.readers.tables import Say, note
 
@@ -169,7 +170,7 @@ def in_silence(file: object) -> Iterator[Note]:
 
 
 @contextlib.contextmanager
-def progress_of(file: AnnotatedSource) -> Iterator[Note]:
+def line_progress(file: AnnotatedSource) -> Iterator[Note]:
     """Yields a function that shows the progress through the lines of a file and the time left, with a note."""
     total = file.count()
     with Progress("read", total, "lines", delay=DELAY) as progress:
@@ -192,7 +193,7 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
         yield counted_texts(), lambda note: progress.update(read, note)
 
 
-def progress_of_stage(stage: str, unit: str) -> Callable[[int, int], None]:
+def stage_progress(stage: str, unit: str) -> Callable[[int, int], None]:
     """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the time left."""
     progress: list[Progress] = []
 

@@ -13,10 +13,10 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.flags import FlagParser, nonempty_path, steps_to_profile
+from bert_jax.interface.flags import FlagParser, format_flag, nonempty_path, steps_to_profile
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import checked
 
 
@@ -45,21 +45,21 @@ SCHEMAS = {
 }
 
 
-def check_flags(verb: str, description: str | None) -> None:
-    """Prints the help of a verb that is asked for, and exits; else raises UserError as `parse_flags` does."""
-    parse_flags(verb, description, schema=SCHEMAS[verb])
+def check_flags(command: str, description: str | None) -> None:
+    """Prints the help of a command that is asked for, and exits; else raises UserError as `parse_flags` does."""
+    parse_flags(command, description, schema=SCHEMAS[command])
 
 
 def parse_flags(
-    verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | str | None = None
+    command: str, description: str | None, argv: Sequence[str] | None = None, schema: type | str | None = None
 ) -> Flags:
     """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `verb` is the name of the command and `description` the text of its --help. `schema`, the dataclass of the experiment or its
-    place as "MODULE:NAME", has the known keys and their types; with None, these are the keys of the file. Raises UserError for a
-    missing flag and for an unknown key, with a suggestion.
+    `command` is its name and `description` the text of its --help. `schema`, the dataclass of the experiment or
+    its place as "MODULE:NAME", has the known keys and their types; with None, these are the keys of the file. Raises UserError
+    for a missing flag and for an unknown key, with a suggestion.
     """
-    parser = flag_parser(verb, description, schema)
+    parser = flag_parser(command, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     values = parser.parse_args(rest)
     replayed = getattr(values, "replay", None)
@@ -69,7 +69,7 @@ def parse_flags(
         if not getattr(values, flag) and (flag == "workdir" or replayed is None):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     return Flags(
-        workdir=place(checked(values.workdir, "--workdir")),
+        workdir=as_path(checked(values.workdir, "--workdir")),
         coordinator=values.coordinator,
         processes=values.processes,
         process=values.process,
@@ -78,6 +78,7 @@ def parse_flags(
         profile=getattr(values, "profile", None),
         compiled=getattr(values, "compiled", None),
         changed_files=values.changed_files,
+        figure_formats=values.format,
         config=read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
         given=frozenset(key for key, text in overrides if text != UNSET),
         experiment=values.config or "",
@@ -98,12 +99,12 @@ def _found(schema: type | str | None) -> type | None:
 def suggested_key(argument: str) -> str:
     """Returns the end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for
     any other flag."""
-    return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[verb])) for verb in ("pretrain", "finetune"))), "")
+    return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[command])) for command in ("pretrain", "finetune"))), "")
 
 
-def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
+def flag_parser(command: str, description: str | None, schema: type | str | None = None) -> FlagParser:
     """Returns the parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
-    prog = f"python -m bert_jax.{verb}"
+    prog = f"python -m bert_jax.{command}"
     usage = f"{prog} --config=FILE[:ARG] --workdir=DIR [--config.KEY=VALUE ...] [--FLAG=VALUE ...]"
     parser = FlagParser(prog=prog, usage=usage, description=description)
     parser.hint_for_unknown = lambda argument: suggested_flag(argument, _found(schema))
@@ -114,22 +115,23 @@ def flag_parser(verb: str, description: str | None, schema: type | str | None = 
     run.add_argument("--workdir", metavar="DIR", help=of_workdir)
     one = "set one key of the experiment, such as --config.phases.0.learning_rate=1e-4"
     whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
-    run.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if verb == "pretrain" else one)
+    run.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if command == "pretrain" else one)
     start = parser.group("this start of it")
     hang = "seconds without a finished step after which the run is considered hung"
     start.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hang)
     changed = "continue although a FILE.py that the run uses has changed"
     start.add_argument("--changed-files", action="store_true", help=changed)
-    if verb == "pretrain":
+    format_flag(start)
+    if command == "pretrain":
         compiled = "use the compiled steps that `aot --save=DIR` has written"
         start.add_argument("--compiled", type=nonempty_path, metavar="DIR", help=compiled)
         verify = "verify the checksums of the whole corpus first, even if this machine has verified it before"
         start.add_argument("--verify", action="store_true", help=verify)
-    if verb != "study":
+    if command != "study":
         steps = parser.group("a look at single steps")
         profile = "profile these steps, into DIR/profile"
         steps.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
-    if verb == "pretrain":
+    if command == "pretrain":
         step = InRange(int, Interval(ge=1, le=MAX_COUNT))
         replay = "compute this step of DIR again, and print its texts, losses and gradient norms"
         steps.add_argument("--replay", type=step, metavar="STEP", help=replay)

@@ -12,14 +12,14 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.config import MeshConfig
-from bert_jax.sharding.out_of_memory import Demand, require_memory
+from bert_jax.sharding.device_errors import MemoryAdvice, require_memory
 from bert_jax.sharding.rules import row_multiple
 
 if TYPE_CHECKING:  # a run of pretraining loads no tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import LabelledBatches
 
-KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
+CONTINUES = "The workdir is unchanged: the same command with one of these flags continues the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"
 
 
@@ -36,15 +36,17 @@ def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh:
     p, model = experiment.phases[phase], experiment.model
     layers = max(model.num_layers, 1) if model.remat == "none" else 1  # their inputs are kept for the backward pass
     needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
-    require_memory(needs, mesh, functools.partial(pretraining_demand, experiment, phase, mesh))
+    require_memory(needs, mesh, functools.partial(pretraining_advice, experiment, phase, mesh))
 
 
-def state_demand(experiment: PretrainingExperiment, mesh: Mesh) -> Demand:
+def state_advice(experiment: PretrainingExperiment, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the parameters and the optimizer state of a pretraining run."""
-    return Demand("the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {KEPT}")
+    return MemoryAdvice(
+        "the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {CONTINUES}"
+    )
 
 
-def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
+def pretraining_advice(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the training step of a phase."""
     p, key, parts = experiment.phases[phase], f"--config.phases.{phase}", row_multiple(mesh)
     k, per_device = p.accumulation, p.batch_size // parts
@@ -57,19 +59,21 @@ def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh
         *([f"{key}.batch_size={fewer} {ELSEWHERE}"] if fewer else []),
     ]
     batch = f"{_rows(p.batch_size, p.length, mesh)} (config.phases.{phase}.batch_size={p.batch_size}, accumulation={k})"
-    return Demand(f"the training step of phase {phase}", batch, remedies, f"{_before(f'--phase={phase}')} {KEPT}")
+    return MemoryAdvice(f"the training step of phase {phase}", batch, remedies, f"{_before(f'--phase={phase}')} {CONTINUES}")
 
 
-def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
+def evaluation_advice(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the evaluation step on held-out rows of a phase's length."""
     rows, parts = experiment.evaluation.batch_size, row_multiple(mesh)
     fewer = rows // 2 // parts * parts
     remedies = [*([f"--config.evaluation.batch_size={fewer}"] if fewer else []), *_sharding(experiment.mesh, mesh)]
     batch = f"{_rows(rows, experiment.phases[phase].length, mesh)} (config.evaluation.batch_size={rows})"
-    return Demand(f"the evaluation of phase {phase}", batch, remedies, f"{_before('--step=eval', f'--phase={phase}')} {KEPT}")
+    return MemoryAdvice(
+        f"the evaluation of phase {phase}", batch, remedies, f"{_before('--step=eval', f'--phase={phase}')} {CONTINUES}"
+    )
 
 
-def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> Demand:
+def finetuning_advice(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the training step of a task, on rows of `length` tokens."""
     t, rows = experiment.training, batches.row_counts[-1]
     remedies = [
@@ -80,13 +84,13 @@ def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches
         f"--config.task.length below {experiment.task.length} {ELSEWHERE}",
     ]
     batch = f"{_rows(rows, length, mesh)} (config.training.batch_size={t.batch_size}, accumulation={t.accumulation})"
-    return Demand("the training step", batch, remedies, f"{_before('--model=base')} {KEPT}")
+    return MemoryAdvice("the training step", batch, remedies, f"{_before('--model=base')} {CONTINUES}")
 
 
-def scoring_demand(experiment: FinetuningExperiment, rows: int, length: int, mesh: Mesh) -> Demand:
+def scoring_advice(experiment: FinetuningExperiment, rows: int, length: int, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the evaluation of a task, in batches of `rows` with `length` tokens each."""
     remedies = [*_sharding(experiment.mesh, mesh), f"--config.task.length below {experiment.task.length} {ELSEWHERE}"]
-    return Demand("the evaluation", _rows(rows, length, mesh), remedies, KEPT)
+    return MemoryAdvice("the evaluation", _rows(rows, length, mesh), remedies, CONTINUES)
 
 
 def _rows(rows: int, length: int, mesh: Mesh) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from bert_jax.configs.keys import did_you_mean, suggested_keys
 from bert_jax.errors import UserError
 from bert_jax.interface.numbers import whole_number
-from bert_jax.interface.ranges import hints, intervals, is_group, kinds_of, range_text
+from bert_jax.interface.ranges import hints, intervals, is_group, range_text, value_types
 
 UNSET = "null"
 NONE = (UNSET, "none", "None")
@@ -75,7 +75,7 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
         inside = [f"{key}.{i}.{inner}" for i in range(len(there or ())) for inner in sorted(hints(items[0]))]
     if inside:
         raise UserError(f"{flag}: {key} is a group; set one of {', '.join(inside)}")
-    if text == UNSET and type(None) not in kinds_of(hint) and isinstance(node, dict):
+    if text == UNSET and type(None) not in value_types(hint) and isinstance(node, dict):
         node.pop(name, None)
     else:
         node[int(name) if isinstance(node, list) else name] = read_value(flag, text, hint, _current_value(there, schema, key))
@@ -122,8 +122,8 @@ def _current_value(there: Any, schema: Any, key: str) -> str:
 
 def read_value(flag: str, text: str, hint: Any, now: str = "") -> Any:
     """Parses `text` as the first type of the annotation `hint` that accepts it. Raises UserError naming the accepted types."""
-    kinds = [kind for kind in kinds_of(hint) if kind is not type(None)]
-    if len(kinds) < len(kinds_of(hint)) and text in NONE:
+    kinds = [kind for kind in value_types(hint) if kind is not type(None)]
+    if len(kinds) < len(value_types(hint)) and text in NONE:
         return None
     for kind in kinds:
         with contextlib.suppress(ValueError, KeyError, OverflowError):
@@ -144,7 +144,7 @@ def _parse(text: str, kind: Any) -> Any:
     if kind is float:
         return float(text)
     if kind in (list, tuple) or typing.get_origin(kind) is tuple:
-        return _parse_list(text, kinds_of(typing.get_args(kind)[0]) if typing.get_args(kind) else ())
+        return _parse_list(text, value_types(typing.get_args(kind)[0]) if typing.get_args(kind) else ())
     return text
 
 
@@ -167,7 +167,7 @@ def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
 
 
 def _type_name(kind: Any) -> str:
-    if typing.get_origin(kind) is tuple and str in kinds_of(typing.get_args(kind)[0]):
+    if typing.get_origin(kind) is tuple and str in value_types(typing.get_args(kind)[0]):
         return "a list as [a, b]"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(kind, "a list as [1, 2]")
 

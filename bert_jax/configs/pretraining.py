@@ -21,7 +21,7 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.ranges import (
     MAX_COUNT,
@@ -157,8 +157,9 @@ class PretrainingExperiment:
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
     predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
-    neighbours are predicted from a word. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an
-    `Objective` in a file of your own."""
+    neighbours are predicted from a word. "translation": the words of a translation are predicted from the text and the words
+    before. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an `Objective` in a file of your
+    own."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -181,7 +182,7 @@ class PretrainingExperiment:
         from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
 
         kind = objective_class(self.objective, self.model)
-        with file_errors_explained(file_of(self.objective), OBJECTIVE):
+        with file_errors_explained(source_file(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
         if self.teacher:
             from bert_jax.objectives.distillation import Distillation  # which other runs do not load
@@ -264,7 +265,7 @@ class PretrainingExperiment:
                 raise UserError(f"{key}.length={phase.length} {wrong}")
             if phase.batch_size % phase.accumulation:
                 raise UserError(
-                    f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                    f"{key}.batch_size={phase.batch_size} is not divisible by {phase.accumulation} microbatches (accumulation)"
                 )
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
             if given and self.model.positions != "rotary":
@@ -367,7 +368,7 @@ class PretrainingExperiment:
             if not phase.continue_schedule
         ]
 
-    def of_phase(self, phase: int) -> PretrainingExperiment:
+    def for_phase(self, phase: int) -> PretrainingExperiment:
         """Returns the experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is
         multiplied by the learning rate."""
         from bert_jax.objectives.model import Model
@@ -408,12 +409,13 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
     """Returns the values of a phase with a budget in tokens as several phases, in which the batch grows: equal numbers of steps
-    with each of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule of the phase.
+    with each of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule and the
+    rows of a microbatch (`accumulation`) of the phase.
 
     A size is a program of its own, since shapes are static. Raises UserError for a ramp that is longer than its phase.
 
     >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
-    {'tokens': 0, 'length': 10, 'batch_size': 20, 'steps': 100, 'continue_schedule': True}
+    {'tokens': 0, 'length': 10, 'batch_size': 20, 'continue_schedule': True, 'steps': 100}
     """
     steps = max(1, round(tokens / (sum(sizes) * phase["length"])))
     left = phase["tokens"] - steps * sum(sizes) * phase["length"]
@@ -422,6 +424,8 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     once = ("warmup_steps", "schedule", "end_fraction")
     later = {name: value for name, value in phase.items() if name not in once} | {"continue_schedule": True}
     stages = [{**(later if i else phase), "tokens": 0, "batch_size": size, "steps": steps} for i, size in enumerate(sizes)]
+    if "accumulation" in phase:
+        stages = [s | {"accumulation": max(1, phase["accumulation"] * s["batch_size"] // phase["batch_size"])} for s in stages]
     return [*stages, {**later, "tokens": left}]
 
 
@@ -496,7 +500,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
     return found
 
 
-def objective_of_values(values: JsonObject) -> type[Objective]:
+def read_objective(values: JsonObject) -> type[Objective]:
     """Returns the class of the objective that the values of an experiment name."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")
@@ -519,11 +523,9 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
-        raise UserError(
-            f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
-        )
+        raise UserError(f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out")
     given = values.get(OBJECTIVE_OPTIONS, {})
-    with file_errors_explained(file_of(objective), OBJECTIVE):
+    with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
     return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 
@@ -534,4 +536,8 @@ def _with_row_defaults(values: JsonObject) -> JsonObject:
     if not isinstance(phases, list | tuple):
         return values
     given = {name: examples[name] for name in ROW_KEYS if name in examples}
-    return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}
+    found = [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]
+    for phase in found:
+        if isinstance(phase, dict) and examples.get("targets") == "translated":  # every token of a translation is predicted
+            phase["max_predictions"] = phase.get("length", PhaseConfig.length)
+    return {**values, "phases": found}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from bert_jax.configs.keys import did_you_mean
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import expand_home
-from bert_jax.interface.ranges import check_value, hints, is_group, is_path, kinds_of
+from bert_jax.interface.ranges import check_value, hints, is_group, is_path, value_types
 from bert_jax.interface.words import shown
 
 Section = TypeVar("Section")
@@ -57,7 +57,7 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise UserError(f"{key} must be a list of {key.rpartition('.')[2]}, not {value!r}")
         return tuple(dataclass_from_dict(items[0], item, f"{key}.{i}", root) for i, item in enumerate(value))
-    made = _typed(key, value, kinds_of(hint), default)
+    made = _typed(key, value, value_types(hint), default)
     if is_path(hint) and isinstance(made, str):
         if "\0" in made:
             raise UserError(f"{key}={made!r} holds a zero byte, which no path does; correct the experiment file")
@@ -71,7 +71,7 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
-                inside = kinds_of(typing.get_args(kind)[0])
+                inside = value_types(typing.get_args(kind)[0])
                 return tuple(_typed(f"{key}.{i}", item, inside, dataclasses.MISSING) for i, item in enumerate(value))
         elif typing.get_origin(kind) is dict:
             if isinstance(value, Mapping):

@@ -34,7 +34,7 @@ class ArmConfig:
     name: Name
     """Its name in files and tables: letters, digits, `_`, `-` and `.`."""
     label: str = ""
-    """Its name in the picture and the tables; empty: `name`."""
+    """Its name in the figure and the tables; empty: `name`."""
     pretrain: Changes = dataclasses.field(default_factory=dict)
     """The keys of the pretraining experiment in which it differs."""
     shares: str = ""

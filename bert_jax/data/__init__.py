@@ -1,9 +1,9 @@
-"""Text to batches: corpora, tokenizers, pretraining examples (segment pairs, masks, packed rows), and packed rows from labelled
+"""Text to batches: corpora, tokenizers, pretraining examples (segment pairs, masks, packed rows), and packed rows of labelled
 examples. Only batches.py imports jax.
 
 In: sentence lengths and token ids of a corpus, or the features of a labelled task. Out: batches, on the host or on devices.
 
-All random numbers are hashes of (seed, epoch, position), see `counter_rng.py`, so every host computes the same row.
+All random numbers are hashes of (seed, epoch, position), so every host computes the same rows (see `counter_rng.py`).
 
     corpus/          raw text to a corpus directory of tokenised documents
     tokenizers/      text to token ids
@@ -23,5 +23,5 @@ MASKING = {
     "words": "bert_jax.data.masking:mask_words",
     "spans": "bert_jax.data.masking:mask_spans",
 }
-"""The mask policies of `config.examples.masking`. A policy of a user's own file is a function of one example, see
-`masking.Example`."""
+"""The mask policies of `config.examples.masking`. A policy in a user's file is a function of one example (see
+`masking.Example`)."""

@@ -1,5 +1,5 @@
-"""Batches, and their transfer to devices. A batch is a pure function of (corpus, config, seed, step, shard): there is no iterator
-state to save, since the data position is the step.
+"""Batches, and their transfer to devices. A batch is a pure function of (corpus, config, seed, step, shard), so there is no
+iterator state to save: the data position is the step.
 
     BatchSource          pretraining batches
     eval_batches      held-out batches: each row exactly once
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int64, Num
 
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
-from bert_jax.data.counter_rng import key_of
+from bert_jax.data.counter_rng import make_key
 from bert_jax.data.masking import MaskingTables, masking_tables
 from bert_jax.data.packing import permutation
 from bert_jax.data.plan import Blocks, EpochPlan, plan_epoch
@@ -42,18 +42,18 @@ from bert_jax.data.rows import (
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
-_PLANS_HELD = 3  # a batch may have rows of two blocks while the plan of the next block is computed
+_PLANS_HELD = 3  # a batch may span two blocks while the plan of the next one is computed
 
 
 class BatchSource:
-    """Pretraining batches: `source.at(step)` is the batch of a step, as a pure function of the step.
+    """Pretraining batches: `source.at(step)` returns the batch of a step, as a pure function of the step.
 
-    An epoch has one block, the whole corpus, or several if the corpus is large (`plan.Blocks`). Rows are numbered through
-    all blocks of all epochs: step s has the rows [s B, (s + 1) B), so a batch may have rows of two blocks. Every block has
-    as many rows as the first one, so that the block of a row is known without the plans of earlier blocks. But the plans of
-    blocks differ in their numbers of rows (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded
-    corpus): the last rows of a longer plan are left out, and the first rows of a shorter plan are repeated. Rows are in random
-    order, so these are different rows in each epoch.
+    An epoch is one block (the whole corpus) or, if the corpus is large, several (`plan.Blocks`). Rows are numbered across all
+    blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block counts as many rows as the
+    first one, so that the block of a row is known without the plans of earlier blocks. The plans of blocks differ in size (by 0.3
+    % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). The last rows of a longer plan are
+    therefore dropped, and the first rows of a shorter plan are repeated. Rows are in random order, so these are different rows in
+    each epoch.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class BatchSource:
         block_tokens: int = BLOCK_TOKENS,
     ):
         if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} is not a number of rows; it must be 1 or more")
+            raise UserError(f"batch_size={batch_size} must be at least 1")
         self._config, self.batch_size = config, batch_size
-        self._tables = tables or tables_of(corpus)
+        self._tables = tables or corpus_masking_tables(corpus)
         self._lock = threading.Lock()
         self._blocks = Blocks(corpus, seed, config.duplicates, block_tokens)
         self._blocks.require_documents()
@@ -90,13 +90,13 @@ class BatchSource:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def plan(self, block: int) -> EpochPlan:
-        """Returns the plan of a block, numbered through all epochs; waits until it is computed."""
+        """Returns the plan of a block, numbered across all epochs. Waits until it is computed."""
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
-        """Returns the future of the texts and the plan of a block, which a background thread computes.
+        """Starts a background thread that computes the texts and the plan of a block, and returns the future.
 
-        The thread is a daemon: the plan of a large corpus takes a minute, and a program that ends should not wait for it.
+        The thread is a daemon: the plan of a large corpus takes a minute, and the program should not wait for it on exit.
         """
         with self._lock:
             if block in self._planned:
@@ -119,8 +119,8 @@ class BatchSource:
             promise.set_exception(error)
 
 
-def tables_of(corpus: Corpus) -> MaskingTables:
-    """Returns the masking tables of the corpus's vocabulary and tokenizer."""
+def corpus_masking_tables(corpus: Corpus) -> MaskingTables:
+    """Returns the masking tables for the corpus's vocabulary and tokenizer."""
     return masking_tables(corpus.vocabulary, corpus.tokenizer)
 
 
@@ -149,18 +149,17 @@ def eval_batches(
     *,
     row_multiple: int = 1,
 ) -> Iterator[Batch]:
-    """Batches of the first `max_rows` rows (None: all) in the random order of epoch 0, the same for all batch sizes and numbers
-    of hosts.
+    """Yields batches of the first `max_rows` rows (None: all) in the random order of epoch 0. The rows do not depend on the batch
+    size or the number of hosts.
 
-    No batch is larger than these rows, rounded up to `row_multiple`. The last batch is padded with empty rows (no tokens, no
-    targets, no NSP labels), which do not count in sums; every host gets the same number of batches, as collectives require. Since
-    the order is random, fewer rows are a random sample of the split.
-    Raises UserError for `max_rows` below 1.
+    A batch is at most `max_rows` rows, rounded up to `row_multiple`. The last batch is padded with empty rows (no tokens, targets
+    or NSP labels), which do not count in sums. Every host gets the same number of batches, as collectives require. Since the
+    order is random, the first `max_rows` rows are a random sample of the split. Raises UserError if `max_rows` is below 1.
     """
     if max_rows is not None and max_rows < 1:
         raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")
     plan = plan_epoch(corpus, config, seed=seed, epoch=0)
-    tables = tables_of(corpus)
+    tables = corpus_masking_tables(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
     multiple = math.lcm(row_multiple, shard[1])
     batch_size = min(batch_size, -(-rows // multiple) * multiple)
@@ -171,22 +170,22 @@ def eval_batches(
 
 EVALUATED = {"cpu": 2_048}
 EVALUATED_ELSEWHERE = 16_384
-"""The number of tokens of an evaluation batch on one device: `EVALUATED` on a CPU, `EVALUATED_ELSEWHERE` on other devices."""
+"""The number of tokens per device of an evaluation batch: `EVALUATED` on a CPU, `EVALUATED_ELSEWHERE` on other devices."""
 
 
 PACKED_AHEAD = 20_000
-"""The steps of a run that are packed before it begins, to choose the numbers of rows; it takes less than a second."""
+"""The number of steps that are packed before a run starts, to choose the numbers of rows. This takes less than a second."""
 WORTH_COMPILING = 2**20
-"""The tokens of padding that a second number of rows must save: the time of some compilation on most devices."""
+"""The tokens of padding that a second number of rows must save to be worth its compilation."""
 
 
 class LabelledBatches:
-    """Training batches: `batches.at(step)` has the packed features of a step, as a pure function of the step.
+    """Fine-tuning batches: `batches.at(step)` returns the packed features of a step, as a pure function of the step.
 
-    Every epoch has all features in another random order; its last step has the remaining ones (as in transformers' trainers; the
-    original drops them). How many rows they fill depends on their lengths. Each number of rows needs a compilation, so a run of
-    `epochs` has one or two (`row_counts`), and batches are padded with empty rows. In a run of more than `PACKED_AHEAD` steps, a
-    later batch may need more rows than any of those, and then has a number of its own.
+    Every epoch has all features in a new random order. Its last step has the remaining features, as in transformers' trainers;
+    the original drops them. The number of rows of a batch depends on the lengths of its features. Since each number of rows needs
+    a compilation, a run uses only one or two (`row_counts`) and pads batches with empty rows. In a run of more than
+    `PACKED_AHEAD` steps, a later batch may need more rows than that and is then compiled separately.
     """
 
     def __init__(
@@ -208,10 +207,10 @@ class LabelledBatches:
 
     def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
         """Returns the indices of all features in the order of an epoch."""
-        return permutation(len(self._features), key_of(self._seed, epoch), np.int64)
+        return permutation(len(self._features), make_key(self._seed, epoch), np.int64)
 
     def _needed(self, epochs: int) -> Int64[np.ndarray, " _"]:
-        """Returns the rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
+        """Returns the number of rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
         sizes = np.array([feature.size for feature in self._features])
         rows: list[int] = []
         for epoch in range(epochs):
@@ -231,7 +230,7 @@ class LabelledBatches:
         return self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`, or the part of them for the host `shard` = (index, count)."""
+        """Returns the rows of `step`, or those of the host `shard` = (index, count)."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
         count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
@@ -240,8 +239,8 @@ class LabelledBatches:
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
-    """Returns the numbers of rows to compile for: the most rows that any step needs, and a smaller number for most steps if that
-    saves a tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
+    """Returns the numbers of rows to compile for: the maximum over all steps, and a smaller number for most steps if it saves a
+    tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
     most = int(needed.max())
     totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
     best = min(totals, key=lambda count: (totals[count], count))
@@ -251,7 +250,7 @@ def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationBatches:
-    """Evaluation of all `features` in batches of `rows` rows, each feature exactly once on any mesh."""
+    """Evaluates all `features` in batches of `rows` rows, each feature exactly once on any mesh."""
 
     features: Sequence[Feature]
     shape: RowShape
@@ -266,8 +265,8 @@ class EvaluationBatches:
     ) -> list[Float[np.ndarray, " ..."]]:
         """Returns the logits of all features, in their order, in the shapes of `feature_logits`.
 
-        `forward` takes the rows `mine` of a batch, those that this host holds (None: all rows), and returns the logits of all
-        rows. `progress` is called after each batch with the number of features that are done, and the number of all features.
+        `forward` receives the rows `mine` of a batch, i.e. those of this host (None: all rows), and returns the logits of all
+        rows. `progress` is called after each batch with the number of finished features and the total.
         """
         packed = pack_features(self.features, self.shape)
         done = 0
@@ -292,16 +291,17 @@ class EvaluationBatches:
 
 
 def evaluation_rows(shape: RowShape, platform: str, row_multiple: int) -> int:
-    """Returns the number of rows of an evaluation batch over `row_multiple` devices."""
+    """Returns the number of rows of an evaluation batch for `row_multiple` devices."""
     tokens = EVALUATED.get(platform, EVALUATED_ELSEWHERE)
     return row_multiple * max(1, tokens // shape.length)
 
 
 def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, Num[Array, "_ ..."]]:
-    """Global arrays, sharded by rows over the mesh axes `batch_axes`, from this process's part of the batch (`process_shard`).
+    """Makes global arrays, sharded by rows over the mesh axes `batch_axes`, from this process's part of the batch
+    (`process_shard`).
 
-    The number of rows must be divisible by the size of these axes; `sharding.rules.check_batch_size` checks it before the first
-    batch.
+    The number of rows must be divisible by the size of these axes, which `sharding.rules.check_batch_size` checks before the
+    first batch.
     """
     _, count = process_shard(mesh, batch_axes)
     rows = len(next(iter(batch.values()))) * count
@@ -311,33 +311,32 @@ def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, 
     }
 
 
-@functools.lru_cache(maxsize=8)  # `to_device` asks at every step, and a pod has many devices
+@functools.lru_cache(maxsize=8)  # called at every step, and a pod has many devices
 def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
-    """(index, count) of the part of every batch that this process assembles. It may differ from (process_index, process_count):
-    processes that differ only on the tensor axis hold the same rows.
-    """
+    """Returns (index, count) of the part of every batch that this process assembles. It may differ from (process_index,
+    process_count), since processes that differ only on the tensor axis hold the same rows."""
     ways = _ways(mesh, batch_axes)
     pieces: dict[int, set[int]] = {}
     piece_of: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((ways,)))
     for device, (piece,) in piece_of.items():
         pieces.setdefault(device.process_index, set()).update(range(ways)[piece])
-    return _part_of(jax.process_index(), pieces)
+    return _find_shard(jax.process_index(), pieces)
 
 
 def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.ndarray, " B"]:
-    """Returns the rows, of the `rows` rows of a global array, that this process holds; ascending, as `to_device` expects them.
+    """Returns the row indices of a global array with `rows` rows that this process holds, ascending, as `to_device` expects them.
     They need not be contiguous."""
     pieces: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
     own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]
     return np.unique(np.concatenate([np.array(piece) for piece in own]))
 
 
-def _part_of(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
-    """(index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
+def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
+    """Returns (index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
 
-    The pieces of a process need not be contiguous (on a TPU the mesh follows the interconnect): the rows of its part are then
-    scattered in the global array. The global batch has the same rows, in another order. Raises UserError if the parts of two
-    processes overlap or differ in size.
+    The pieces of a process need not be contiguous, since on a TPU the mesh follows the interconnect. The rows of its part are
+    then scattered in the global array, and the global batch has the same rows in a different order. Raises UserError if the parts
+    of two processes overlap or differ in size.
     """
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:

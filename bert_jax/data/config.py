@@ -1,4 +1,4 @@
-"""`ExampleConfig`: the settings of pretraining examples: lengths, pairs, masking, packing."""
+"""`ExampleConfig`, the settings of pretraining examples: lengths, pairs, masking, packing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
-TARGETS = ("masked", "next", "centres")
+TARGETS = ("masked", "next", "centres", "translated")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
 
@@ -27,8 +27,8 @@ LONGEST = 2**15 - 1
 class ExampleConfig:
     """The settings of pretraining examples. Names and defaults follow the original's create_pretraining_data.py.
 
-    They are `config.examples` in an experiment; each phase has its own `length`, `max_predictions` and `packed_examples`. Raises
-    UserError for values out of range and for combinations that are impossible.
+    These are `config.examples` in an experiment; each phase has its own `length`, `max_predictions` and `packed_examples`. Raises
+    UserError for values out of range and inconsistent combinations.
     """
 
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
@@ -36,25 +36,26 @@ class ExampleConfig:
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
     """M, the maximum number of predicted tokens in a row."""
     targets: Annotated[str, OneOf(TARGETS)] = "masked"
-    """"masked": masked tokens are predicted. "next": nothing is masked, and from M random positions of a row the next token is
-    predicted, from all of them if M is at least L - 1. "centres": these positions alone, whose neighbours are predicted. It
-    follows from the objective of a run: leave it out there."""
+    """"masked": predict masked tokens. "next": mask nothing and predict the next token at M random positions of a row, or at all
+    of them if M is at least L - 1. "centres": only choose these positions, whose neighbours are predicted. "translated": a row
+    holds L tokens of texts and L tokens of their translations, which are predicted; P is the number of pairs. In a run, the
+    objective sets this field."""
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
-    """The fraction of the tokens of an example, special tokens included (as in the original), that is predicted."""
+    """The fraction of an example's tokens that is predicted. Special tokens count, as in the original."""
     mask_probability: Fraction = 0.8
     """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
     """The probability that a predicted token is replaced by a random token; otherwise it is kept."""
     masking: Annotated[str, NamedIn(tuple(MASKING))] = "tokens"
-    """"tokens": single pieces; "whole_words": all pieces of a word together, until `masked_fraction` of the pieces is reached
-    (the original's whole-word masking); "words": `masked_fraction` of the words, so that a long word is drawn as often as a short
-    one; "spans": runs of whole words of geometric length (SpanBERT, arXiv:1907.10529), with one replacement for a span. With
-    "words" the number of predicted pieces varies by row: words beyond `max_predictions` are left out, so give it a third more.
-    FILE.py:NAME is a function of your own, `positions = name(example, rate, rng)`, see `masking.Example`."""
+    """"tokens": single subwords. "whole_words": all subwords of a word together, until `masked_fraction` of the subwords is
+    reached (the original's whole-word masking). "words": `masked_fraction` of the words, so that long words are drawn as often as
+    short ones. "spans": runs of whole words of geometric length (SpanBERT, arXiv:1907.10529), with one kind of replacement per
+    span. With "words" the number of predicted subwords varies by row, and words beyond `max_predictions` are dropped, so increase
+    it by a third. FILE.py:NAME: your own function, `positions = name(example, rate, rng)`; see `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
-    """"original": as the released code, whose random next segments are more than 50 %; "paper": exactly 50 %; "none": one
+    """"original": as in the released code, where more than 50 % of next segments are random; "paper": exactly 50 %; "none": one
     segment, no next sentence prediction, and a model without pooler and next-sentence head."""
     short_probability: Fraction = 0.1
     """The probability that a document has a random shorter target length (short_seq_prob)."""
@@ -63,20 +64,25 @@ class ExampleConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "examples")
+        if self.targets == "translated" and (self.pairs != "none" or self.masking != "tokens"):
+            name = "pairs" if self.pairs != "none" else "masking"
+            only = "none" if name == "pairs" else "tokens"
+            raise UserError(f"{name}={getattr(self, name)} is not for translation, which masks and judges nothing; set {only}")
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
         if self.length < shortest:
             raise UserError(f"length={self.length} must be at least {shortest}, {self.special_tokens} of them special tokens")
-        most = self.max_tokens if self.targets == "masked" else self.length - 1
+        most = {"masked": self.max_tokens, "translated": self.length}.get(self.targets, self.length - 1)
         if self.max_predictions > most:
             raise UserError(f"max_predictions={self.max_predictions} must be at most {most}, the places in {self.length}")
         if self.masking != "tokens" and self.targets != "masked":
-            raise UserError(f"masking={self.masking} masks words, and next tokens are predicted without masks; leave it out")
+            raise UserError(f"masking={self.masking} masks words, but next tokens are predicted without masks; leave it out")
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
-                "the rest of 1 is the share of chosen tokens that are kept"
+                "the remainder is the fraction of chosen tokens that are kept"
             )
-        if not self.counts_words and (needed := _most_predictions(self)) > self.max_predictions:
+        masked = self.targets != "translated" and not self.counts_words
+        if masked and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
                 f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
                 f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
@@ -84,22 +90,24 @@ class ExampleConfig:
 
     @property
     def counts_words(self) -> bool:
-        """Whether the number of predicted tokens of an example does not follow from its length: words are counted, or the user's
-        own policy decides. `most_pieces` limits it."""
+        """Whether the number of predicted tokens depends on more than the example's length: on its words, or on a user's policy.
+        `most_pieces` limits it."""
         return self.masking == "words" or is_in_file(self.masking)
 
     @property
     def special_tokens(self) -> int:
-        """The number of special tokens of an example: [CLS] and one or two [SEP]."""
+        """The number of special tokens of an example: [CLS] and one or two [SEP]; of a side of a pair the last [SEP]."""
+        if self.targets == "translated":
+            return 1
         return 2 if self.pairs == "none" else 3
 
     @property
     def max_tokens(self) -> int:
-        """The maximum number of tokens of an example without its special tokens."""
+        """The maximum number of tokens of an example, excluding special tokens."""
         return self.length - self.special_tokens
 
     def with_masked_fraction(self, fraction: float) -> ExampleConfig:
-        """Returns the same rows with another fraction of predicted tokens, and with room for it in `max_predictions`."""
+        """Returns a copy with another fraction of predicted tokens and enough `max_predictions`."""
         if fraction == self.masked_fraction or self.targets != "masked":
             return self
         wide = dataclasses.replace(self, masked_fraction=fraction, max_predictions=self.max_tokens)
@@ -107,10 +115,10 @@ class ExampleConfig:
         return dataclasses.replace(wide, max_predictions=scaled if self.counts_words else _most_predictions(wide))
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the number of predicted tokens of examples with these `lengths`, special tokens included.
+        """Returns the number of predicted tokens of examples with these `lengths`, including special tokens.
 
-        Of masked tokens, the original's formula, which rounds half to even. Of next tokens, all up to `max_predictions`; in
-        packed rows an example has a share of `max_predictions` in proportion to its length, so that a row never has more.
+        Masked tokens follow the original's formula, which rounds half to even. Next tokens are all predicted, up to
+        `max_predictions`; in packed rows, an example gets a share of `max_predictions` proportional to its length.
         """
         if self.targets != "masked":
             return np.minimum(self.most_pieces(lengths), lengths.astype(np.int64) - 1)
@@ -118,7 +126,7 @@ class ExampleConfig:
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 
     def predicted_words(self, words: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the number of predicted words of examples with `words` words, if words are counted (`masking="words"`)."""
+        """Returns the number of predicted words of examples with `words` words, with `masking="words"`."""
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
@@ -134,7 +142,8 @@ def _most_predictions(config: ExampleConfig) -> int:
     """Returns the maximum number of predicted tokens of all examples in a packed row.
 
     most[n] is the maximum for n tokens; each round of the recursion adds an example. Because of rounding, several short examples
-    can need more than one long example: 21 for four at length 128, against 19 for one; 80 for eight at length 512, against 77.
+    can need more than one long one: 21 for four at length 128, compared with 19 for one; 80 for eight at length 512, compared
+    with 77.
     """
     lengths = np.arange(config.length + 1)
     shortest = config.special_tokens + (1 if config.pairs == "none" else 2)

@@ -1,8 +1,8 @@
-"""Counter-based random numbers: pure, vectorised functions of a key and a counter, without a generator and its state.
+"""Counter-based random numbers: pure, vectorised functions of a key and a counter, without generator state.
 
-Number `counter` of the SplitMix64 sequence that starts at `key`: its 64-bit finaliser (Steele, Lea & Flood 2014, "Fast splittable
-pseudorandom number generators") applied to `key + counter * odd constant`. It takes about 3 ns per number in numpy; a
-`np.random.Generator` for each row would take about 20 microseconds.
+The result is number `counter` of the SplitMix64 sequence that starts at `key`: the 64-bit finaliser (Steele, Lea & Flood 2014,
+"Fast splittable pseudorandom number generators") applied to `key + counter * odd constant`. It takes about 3 ns per number in
+numpy; a `np.random.Generator` for each row would take about 20 microseconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _ALL = (1 << 64) - 1
 
 
-def key_of(*parts: int) -> np.uint64:
-    """Returns a 64-bit key from integers such as (seed, epoch, purpose); (1, 2) and (2, 1) give different keys."""
+def make_key(*parts: int) -> np.uint64:
+    """Hashes integers such as (seed, epoch, purpose) to a 64-bit key. (1, 2) and (2, 1) give different keys."""
     key = 0
     for part in parts:
         key = (key + part + _GOLDEN) & _ALL
@@ -29,40 +29,40 @@ def key_of(*parts: int) -> np.uint64:
 def random_bits(
     key: np.uint64 | UInt64[np.ndarray, " ..."], counter: Integer[np.ndarray, " ..."]
 ) -> UInt64[np.ndarray, " ..."]:
-    """64 random bits for each `counter` (>= 0) of the sequence `key`; the two arrays are broadcast."""
+    """Returns 64 random bits for each `counter` (>= 0) of the sequence `key`. The two arrays are broadcast."""
     return _scramble(counter.astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
-def rehash(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
-    """New random bits from `bits`, for a second decision that is independent of the first."""
+def hash_bits(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
+    """Derives new random bits from `bits`, for a second, independent decision."""
     return _scramble(bits + np.uint64(_GOLDEN))
 
 
 def uniform_integers(limit: int | Integer[np.ndarray, " ..."], bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-    """Integers uniform in [0, limit), limit < 2**32, from the upper 32 of `bits`; 0 where limit is 0.
+    """Returns integers uniform in [0, limit), limit < 2**32, from the upper 32 of `bits`; 0 where limit is 0.
 
-    By fixed-point multiplication, so probabilities differ by up to limit / 2**32 (0.2 % for ten million documents).
+    It uses fixed-point multiplication, so probabilities differ by up to limit / 2**32 (0.2 % for ten million documents).
     """
     return ((bits >> np.uint64(32)) * np.asarray(limit, np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
 def random_bits_32(key: UInt64[np.ndarray, "*shape 1"], count: int) -> UInt32[np.ndarray, "*shape {count}"]:
-    """32 random bits for each of the counters 0..count-1 of the sequences `key`; one hash gives two of them."""
+    """Returns 32 random bits for each of the counters 0..count-1 of the sequences `key`. Each hash yields two of them."""
     return random_bits(key, np.arange(-(-count // 2))).view(np.uint32)[..., :count]
 
 
 def lower_half(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
-    """`bits` with the lower 32 bits as the upper ones, for a second 32-bit number from the same 64 bits."""
+    """Moves the lower 32 of `bits` to the upper half, for a second 32-bit number from the same 64 bits."""
     return bits << np.uint64(32)
 
 
 def bernoulli(probability: float, bits: UInt64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-    """True with probability `probability`, from the upper 32 of `bits`."""
+    """Returns True with probability `probability`, from the upper 32 of `bits`."""
     return (bits >> np.uint64(32)) < np.uint64(round(probability * 2**32))
 
 
 def _scramble(x: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
-    """Returns the finaliser of SplitMix64, computed in place."""
+    """Applies the finaliser of SplitMix64 in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(_MIX_1)
     x ^= x >> np.uint64(27)

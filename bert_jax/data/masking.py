@@ -1,14 +1,13 @@
 """Masked language modelling: the choice of the predicted tokens, and their replacements in the input.
 
 All functions process E examples at once, before packing, so packed and unpacked examples have the same masks. Random numbers are
-arguments, as keys or bits. The rules follow the original (create_pretraining_data.py, `create_masked_lm_predictions`);
-docstrings state the differences.
+arguments, as keys or bits. The rules follow the original (create_pretraining_data.py, `create_masked_lm_predictions`); docstrings
+state the differences.
 
-`config.examples.masking` names the policy that chooses: one of `data.MASKING`, or a function in the user's own file, which
-chooses for one `Example` at a time:
+`config.examples.masking` names the mask policy: one of `data.MASKING`, or a function in the user's own file, which handles one
+`Example` at a time:
 
-    def entities(example, rate, rng):  # a pure function of its arguments
-        return positions
+def entities(example, rate, rng): # a pure function of its arguments return positions
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from jaxtyping import Bool, Int, Int32, Int64, Integer, UInt16, UInt64
 
 from bert_jax.data import MASKING
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.counter_rng import lower_half, random_bits, random_bits_32, rehash, uniform_integers
+from bert_jax.data.counter_rng import hash_bits, lower_half, random_bits, random_bits_32, uniform_integers
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, is_in_file, load_named
+from bert_jax.interface.named import is_in_file, load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 
 KEY = "config.examples.masking"
-UNUSED = np.uint16(0xFFFF)  # fills the positions of examples that have fewer predicted tokens than the array has columns
+UNUSED = np.uint16(0xFFFF)  # fills unused columns of the positions
 _NEVER = np.uint64(2**64 - 1)
 _PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>|</?s>")
 
@@ -44,15 +43,15 @@ class MaskingTables:
 
     mask_id: int
     legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
-    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; None: the corpus stores where words begin
-    pieces: tuple[str, ...] = ()  # the readable pieces; for policies of the user's own
-    spell: Callable[[Sequence[int]], str] | None = None  # the text of the ids of a word; likewise
+    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` subword; None: the corpus stores word starts
+    pieces: tuple[str, ...] = ()  # the readable subwords, for users' policies
+    spell: Callable[[Sequence[int]], str] | None = None  # the text of the ids of a word, likewise
 
 
-@functools.lru_cache(maxsize=4)  # the held-out set is evaluated many times
+@functools.lru_cache(maxsize=4)  # the eval set is evaluated many times
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
-    """Returns the tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is
-    None, as it is for a vocabulary whose pieces do not tell whether they continue a word."""
+    """Returns the tables of a vocabulary. Without the tokenizer, placeholders such as [unused7] are legal and `continuation` is
+    None. It is also None for vocabularies whose subwords do not show whether they continue a word."""
     illegal = set(vocabulary.special_ids)
     if tokenizer:
         pieces = enumerate(tokenizer.pieces)
@@ -70,15 +69,15 @@ class Examples:
 
     config: ExampleConfig
     tables: MaskingTables
-    key: UInt64[np.ndarray, "E 1"]  # of the random numbers of each example
+    key: UInt64[np.ndarray, "E 1"]  # key of the random numbers of each example
     length: Int64[np.ndarray, " E"]  # with the special tokens
     ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
     candidates: Bool[np.ndarray, "E L"]  # the tokens that may be predicted
-    word_starts: Callable[[], Bool[np.ndarray, "E L"]] | None = None  # of the corpus: whether a candidate begins a word
+    word_starts: Callable[[], Bool[np.ndarray, "E L"]] | None = None  # from the corpus: whether a candidate begins a word
 
     @property
     def counts(self) -> Int64[np.ndarray, " E"]:
-        """The number of tokens to predict: `masked_fraction` of the tokens, as far as there are candidates."""
+        """The number of tokens to predict: `masked_fraction` of the tokens, but at most the number of candidates."""
         return np.minimum(self.config.predictions(self.length), np.count_nonzero(self.candidates, axis=1))
 
     @property
@@ -86,22 +85,22 @@ class Examples:
         """Whether a token continues the word of the token before it."""
         if self.word_starts is not None:
             return ~self.word_starts()
-        assert self.tables.continuation is not None, "masking of words needs the vocabulary's continuation table"
+        assert self.tables.continuation is not None, "masking words needs the vocabulary's continuation table"
         return self.tables.continuation[self.ids]
 
 
 Chosen = tuple[UInt16[np.ndarray, "E M"], UInt64[np.ndarray, "E M"] | None]
-"""The result of a policy: (the positions to predict, ascending, then UNUSED; for each the random bits that decide its
-replacement, None for bits of its own)."""
+"""The result of a policy: (positions to predict, ascending, then UNUSED; the random bits that decide each replacement, or None to
+draw them independently)."""
 
 
 def choose(examples: Examples) -> Chosen:
-    """Returns the positions to predict, by the policy that the configuration names."""
+    """Chooses the positions to predict with the policy in the configuration."""
     policy = _policy(examples.config.masking)
     return _choose_one_by_one(examples, policy) if is_in_file(examples.config.masking) else policy(examples)
 
 
-@functools.lru_cache(maxsize=8)  # the file is read once in a run, whatever happens to it later
+@functools.lru_cache(maxsize=8)  # the file is read once in a run, even if it changes later
 def _policy(name: str) -> Callable[..., Any]:
     policy: Callable[..., Any] = load_named(name, MASKING, KEY)
     if is_in_file(name):
@@ -114,46 +113,45 @@ def _policy(name: str) -> Callable[..., Any]:
 
 
 def mask_tokens(examples: Examples) -> Chosen:
-    """Single pieces, as the paper."""
+    """Chooses single subwords, as in the paper."""
     return choose_tokens(examples.key, examples.candidates, examples.counts, examples.config.max_predictions), None
 
 
 def mask_whole_words(examples: Examples) -> Chosen:
-    """Returns all pieces of a word together, until `masked_fraction` of the pieces is reached, as the original."""
+    """Chooses all subwords of a word together, until `masked_fraction` of the subwords is reached, as in the original."""
     width = examples.config.max_predictions
     return choose_whole_words(examples.key, examples.candidates, examples.continues, examples.counts, width), None
 
 
 def mask_words(examples: Examples) -> Chosen:
-    """`masked_fraction` of the words, so that a long word is drawn as often as a short one."""
+    """Chooses `masked_fraction` of the words, so that long words are drawn as often as short ones."""
     config, most = examples.config, examples.config.most_pieces(examples.length)
     width, words = config.max_predictions, config.predicted_words
     return choose_whole_words(examples.key, examples.candidates, examples.continues, most, width, words), None
 
 
 def mask_spans(examples: Examples) -> Chosen:
-    """Runs of whole words of geometric length, with one replacement for all positions of a span, as SpanBERT."""
+    """Chooses runs of whole words of geometric length, with one kind of replacement per span, as in SpanBERT."""
     width = examples.config.max_predictions
     positions, firsts = choose_spans(examples.key, examples.candidates, examples.continues, examples.counts, width)
-    return positions, random_bits(rehash(examples.key), firsts)
+    return positions, random_bits(hash_bits(examples.key), firsts)
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example before it is packed: the argument of a mask policy in the user's own file.
+    """One example before packing: the argument of a mask policy in a user's file.
 
-    `policy(example, rate, rng)` returns the positions to predict, a sequence of positions in `words`, most
-    important first: positions beyond `limit` are left out. `rate` is `masked_fraction`. `rng` is a numpy generator that depends
-    on the seed, the epoch and the example alone: the policy must be a pure function of its arguments, since a run that continues
-    computes each batch anew.
+    `policy(example, rate, rng)` returns the positions to predict, a sequence of positions in `words`, most important first;
+    positions beyond `limit` are dropped. `rate` is `masked_fraction`. `rng` is a numpy generator that depends only on the seed,
+    the epoch and the example. The policy must be a pure function of its arguments, since a resumed run recomputes each batch.
     """
 
     ids: Int32[np.ndarray, " _"]
     """The token ids, with [CLS] and [SEP]."""
     pieces: tuple[str, ...]
-    """The pieces with these ids: "##ing" continues a word (SentencePiece and byte-level BPE: "▁the" begins one)."""
+    """The subwords with these ids. "##ing" continues a word (SentencePiece and byte-level BPE: "▁the" begins one)."""
     words: tuple[tuple[int, ...], ...]
-    """The positions of each word that may be predicted, in order; without [CLS], [SEP] and [UNK]."""
+    """The positions of each word that may be predicted, in order, without [CLS], [SEP] and [UNK]."""
     limit: int
     """The maximum number of positions: `max_predictions`, or the example's share of it in a packed row."""
     spell: Callable[[Sequence[int]], str]
@@ -165,13 +163,13 @@ class Example:
 
 
 def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.random.Generator], Any]) -> Chosen:
-    """Returns the positions that a policy of the user's own chooses. Raises UserError for positions that may not be predicted,
-    and for what the policy raises."""
+    """Chooses positions with a user's policy. Raises UserError for positions that may not be predicted and for exceptions of the
+    policy."""
     config, tables = examples.config, examples.tables
-    assert tables.spell is not None, "a policy of the user's own needs the tokenizer"
+    assert tables.spell is not None, "a user's mask policy needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
     positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
-    with file_errors_explained(file_of(config.masking), KEY):
+    with file_errors_explained(source_file(config.masking), KEY):
         for i, length in enumerate(examples.length.tolist()):
             ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
             cuts = np.flatnonzero(begins[i, allowed])[1:]
@@ -198,13 +196,13 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
 def choose_tokens(
     key: UInt64[np.ndarray, "E 1"], candidates: Bool[np.ndarray, "E L"], counts: Int[np.ndarray, " E"], width: int
 ) -> UInt16[np.ndarray, "E {width}"]:
-    """Returns the positions of `counts` random candidates of each example, ascending, then `UNUSED`.
+    """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`.
 
-    `key` is the key of the random numbers of each example, `candidates` is True where a token may be predicted, and `counts` is
-    at most the number of candidates and at most `width`.
+    `key` has the key of each example's random numbers, `candidates` is True where a token may be predicted, and `counts` is at
+    most the number of candidates and at most `width`.
 
     The candidates with the smallest random numbers are chosen. For sorting, the lower bits of these numbers are replaced by the
-    position, which leaves 25 random bits at length 128 and 23 at 512; ties, where the left one is chosen, are negligible.
+    position, which leaves 25 random bits at length 128 and 23 at 512. Ties, which choose the left one, are negligible.
     """
     size = candidates.shape[1]
     place = np.uint32((1 << (size - 1).bit_length()) - 1)  # the bits that hold a position
@@ -225,17 +223,16 @@ def choose_whole_words(
     width: int,
     word_counts: Callable[[Int[np.ndarray, " E"]], Int[np.ndarray, " E"]] | None = None,
 ) -> UInt16[np.ndarray, "E {width}"]:
-    """As `choose_tokens`, but for whole words; `continues` is True for tokens that continue the word of the token before them.
+    """Like `choose_tokens`, but for whole words. `continues` is True for tokens that continue the word of the previous token.
 
-    As in the original, words are taken in random order until the count is reached; a word that would exceed the count is skipped,
-    and smaller words may follow. So an example may have fewer predicted tokens than its count, even none. (In the original a `##`
-    piece directly after [SEP] belongs to the last word before it; here words end with their segment.)
+    As in the original, words are taken in random order until the count is reached. A word that would exceed the count is skipped,
+    and smaller words may follow, so an example may have fewer predicted tokens than its count, even none. (In the original a `##`
+    subword directly after [SEP] belongs to the last word before it; here words end with their segment.)
 
-    `word_counts`, from the number of words to the number of predicted words, bounds the words too: those after the first so many
-    are not taken.
+    `word_counts`, a function from the number of words to the number of predicted words, limits the number of words too.
 
-    A cumulative sum finds the first word that does not fit. The room that is left can only shrink, so all later words that are
-    larger are removed at once; a few such rounds are enough for every example.
+    A cumulative sum finds the first word that does not fit. The remaining room can only shrink, so all later words that are
+    larger are removed at once. A few such rounds are enough for every example.
     """
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)
@@ -250,7 +247,7 @@ def choose_whole_words(
     keys.sort(axis=1)
     is_candidate = keys != _NEVER
     piece, head = np.where(is_candidate, keys & np.uint64(0xFFFF), 0).astype(np.int32), keys.astype(np.uint32) >> np.uint32(16)
-    is_head = piece == head  # never where there is no candidate
+    is_head = piece == head  # never True at a non-candidate
     weight = np.where(is_head, np.take_along_axis(following - positions, piece, axis=1), 0)  # the size of a word at its head
     if word_counts:
         rank = np.cumsum(is_head, axis=1)
@@ -267,7 +264,7 @@ def choose_whole_words(
         room = counts[unsettled, np.newaxis] - np.take_along_axis(total - part, first, axis=1)
         weight[unsettled] = np.where((positions >= first) & (part > room), 0, part)
 
-    word = np.maximum.accumulate(np.where(is_head, positions, 0), axis=1)  # the sorted position of the head of each piece
+    word = np.maximum.accumulate(np.where(is_head, positions, 0), axis=1)  # the sorted position of each subword's head
     taken = (np.take_along_axis(weight, word, axis=1) > 0) & is_candidate
     chosen = np.where(taken, piece, UNUSED).astype(np.uint16)
     chosen.sort(axis=1)
@@ -281,15 +278,15 @@ def choose_spans(
     counts: Int[np.ndarray, " E"],
     width: int,
 ) -> tuple[UInt16[np.ndarray, "E {width}"], UInt16[np.ndarray, "E {width}"]]:
-    """(positions as of `choose_whole_words`, the first position of the span of each): spans of whole words, until the count is
-    reached (SpanBERT, arXiv:1907.10529, section 3.1).
+    """Chooses spans of whole words until the count is reached (SpanBERT, arXiv:1907.10529, section 3.1). Returns (positions as in
+    `choose_whole_words`, the first position of each one's span).
 
-    A span begins at a random word that is not masked and not larger than the room that is left, and has a random number of words
-    (`span_lengths`). It ends early at the end of its segment, at [UNK], at a masked word, and before a word that would exceed the
-    count; SpanBERT cuts such a word. So every example has as many predicted tokens as its count, unless all words left are larger
-    than the room. Two spans may touch.
+    A span begins at a random unmasked word that fits in the remaining room, and has a random number of words (`span_lengths`). It
+    ends early at the end of its segment, at [UNK], at a masked word, or before a word that would exceed the count (SpanBERT cuts
+    that word). Every example therefore reaches its count, unless all remaining words are larger than the room. Two spans may
+    touch.
 
-    Each round adds a span to every example that has room, from the next random number of its key.
+    Each round adds a span to every example with room, using the next random number of its key.
     """
     columns = np.arange(candidates.shape[1], dtype=np.int32)
     begins, following = _word_bounds(candidates, continues)
@@ -325,7 +322,7 @@ def choose_spans(
 
 
 def span_lengths(bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
-    """Random numbers of words of a span, 1 to 10, from the upper 32 of `bits`: geometric with p = 0.2, without the lengths above
+    """Returns random span lengths in words, 1 to 10, from the upper 32 of `bits`. They are geometric with p = 0.2, truncated at
     10; 3.8 on average."""
     return 1 + np.searchsorted(_SPAN_BOUNDS, bits >> np.uint64(32), side="right").astype(np.int64)
 
@@ -338,8 +335,8 @@ _SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.u
 def _word_bounds(
     candidates: Bool[np.ndarray, "E L"], continues: Bool[np.ndarray, "E L"]
 ) -> tuple[Bool[np.ndarray, "E L"], Int32[np.ndarray, "E L"]]:
-    """(whether a word begins at a position, the position at which the next word begins); a token that is not a candidate is a
-    word of its own."""
+    """Returns (whether a word begins at a position, the position at which the next word begins). A token that is not a candidate
+    counts as a word."""
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)
     begins = ~(continues & candidates)
@@ -354,18 +351,18 @@ def replace_tokens(
     bits: UInt64[np.ndarray, "*shape"],
     config: ExampleConfig,
     tables: MaskingTables,
-    fates: UInt64[np.ndarray, "*shape"] | None = None,
+    decisions: UInt64[np.ndarray, "*shape"] | None = None,
 ) -> Integer[np.ndarray, "*shape"]:
     """Returns the replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
 
-    The upper halves of `fates`, by default of `bits`, decide which of the three; tokens with the same fate have the same. Random
-    tokens follow from `bits` and are independent of each other.
+    The upper halves of `decisions` (default: `bits`) decide between the three; equal upper halves give equal decisions. Random
+    tokens are drawn independently, from `bits`.
 
-    The original draws random tokens from the whole vocabulary, 3 % of which are special or [unusedN]; here only legal ids are
+    The original draws random tokens from the whole vocabulary, 3 % of which is special or [unusedN]. Here only legal ids are
     drawn.
     """
-    fate = (bits if fates is None else fates) >> np.uint64(32)
-    masked = fate < np.uint64(round(config.mask_probability * 2**32))
-    replaced = fate < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))
-    random_tokens = tables.legal_ids[uniform_integers(len(tables.legal_ids), lower_half(rehash(bits)))]
+    decision = (bits if decisions is None else decisions) >> np.uint64(32)
+    masked = decision < np.uint64(round(config.mask_probability * 2**32))
+    replaced = decision < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))
+    random_tokens = tables.legal_ids[uniform_integers(len(tables.legal_ids), lower_half(hash_bits(bits)))]
     return np.where(masked, np.int32(tables.mask_id), np.where(replaced, random_tokens, tokens))

@@ -1,8 +1,8 @@
-"""Packing of examples into rows: one example in each row, or several short ones.
+"""Packs examples into rows: one example per row, or several short ones.
 
-Best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without cross-contamination",
-there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the work grows with the
-number of lengths, not of examples: ten million examples are packed in the time of sorting them.
+The algorithm is best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without
+cross-contamination", there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the
+work grows with the number of lengths instead of examples: packing ten million examples takes no longer than sorting them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Int, Integer
 
-from bert_jax.data.counter_rng import key_of
+from bert_jax.data.counter_rng import make_key
 
 _SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random numbers
 
@@ -21,15 +21,16 @@ _SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random n
 def pack_rows(
     lengths: Integer[np.ndarray, " E"], row_length: int, most: int, key: int
 ) -> Int[np.ndarray, "plan_rows {most}"]:
-    """Returns the numbers of the examples in each row, -1 at unused slots; rows are in random order.
+    """Returns the indices of the examples in each row, -1 in unused slots. Rows are in random order.
 
-    `lengths` include the special tokens; `most` is P; `key` determines the order. int32, or int64 for 2**31 and more examples.
+    `lengths` include special tokens, `most` is P, and `key` determines the order. The result is int32, or int64 for 2**31 and
+    more examples.
     """
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
     if most == 1:
-        return permutation(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
-    # Random order among examples of the same length, so that each epoch packs other examples together.
-    order = permutation(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
+        return permutation(len(lengths), make_key(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
+    # Shuffles examples of the same length, so that each epoch packs different examples together.
+    order = permutation(len(lengths), make_key(key, _SHUFFLE_EXAMPLES), dtype)
     by_length = order[np.argsort(lengths[order], kind="stable")]
     histogram = np.bincount(lengths, minlength=row_length + 1)
     free = np.cumsum(histogram) - histogram  # the index in `by_length` of the first unused example of each length
@@ -41,15 +42,14 @@ def pack_rows(
             free[length] += count
         blocks.append(rows)
     rows = np.concatenate(blocks)
-    return rows[permutation(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
+    return rows[permutation(len(rows), make_key(key, _SHUFFLE_ROWS), dtype)]
 
 
 def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """(lengths, number of rows) of every pack, for `histogram[l]` examples of length l: from the longest to the shortest, each
-    example goes into the row where it leaves the least room.
-    """
+    """Returns (lengths, number of rows) of every pack, for `histogram[l]` examples of length l. From the longest to the shortest,
+    each example goes into the row where it leaves the least room."""
     finished: list[tuple[tuple[int, ...], int]] = []
-    open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by the room that is left
+    open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by remaining room
     open_packs[row_length] = [((), int(histogram.sum()))]  # more empty rows than are needed
 
     def put(pack: tuple[int, ...], count: int) -> None:
@@ -75,11 +75,11 @@ def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most
 def best_fit(
     lengths: Sequence[int], row_length: Callable[[int], int], most: Callable[[int], int], least_room: int = 1
 ) -> list[tuple[int, list[int]]]:
-    """Rows as (length, indices of items), by best-fit decreasing: from the longest to the shortest, each item goes into the row
-    where it leaves the least room, or begins a row of length `row_length(length of the item)`.
+    """Packs items into rows by best-fit decreasing. From the longest to the shortest, each item goes into the row where it leaves
+    the least room, or starts a row of length `row_length(length of the item)`. Returns (length, indices of items) of each row.
 
-    This is for the few items of a batch; `pack_rows` is for an epoch. A row takes at most `most(length of the row)` items, and no
-    more items once less than `least_room` is left.
+    Use it for the few items of a batch, and `pack_rows` for an epoch. A row holds at most `most(length of the row)` items and is
+    closed once less than `least_room` is left.
     """
     rows: list[tuple[int, list[int]]] = []
     free: list[tuple[int, int]] = []  # (room left, row number), sorted

@@ -1,27 +1,31 @@
-"""The plan of an epoch: the spans and labels of the examples in every row, from the sentence lengths alone.
+"""The plan of an epoch: the spans and labels of the examples in every row, computed from sentence lengths only.
 
-No token is read. At length 128 a plan takes 0.4 microseconds and 25 bytes per row. Its steps, in the order of this file:
+No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per row. The steps, in the order of this file:
 
     epoch_chunks    sentences -> chunks: the consecutive sentences from which each example is made
-    pairs_of        chunks -> the token spans of the segments A and B, truncated to the length of a row
+    make_pairs      chunks -> the token spans of the segments A and B, truncated to the length of a row
     plan_epoch      both, and the packing of the examples into rows (`packing.py`)
     Blocks          the parts of a large corpus, each of which has a plan of its own
 
-**Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document: it collects
-sentences up to the target length or the end of the document, takes a random number of them as A, and takes the rest as B or, for
-a random next segment, returns the rest to the next chunk. So the start of a chunk depends on the random decision of the chunk
-before it.
+**Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
+sentences up to the target length or the end of the document and takes a random number of them as A. The rest is B or, for a
+random next segment, goes back to the next chunk. The start of a chunk therefore depends on the random decision of the previous
+chunk.
 
-Here all steps are vectorised. For *every* sentence the chunk that would start there and the start of the next chunk are computed;
-the random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of the epoch, in a number of
-rounds that is the logarithm of the largest number of chunks of a document: one document of a million sentences takes no longer
-than many small ones.
+Here all steps are vectorised. For *every* sentence, the chunk that would start there and the start of the next chunk are
+computed, with random numbers that are functions of the sentence's number. Pointer jumping then finds the chunks of the epoch. The
+number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million sentences takes no
+longer than many small ones.
 
 Besides pairs="original" there are
-- "paper": a random next segment with probability 1/2 exactly. A chunk therefore has at least two sentences, if necessary beyond
-  the target length, and a last sentence of a document that is left over is not used (0.3 % of Wikipedia's tokens at length 128).
-- "none": one segment. A sentence that does not fit is truncated, and also begins the next chunk: rows are full and no token is
+- "paper": a random next segment with probability exactly 1/2. A chunk therefore has at least two sentences, if necessary beyond
+  the target length, and a single leftover sentence at the end of a document is not used (0.3 % of Wikipedia's tokens at length
+  128).
+- "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
   lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
+
+With targets="translated" an example is a document of a parallel corpus: A is a text and B its translation. A row has room for L
+tokens of each. Pairs with a side that does not fit are left out.
 """
 
 from __future__ import annotations
@@ -35,27 +39,27 @@ from jaxtyping import Bool, Int, Int64, UInt16
 
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, ShardedOffsets
-from bert_jax.data.counter_rng import bernoulli, key_of, lower_half, random_bits, uniform_integers
+from bert_jax.data.counter_rng import bernoulli, lower_half, make_key, random_bits, uniform_integers
 from bert_jax.data.packing import pack_rows, permutation
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
 SEGMENTS = 16
-"""Segments of a block: of 2^25 tokens, 80 MB of a corpus, so that it is read in long pieces."""
+"""Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long pieces."""
 _BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
 
-# The last part of the keys of random numbers: of an epoch, of its chunks and pairs, of blocks. `packing.py` has 7 and 8.
+# The last part of random keys: of an epoch, of its chunks and pairs, of blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
 
-_MORE_EVAL = "give the corpus command again with a larger --eval-fraction (nothing is tokenised anew)"
+_MORE_EVAL = "rerun the corpus command with a larger --eval-fraction (nothing is tokenised again)"
 Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Chunks in corpus order; sentences and documents are numbered through the whole corpus."""
+    """Chunks in corpus order. Sentences and documents are numbered across the whole corpus."""
 
     start: Int64[np.ndarray, " chunks"]  # the first sentence
     split: Int64[np.ndarray, " chunks"]  # the first sentence after A
@@ -73,7 +77,7 @@ def epoch_chunks(
 ) -> Iterator[Chunks]:
     """Yields the chunks of an epoch, block by block in corpus order.
 
-    Sentences and documents must not be empty (the store has no empty ones). The result does not depend on the size of a block.
+    Sentences and documents must not be empty (the store has none). The result does not depend on the block size.
     """
     sentences, cursor = len(sentence_offsets) - 1, 0
     for first in range(0, sentences, _BLOCK):
@@ -82,7 +86,7 @@ def epoch_chunks(
         begins = document_offsets[np.searchsorted(document_offsets, first) : np.searchsorted(document_offsets, last)]
         visited = _visited(following - first, np.append(begins, min(cursor, last)) - first)
         if len(visited):
-            cursor = int(following[visited[-1]])  # the first chunk of the next block starts here, inside a document
+            cursor = int(following[visited[-1]])  # where the first chunk of the next block starts, inside a document
         chosen = visited[usable[visited]]
         yield Chunks(**{name: values[chosen] for name, values in vars(candidates).items()})
 
@@ -95,13 +99,13 @@ def _candidates(
     config: ExampleConfig,
     key: int,
 ) -> tuple[Chunks, Int64[np.ndarray, " sentences"], Bool[np.ndarray, " sentences"]]:
-    """For each sentence in [first, last): the chunk that starts there, the start of the next chunk, and whether it gives an
-    example."""
+    """Returns, for each sentence in [first, last), the chunk that starts there, the start of the next chunk, and whether the
+    chunk gives an example."""
     start = np.arange(first, last)
     document, document_end, target = _documents(document_offsets, first, last, config, key)
 
     # The sentence that reaches the target length is the last of the chunk. A sentence has at least one token, so a chunk has at
-    # most max_tokens sentences, and the search needs no more of them beyond `last`.
+    # most max_tokens sentences, and the search looks at most that far beyond `last`.
     window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
@@ -113,9 +117,9 @@ def _candidates(
     if config.pairs == "none":
         cut = (tokens[end - first] - begin > config.max_tokens) & (count > 1)  # the last sentence does not fit
         split, random_next, usable = end, np.zeros(len(start), bool), np.ones(len(start), bool)
-        following = end - cut  # a sentence that was truncated also begins the next chunk
+        following = end - cut  # a truncated sentence also starts the next chunk
     else:
-        bits = random_bits(key_of(key, _SPLITS), start)
+        bits = random_bits(make_key(key, _SPLITS), start)
         split = start + 1 + uniform_integers(count - 1, bits)
         usable = count >= fewest
         random_next = (count == 1) | bernoulli(0.5, lower_half(bits))
@@ -126,15 +130,15 @@ def _candidates(
 def _documents(
     document_offsets: Int64[np.ndarray, " document_bounds"], first: int, last: int, config: ExampleConfig, key: int
 ) -> tuple[Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"]]:
-    """For every sentence in [first, last): its document, the end of this document, and the target length.
+    """Returns, for every sentence in [first, last), its document, the end of the document, and the target length.
 
-    The target length is a full row, or with probability `short_probability` uniform in [2, full]: one draw for each
-    document, as in the original.
+    The target length is a full row or, with probability `short_probability`, uniform in [2, full]. It is drawn once per document,
+    as in the original.
     """
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
     d1 = int(np.searchsorted(document_offsets, last, side="left"))
     documents = np.arange(d0, d1)
-    bits = random_bits(key_of(key, _TARGETS), documents)
+    bits = random_bits(make_key(key, _TARGETS), documents)
     full = config.max_tokens
     shorter = np.minimum(2 + uniform_integers(full - 1, lower_half(bits)), full)
     targets = np.where(bernoulli(config.short_probability, bits), shorter, full)
@@ -143,10 +147,11 @@ def _documents(
 
 
 def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]) -> Int64[np.ndarray, " chosen"]:
-    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`; a pointer beyond the end
+    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`. A pointer beyond the end
     stops.
 
-    Pointer jumping (Wyllie 1979): after round k all positions within 2**k steps are reached, and `jump` takes 2**k steps at once.
+    This is pointer jumping (Wyllie 1979): after round k, all positions within 2**k steps are reached, and `jump` takes 2**k steps
+    at once.
     """
     size = len(following)
     jump = np.append(np.minimum(following, size), size)
@@ -163,7 +168,8 @@ def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarra
 
 @dataclass(frozen=True)
 class Pairs:
-    """E examples as spans of the corpus's token ids, with 21 bytes per example. With pairs="none" B is empty."""
+    """E examples as spans of the corpus's token ids (21 bytes per example). With pairs="none", B is empty, unless it is the
+    translation of A."""
 
     a_start: Int64[np.ndarray, " E"]
     b_start: Int64[np.ndarray, " E"]
@@ -172,23 +178,22 @@ class Pairs:
     random_next: Bool[np.ndarray, " E"]
 
 
-def pairs_of(
+def make_pairs(
     chunks: Chunks,
     sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
     document_offsets: Int64[np.ndarray, " document_bounds"],
     config: ExampleConfig,
     key: int,
 ) -> Pairs:
-    """Returns the spans of the example of each chunk; `key` and the number of its first sentence determine all random
-    decisions."""
+    """Returns the spans of each chunk's example. `key` and the number of its first sentence determine all random decisions."""
     a_start = sentence_offsets[chunks.start]
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start
     if config.pairs == "none":
-        # The last of several sentences is truncated at the end of the row, and begins the next row. A single sentence that is
-        # longer than a row is read in a window at a random place, so that all of it is read over several epochs.
+        # The last of several sentences is truncated at the end of the row and starts the next row. For a single sentence longer
+        # than a row, a window at a random position is used, so that all of it is read over several epochs.
         cut = np.maximum(a_length - config.max_tokens, 0)
-        front = uniform_integers(cut + 1, random_bits(key_of(key, _CUT_A), chunks.start))
+        front = uniform_integers(cut + 1, random_bits(make_key(key, _CUT_A), chunks.start))
         a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
         b_start, b_length = a_start, np.zeros_like(a_length)
     else:
@@ -196,10 +201,24 @@ def pairs_of(
         where = np.flatnonzero(chunks.random_next)
         b_start[where], b_length[where] = _random_segments(chunks, where, a_length, sentence_offsets, document_offsets, key)
         cut_a, cut_b = truncation(a_length, b_length, config.max_tokens)
-        a_start += _half_of(cut_a, key_of(key, _CUT_A), chunks.start)
-        b_start += _half_of(cut_b, key_of(key, _CUT_B), chunks.start)
+        a_start += _cut_at_front(cut_a, make_key(key, _CUT_A), chunks.start)
+        b_start += _cut_at_front(cut_b, make_key(key, _CUT_B), chunks.start)
         a_length, b_length = a_length - cut_a, b_length - cut_b
     return Pairs(a_start, b_start, a_length.astype(np.uint16), b_length.astype(np.uint16), chunks.random_next)
+
+
+def translations(
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    config: ExampleConfig,
+) -> Pairs:
+    """The documents of a parallel corpus whose sides both fit into a row, each with its [SEP]."""
+    first = document_offsets[:-1]
+    bounds = [sentence_offsets[first + side] for side in range(3)]
+    lengths = np.diff(bounds, axis=0)
+    fits = lengths.max(axis=0) <= config.max_tokens
+    a, b = lengths[:, fits].astype(np.uint16)
+    return Pairs(bounds[0][fits], bounds[1][fits], a, b, np.zeros(int(fits.sum()), bool))
 
 
 def _random_segments(
@@ -210,17 +229,17 @@ def _random_segments(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     key: int,
 ) -> tuple[Int64[np.ndarray, " chosen"], Int64[np.ndarray, " chosen"]]:
-    """Start and length in tokens of a segment from another document, for the chunks `where`.
+    """Returns (start, length) in tokens of a segment from another document, for the chunks `where`.
 
-    Another document and a sentence in it are drawn uniformly; the segment has at least this sentence, and further ones until A
-    and B reach the target length or the document ends. (The original draws up to ten documents, and then takes the last of them
-    even if it is the chunk's own: with few documents, some "random" segments are from the same document.)
+    Another document and a sentence in it are drawn uniformly. The segment starts with this sentence and continues until A and B
+    reach the target length or the document ends. (The original draws up to ten documents and then uses the last one even if it is
+    the chunk's own. With few documents, some of its "random" segments are from the same document.)
     """
     start, own = chunks.start[where], chunks.document[where]
-    other = uniform_integers(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
+    other = uniform_integers(len(document_offsets) - 2, random_bits(make_key(key, _OTHER_DOCUMENT), start))
     other += other >= own
     first, end = document_offsets[other], document_offsets[other + 1]
-    sentence = first + uniform_integers(end - first, random_bits(key_of(key, _OTHER_START), start))
+    sentence = first + uniform_integers(end - first, random_bits(make_key(key, _OTHER_START), start))
     wanted = np.maximum(chunks.target[where] - a_length[where], 1)
     token = sentence_offsets[sentence]
     stop = _first_reaching(sentence_offsets, token + wanted, sentence + 1, np.minimum(sentence + wanted, end))
@@ -233,10 +252,10 @@ def _first_reaching(
     low: Int64[np.ndarray, " chosen"],
     high: Int64[np.ndarray, " chosen"],
 ) -> Int64[np.ndarray, " chosen"]:
-    """For each `goal` the first i in [low, high) with offsets[i] >= goal; high if there is none.
+    """Returns, for each `goal`, the first i in [low, high) with offsets[i] >= goal, or high if there is none.
 
-    A vectorised binary search in the short ranges [low, high), which are contiguous in memory. `np.searchsorted` over a large
-    corpus would miss the cache in most of its 26 steps, which took 10 of the 17 seconds of a plan for 40 million sentences.
+    This is a vectorised binary search in the short ranges [low, high), which are contiguous in memory. `np.searchsorted` over a
+    large corpus misses the cache in most of its 26 steps; it took 10 of the 17 seconds of a plan for 40 million sentences.
     """
     while (low < high).any():
         middle = (low + high) >> 1
@@ -248,9 +267,9 @@ def _first_reaching(
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
     """Returns the numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
-    a_length, b_length: two arrays of lengths, or two ints. The result equals the original's (create_pretraining_data.py, and
-    `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both are
-    equally long.
+    a_length, b_length: two arrays of lengths, or two ints. The result is the same as the original's (create_pretraining_data.py,
+    and `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both
+    are equally long.
     """
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
@@ -259,13 +278,13 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
     return level_a + rest // 2, level_b + (rest + 1) // 2
 
 
-def _half_of(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-    """Returns the number of the `cut` tokens that are removed at the front; each is with probability 1/2: the ones among `cut`
+def _cut_at_front(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
+    """Returns how many of the `cut` tokens are removed at the front, each with probability 1/2: the number of ones in `cut`
     random bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):
-        bits = random_bits(key_of(int(key), word), counter[where])
+        bits = random_bits(make_key(int(key), word), counter[where])
         bits >>= np.maximum(64 - left, 0).astype(np.uint64)
         front[where] += np.bitwise_count(bits)
         left = left - 64
@@ -275,12 +294,12 @@ def _half_of(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.nda
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The examples of an epoch in rows of at most P examples; a function of (corpus, config, seed, epoch)."""
+    """The examples of an epoch in rows of at most P examples, as a function of (corpus, config, seed, epoch)."""
 
     config: ExampleConfig
     pairs: Pairs  # the examples in corpus order
-    rows: Int[np.ndarray, "plan_rows P"]  # the numbers of the examples in each row, then -1
-    mask_key: np.uint64  # the masks of an example are a function of this key and its number, independent of its row
+    rows: Int[np.ndarray, "plan_rows P"]  # the indices of the examples in each row, then -1
+    mask_key: np.uint64  # the masks of an example depend on this key and its index, not on its row
 
     @property
     def num_rows(self) -> int:
@@ -293,14 +312,17 @@ class EpochPlan:
         return len(self.pairs.a_start)
 
     def lengths(self) -> UInt16[np.ndarray, " E"]:
-        """Returns the number of tokens of each example, special tokens included."""
-        return lengths_of(self.pairs, self.config)
+        """Returns the number of tokens of each example, including special tokens."""
+        return example_lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
-        """Statistics for the log. packing_efficiency is the minimum number of rows for all tokens, divided by the number of
+        """Statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number of
         rows."""
         tokens = int(self.lengths().sum(dtype=np.int64))
         places = self.num_rows * self.config.length
+        if self.config.targets == "translated":
+            both = int(self.pairs.a_length.sum(dtype=np.int64) + self.pairs.b_length.sum(dtype=np.int64))
+            tokens = both // 2 + self.num_examples
         return {
             "rows": self.num_rows,
             "examples": self.num_examples,
@@ -312,40 +334,54 @@ class EpochPlan:
 
 
 def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) -> EpochPlan:
-    """Returns the plan of `epoch`. With `duplicates=k`, epochs e and e + k have the same examples and masks, in a different
-    order.
+    """Returns the plan of `epoch`. With `duplicates=k`, epochs e and e + k have the same examples and masks in a different order.
 
-    Raises UserError for a corpus from which no example can be made.
+    Raises UserError if the corpus yields no examples.
     """
     check_corpus(corpus, config)
     version = epoch % config.duplicates if config.duplicates else epoch
-    key = int(key_of(seed, version, _PAIRS_KEY))
+    key = int(make_key(seed, version, _PAIRS_KEY))
     sentences, documents = corpus.joined_offsets()
-    parts = [pairs_of(chunks, sentences, documents, config, key) for chunks in epoch_chunks(sentences, documents, config, key)]
-    pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
+    if config.targets == "translated":
+        pairs = translations(sentences, documents, config)
+        if not len(pairs.a_start):
+            raise UserError(
+                f"no pair of the {corpus.split} split ({_sizes(corpus)}) fits into rows of {counted(config.length, 'token')}; "
+                "lengthen the rows (length)"
+            )
+    else:
+        parts = [make_pairs(some, sentences, documents, config, key) for some in epoch_chunks(sentences, documents, config, key)]
+        pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):
         raise UserError(
             f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r} a document "
             "needs two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
         )
-    rows = pack_rows(lengths_of(pairs, config), config.length, config.packed_examples, int(key_of(seed, epoch, _ROWS_KEY)))
-    return EpochPlan(config, pairs, rows, key_of(seed, version, _MASKS_KEY))
+    rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
+    return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))
 
 
-def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
-    """Returns the number of tokens of each example, special tokens included."""
+def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
+    """Returns the number of tokens of each example, including special tokens; of a translated pair, that of its longer side."""
+    if config.targets == "translated":
+        return np.maximum(pairs.a_length, pairs.b_length) + np.uint16(config.special_tokens)
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
 
 
 def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
-    """Raises UserError for a corpus from which no example can be made."""
+    """Raises UserError if the corpus yields no examples."""
     if corpus.num_documents < 1:
         more = _MORE_EVAL if corpus.split == "eval" else "build it from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
+    if config.targets == "translated" and corpus.languages is None:
+        raise UserError(
+            f"the corpus {corpus.directory or ''} holds documents, and translation needs pairs of a text and its translation; "
+            "build one with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
+        )
     if config.pairs != "none" and corpus.num_documents < 2:
         raise UserError(
-            f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes its random segments from another "
-            "document, so it needs two at least; "
+            f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes random segments from another "
+            "document, so it needs at least two; "
             + (f"{_MORE_EVAL}, or " if corpus.split == "eval" else "put blank lines between the documents of the text, or ")
             + "set pairs='none'"
         )
@@ -356,10 +392,10 @@ def _sizes(corpus: Corpus) -> str:
 
 
 class Blocks:
-    """The blocks of a corpus in the order in which they are trained on: block n is number n % count of epoch n // count.
+    """The blocks of a corpus in training order: block n is number n % count of epoch n // count.
 
-    A corpus of at most `block_tokens` tokens is one block, itself. With `duplicates=k` (ExampleConfig), epochs e and e + k have
-    the same blocks in another order.
+    A corpus of at most `block_tokens` tokens is a single block. With `duplicates=k` (ExampleConfig), epochs e and e + k have the
+    same blocks in a different order.
     """
 
     def __init__(self, corpus: Corpus, seed: int, duplicates: int = 0, block_tokens: int = BLOCK_TOKENS):
@@ -372,23 +408,23 @@ class Blocks:
         )
 
     def at(self, block: int) -> tuple[Corpus, int, int]:
-        """(the texts, the seed and the epoch) of a block, from which `plan_epoch` makes its plan."""
+        """Returns (texts, seed, epoch) of a block, the arguments of `plan_epoch`."""
         epoch, place = divmod(block, self.count)
         if self.count == 1:
             return self._corpus, self._seed, epoch
-        number = int(permutation(self.count, key_of(self._seed, epoch, _ORDER_KEY), np.int64)[place])
+        number = int(permutation(self.count, make_key(self._seed, epoch, _ORDER_KEY), np.int64)[place])
         version = epoch % self._duplicates if self._duplicates else epoch
-        every = permutation(self.count * SEGMENTS, key_of(self._seed, version, _SEGMENTS_KEY), np.int64)
+        every = permutation(self.count * SEGMENTS, make_key(self._seed, version, _SEGMENTS_KEY), np.int64)
         part = self._corpus.part([self.documents(segment) for segment in sorted(every[number :: self.count].tolist())])
-        return part, int(key_of(self._seed, number, _BLOCK_KEY)), epoch
+        return part, int(make_key(self._seed, number, _BLOCK_KEY)), epoch
 
     def documents(self, segment: int) -> tuple[int, int]:
-        """Returns the documents [first, last) that begin in the segment; of all segments, every document once."""
+        """Returns the documents [first, last) that begin in the segment. Every document begins in exactly one segment."""
         return self._first_document(segment), self._first_document(segment + 1)
 
     def require_documents(self) -> None:
-        """Raises UserError where documents are so long that some block may be empty: where none begins in more than half of the
-        segments, of which it looks at 256 at most. With fewer, those of a block are all empty with a probability below 2^-16."""
+        """Raises UserError if documents are so long that a block may be empty, i.e. if no document begins in more than half of
+        the segments (at most 256 are checked). Otherwise, all segments of a block are empty with a probability below 2^-16."""
         if self.count == 1:
             return
         every = self.count * SEGMENTS
@@ -400,10 +436,10 @@ class Blocks:
                 f"in {empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')} no document of the "
                 f"{self._corpus.split} split begins: {counted(self._corpus.num_documents, 'document')} in "
                 f"{counted(tokens, 'token')} are too long to be mixed; separate documents by blank lines in the text, or give "
-                "another layout (python -m bert_jax.corpus --help), and build the corpus again"
+                "another layout (python -m bert_jax.corpus --help), and rebuild the corpus"
             )
 
     def _first_document(self, segment: int) -> int:
-        """Returns the first document that begins at or after the beginning of the segment."""
+        """Returns the first document that begins at or after the start of the segment."""
         token = segment * self._corpus.num_tokens // (self.count * SEGMENTS)
         return self._documents.first_reaching(self._sentences.first_reaching(token))

@@ -12,11 +12,11 @@ Made = TypeVar("Made")
 
 
 class prefetch(Iterator[Made], Generic[Made]):
-    """An iterator over `function(step)` for start <= step < stop, in order; `threads` threads compute up to `ahead` results in
-    advance, and start immediately.
+    """An iterator over `function(step)` for start <= step < stop, in order. `threads` threads start immediately and compute up to
+    `ahead` results in advance.
 
     An exception in `function` is raised at its step. To stop early, call `close()` or use the iterator as a context manager;
-    otherwise a program that ends waits for the batches that are being computed.
+    otherwise the program waits on exit for the batches being computed.
     """
 
     def __init__(self, function: Callable[[int], Made], start: int, stop: int, *, threads: int = 2, ahead: int = 4):
@@ -33,7 +33,7 @@ class prefetch(Iterator[Made], Generic[Made]):
             raise StopIteration
         try:
             batch: Made = next(self._iterator)
-        except BaseException:  # the end, or an error in `function`: the threads are no longer needed
+        except BaseException:  # end or error in `function`: stop the threads
             self.close()
             raise
         self._made.forget(self._next)
@@ -41,11 +41,11 @@ class prefetch(Iterator[Made], Generic[Made]):
         return batch
 
     def is_ready(self, within: float = 0.0) -> bool:
-        """Returns whether the next call of `next` returns at once; waits for that up to `within` seconds."""
+        """Returns whether the next call of `next` will return immediately. Waits up to `within` seconds for that."""
         return self._closed or self._next >= self._stop or self._made.holds(self._next, within)
 
     def close(self) -> None:
-        """Ends the threads, and drops the batches computed in advance."""
+        """Stops the threads and drops prefetched batches."""
         self._closed = True
         self._iterator.close()
 
@@ -57,14 +57,14 @@ class prefetch(Iterator[Made], Generic[Made]):
 
 
 class _Made:
-    """The steps whose batches are made and not yet taken."""
+    """Tracks the steps whose batches are ready and not yet consumed."""
 
     def __init__(self) -> None:
         self._steps: set[int] = set()
         self._changed = threading.Condition()
 
     def noting(self, function: Callable[[int], Made]) -> Callable[[int], Made]:
-        """`function`, which notes its argument once it has returned or raised."""
+        """Wraps `function` to record its argument once it has returned or raised."""
 
         def noted(step: int) -> Made:
             try:
@@ -77,12 +77,12 @@ class _Made:
         return noted
 
     def holds(self, step: int, within: float) -> bool:
-        """Returns whether the batch of `step` is made, or is made within this many seconds."""
+        """Returns whether the batch of `step` is ready, or becomes ready within this many seconds."""
         if step in self._steps or not within:
             return step in self._steps
         with self._changed:
             return self._changed.wait_for(lambda: step in self._steps, within)
 
     def forget(self, step: int) -> None:
-        """Call it when the batch of `step` is taken."""
+        """Records that the batch of `step` was consumed."""
         self._steps.discard(step)

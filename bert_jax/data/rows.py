@@ -1,12 +1,12 @@
-"""Rows of a batch: from the plan of an epoch, and from labelled examples.
+"""Builds the rows of a batch, from the plan of an epoch or from labelled examples.
 
-`assemble_rows` gathers the spans of all examples at once, chooses their targets, masks these unless they are next tokens, and
-packs the examples into rows. There is no loop over rows. Examples are assembled and masked as rows of [E, L] before they are
-packed, so packing does not change their masks.
+`assemble_rows` gathers the spans of all examples at once, chooses their targets, masks them (unless they are next tokens), and
+packs the examples into rows, without a loop over rows. Examples are masked as rows of [E, L] before packing, so packing does not
+change their masks.
 
-`pack_features` and `assemble_features` pack the features of labelled examples, their tokenised form. A batch contains the
-examples of a step, of any lengths, packed into few rows. Attention is limited to each sequence (`sequence_ids`), and hardly any
-padding is computed, although the examples of a step are a random sample and not sorted by length.
+`pack_features` and `assemble_features` pack features, i.e. tokenised labelled examples. A batch contains the examples of a step,
+packed into few rows. Attention is limited to each sequence (`sequence_ids`). Packing leaves little padding even though the
+examples of a step are a random sample and not sorted by length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
 
 from bert_jax.data.corpus.store import Corpus, TokenStore
-from bert_jax.data.counter_rng import random_bits, rehash
+from bert_jax.data.counter_rng import hash_bits, random_bits
 from bert_jax.data.masking import UNUSED, Examples, MaskingTables, choose, replace_tokens
 from bert_jax.data.packing import best_fit
 from bert_jax.data.plan import EpochPlan
@@ -27,12 +27,13 @@ from bert_jax.data.plan import EpochPlan
 Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name; their first axis is the row."""
 
+INPUTS = ("input_ids", "token_type_ids", "sequence_ids", "position_ids")
+"""The arrays of a batch that an encoder reads."""
 _BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
-    """Returns the batch of the plan's rows with the numbers `rows`; -1 gives an empty row, with padding only and nothing to
-    predict.
+    """Returns the batch of the plan's rows with indices `rows`. -1 gives an empty row: only padding, nothing to predict.
 
     input_ids int32 [B, L] token_type_ids int32 [B, L] 0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding sequence_ids int32 [B, L] 0 =
     padding, 1..P = the number of the example in the row position_ids int32 [B, L] from 0 for every example; 0 at padding
@@ -41,10 +42,12 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     0 where unused nsp_labels int32 [B, P] 0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
     With targets="centres" it has `centres` int32 [B, M], the positions of targets="next" and -1 where unused, in place of the
-    masked ones.
+    masked ones. For targets="translated" see `_assemble_pairs`.
     """
+    if plan.config.targets == "translated":
+        return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
-    widths = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), L)
+    widths = dict.fromkeys(INPUTS, L)
     widths |= {"masked_positions": M, "masked_targets": M, "cls_positions": P, "nsp_labels": P}
     batch = {name: np.empty((len(rows), width), np.int32) for name, width in widths.items()}
     step = _BLOCK // L
@@ -95,7 +98,7 @@ class _Examples:
 
 
 def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables) -> _Examples:
-    """Returns the plan's examples with the numbers `examples`, masked unless their targets are the next tokens."""
+    """Returns the plan's examples with indices `examples`, masked unless they predict next tokens."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -103,13 +106,13 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
     real = column < length[:, np.newaxis].astype(np.int16)
     in_second = column > (a + 1)[:, np.newaxis].astype(np.int16)
 
-    # A begins at position 1 and B at a + 2: two windows of the store, and the special tokens around them.
+    # A begins at position 1 and B at a + 2: two windows of the store, with special tokens around them.
     starts = np.concatenate([pairs.a_start[examples], pairs.b_start[examples]])
     ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), config.length), 2)
     np.copyto(ids, of_b, where=in_second)
     first = np.arange(len(examples)) * config.length
     separators = np.concatenate([first + a + 1, first + length - 1])
-    flat = ids.ravel()  # a view, as all of these
+    flat = ids.ravel()  # a view, like the following ones
     flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
 
     # Random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
@@ -120,7 +123,7 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
         candidates.ravel()[first] = candidates.ravel()[separators] = False
     else:
         candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
-    candidates &= target_ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
+    candidates &= target_ids != vocabulary.unk_id  # the only special token within a text; the original may predict it
 
     def word_starts() -> Bool[np.ndarray, "E L"]:
         assert corpus.word_starts is not None
@@ -128,12 +131,12 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
         return corpus.word_starts.at(begins + column)
 
     found = None if corpus.word_starts is None else word_starts
-    positions, fates = choose(Examples(config, tables, key, length, ids, candidates, found))
+    positions, decisions = choose(Examples(config, tables, key, length, ids, candidates, found))
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
     originals = target_ids.ravel()[places]
     if config.targets == "masked":
-        replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
+        replaced = replace_tokens(originals, random_bits(hash_bits(key), positions), config, tables, decisions)
         flat[places] = np.where(used, replaced, originals)
     targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
     labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
@@ -143,10 +146,10 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
 def _windows(
     tokens: TokenStore, starts: Int64[np.ndarray, " E"], columns: Int64[np.ndarray, " E"], length: int
 ) -> Integer[np.ndarray, "E {length}"]:
-    """Windows of the token store, in its dtype: row i has the token `starts[i]` of the store in column `columns[i]`.
+    """Returns windows of the token store, in its dtype. Row i has token `starts[i]` of the store in column `columns[i]`.
 
-    Whole windows are copied, which is five times as fast as an index for each token. Tokens beyond the ends of the shard that
-    contains `starts[i]` are arbitrary.
+    Whole windows are copied, which is five times as fast as indexing each token. Tokens beyond the ends of the shard with
+    `starts[i]` are arbitrary.
     """
     out = np.empty((len(starts), length), tokens.dtype)
     shard_of = (np.searchsorted(tokens.bounds, starts, side="right") - 1).astype(np.uint16)
@@ -161,14 +164,14 @@ def _windows(
             held = np.resize(held, length)
         windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)
         out[here] = windows[begins[here]]
-    moved = np.flatnonzero(wanted != begins)  # a window beyond an end of its shard was shifted into the shard
+    moved = np.flatnonzero(wanted != begins)  # windows beyond the end of a shard were shifted into it
     columns_in = np.clip(np.arange(length) + (wanted - begins)[moved, np.newaxis], 0, length - 1)
     out[moved] = np.take_along_axis(out[moved], columns_in, axis=1)
     return out
 
 
 def _copy_unpacked(made: _Examples, block: Batch) -> None:
-    """`_copy_packed` for one example in every row: nothing is moved, which is three times as fast."""
+    """Does the work of `_copy_packed` for one example per row, three times as fast, since nothing moves."""
     np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
     np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
     block["sequence_ids"][...] = made.real
@@ -180,8 +183,7 @@ def _copy_unpacked(made: _Examples, block: Batch) -> None:
 
 
 def _copy_packed(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
-    """Copies example i into row `row[i]` as its number `slot[i]`, directly after the examples before it; rows and slots
-    ascend."""
+    """Copies example i into slot `slot[i]` of row `row[i]`, directly after the previous example. Rows and slots are ascending."""
     (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
     column = _sums_before(made.length, row, slot, (rows, P))
     for name in ("sequence_ids", "token_type_ids", "position_ids", "masked_positions", "cls_positions"):
@@ -205,10 +207,56 @@ def _copy_packed(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarr
 def _sums_before(
     values: Int[np.ndarray, " E"], row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], shape: tuple[int, int]
 ) -> Int64[np.ndarray, " E"]:
-    """For each example, the sum of `values` over the examples before it in its row."""
+    """Returns, for each example, the sum of `values` over the examples before it in its row."""
     table = np.zeros(shape, np.int64)
     table[row, slot] = values
     return (np.cumsum(table, axis=1) - table)[row, slot]
+
+
+DECODER = "decoder_"
+"""The prefix of the arrays of the translations in a batch of pairs."""
+
+
+def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
+    """The batch of the plan's rows of pairs; -1 gives an empty row.
+
+    input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
+    sequence_ids, position_ids
+    decoder_input_ids, ...       int32 [B, L]   their translations, each after a [PAD], which begins it
+    targets                      int32 [B, L]   the tokens that follow in the translations, the last a [SEP]; -1 at padding
+
+    The text and the translation of a pair have the same sequence id.
+    """
+    L, vocabulary = plan.config.length, corpus.vocabulary
+    examples = plan.rows[rows]
+    row, slot = np.nonzero((examples >= 0) & (rows >= 0)[:, np.newaxis])
+    chosen = examples[row, slot]
+    batch: Batch = {}
+    sides = (("", plan.pairs.a_start, plan.pairs.a_length), (DECODER, plan.pairs.b_start, plan.pairs.b_length))
+    for prefix, all_starts, all_lengths in sides:
+        starts, length = all_starts[chosen], all_lengths[chosen].astype(np.int64)
+        width = int(length.max(initial=0)) + 1
+        ids = _windows(corpus.tokens, starts, np.full(len(starts), len(prefix) > 0, np.int64), width)
+        column = np.arange(width)
+        real = column <= length[:, np.newaxis]
+        filled = np.arange(L) < np.bincount(row, length + 1, minlength=len(rows))[:, np.newaxis]
+        arrays = {name: np.zeros((len(rows), L), np.int32) for name in INPUTS}
+        arrays["input_ids"][...] = vocabulary.pad_id
+        if prefix:
+            targets = np.full((len(rows), L), -1, np.int32)
+            following = np.roll(ids, -1, axis=1)
+            following[np.arange(len(ids)), length] = vocabulary.sep_id
+            targets[filled] = following[real]
+            batch["targets"] = targets
+            ids[:, 0] = vocabulary.pad_id
+        else:
+            ids[np.arange(len(ids)), length] = vocabulary.sep_id
+        # in row-major order and without padding, the tokens of all pairs are the tokens of all rows
+        arrays["input_ids"][filled] = ids[real]
+        arrays["sequence_ids"][filled] = np.repeat(slot + 1, length + 1)
+        arrays["position_ids"][filled] = np.broadcast_to(column, real.shape)[real]
+        batch |= {prefix + name: array for name, array in arrays.items()}
+    return batch
 
 
 ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
@@ -217,7 +265,7 @@ ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
 
 @dataclasses.dataclass(frozen=True)
 class LabelLayout:
-    """The label arrays of packed rows, and the axes of their logits.
+    """The label arrays of packed rows and the axes of their logits.
 
     The defaults are an int32 label and a vector of logits for each feature: labels [B, U], logits [B, U, C].
     """
@@ -228,21 +276,21 @@ class LabelLayout:
     per_token: bool = False
     """Each token has a label: labels are [B, L]. Negative targets do not count in the loss."""
     are_positions: bool = False
-    """Labels are positions of tokens: in a feature from its first token, in a packed row from the first token of the row."""
+    """Labels are token positions, counted from the start of the feature or, in a packed row, from the start of the row."""
     logits_per_token: bool = False
     """Logits are [B, L, C]."""
     logits_per_candidate: bool = False
     """Logits are [B, P, 1], one for each sequence of a feature."""
     read_positions: int = 0
-    """The number of tokens of a feature that the head reads instead of its [CLS]; 0: the [CLS]."""
+    """The number of tokens per feature that the head reads instead of [CLS]; 0: it reads [CLS]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """An input of the model and its target: one sequence, or for a choice a sequence for each candidate.
+    """A model input and its target: one sequence or, for multiple choice, a sequence per candidate.
 
-    An example is one feature, or several for a question about a long context. `target` is None if unknown (a test set), otherwise
-    an array with the shape and dtype of the head's `LabelLayout`:
+    An example is one feature, or several for a question about a long context. `target` is None for test sets, otherwise an array
+    with the shape and dtype of the head's `LabelLayout`:
 
         default        int [] the label, or the number of the right candidate; float [] of a regression; float [C] of multi-label
         per_token      int [tokens], -1 for tokens without a label
@@ -250,15 +298,15 @@ class Feature:
     """
 
     example: int
-    """The number of the example in its split."""
+    """The index of the example in its split."""
     ids: tuple[Int32[np.ndarray, " _"], ...]
     """The token ids of each sequence, with [CLS] and [SEP]."""
     types: tuple[Int32[np.ndarray, " _"], ...]
     """The token types of each sequence."""
     target: Num[np.ndarray, " ..."] | None = None
     read_positions: Int32[np.ndarray, " chosen"] | None = None
-    """The positions that the head reads instead of the [CLS], such as the first tokens of a pronoun and of two names; of a layout
-    per token the first pieces of the words that are labelled, whether or not their labels are known."""
+    """The positions that the head reads instead of [CLS], e.g. the first tokens of a pronoun and two names. For a per-token
+    layout, the first subwords of the labelled words, even if the labels are unknown."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -286,8 +334,8 @@ class RowShape:
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """Returns the shape of rows for `features`: the shortest row into which the longest feature fits, with slots for twice the
-    average number of features in a row (more slots would hardly ever be used)."""
+    """Returns the shape of rows for `features`: the shortest row that fits the longest feature, with slots for twice the average
+    number of features per row (more would hardly ever be used)."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)
@@ -295,12 +343,12 @@ def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
 
 
 def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
-    """Rows as lists of indices of `features`, by best-fit decreasing, with at most `shape.features` in a row."""
+    """Packs `features` by best-fit decreasing, at most `shape.features` in a row. Returns the rows as lists of indices."""
     return pack_sizes([feature.size for feature in features], shape)
 
 
 def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
-    """`pack_features` for features with these numbers of tokens."""
+    """Does the work of `pack_features` for features with these numbers of tokens."""
     rows = best_fit(sizes, lambda n: shape.length, lambda length: shape.features)
     return [members for _, members in rows]
 
@@ -308,8 +356,8 @@ def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
 def assemble_features(
     features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
 ) -> Batch:
-    """Returns the batch of `count` rows: `rows` are the indices in `features` of the members of each of the first rows; the
-    others are empty.
+    """Returns a batch of `count` rows. `rows` are the indices of the `features` in each of the first rows; the remaining rows are
+    empty.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
     if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; of a
@@ -360,10 +408,10 @@ def assemble_features(
 def feature_logits(
     logits: Float[np.ndarray, "B _ C"], features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
 ) -> list[Float[np.ndarray, " ..."]]:
-    """Returns the logits of each of the `features` of a batch, in their order.
+    """Extracts the logits of each of the `features` of a batch, in their order.
 
-    `logits` are float32, by the layout [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; the logits of a feature are
-    then [C], [tokens, C] or [candidates]. `rows` are the result of `assemble_features`.
+    `logits` are float32: [B, U, C] or, depending on the layout, [B, L, C] per token or [B, P, 1] per candidate. The logits of a
+    feature are then [C], [tokens, C] or [candidates]. `rows` are the result of `assemble_features`.
     """
     layout = shape.layout
     found: dict[int, np.ndarray] = {}

@@ -20,10 +20,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
-from bert_jax.interop.card import Training
-from bert_jax.interop.card import training_of as read_training
+from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
 from bert_jax.tasks.text_task import TextTask
@@ -76,7 +75,7 @@ class BestWeights:
         if self._best is None or better(self._job.experiment, step, score, self._best):
             self._job.predicted = dict(logits)
             self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
-            with self._job.ledger.during(Activity.SAVING):
+            with self._job.goodput.during(TimeCategory.SAVING):
                 self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
@@ -118,10 +117,10 @@ class BestWeights:
             columns = text_columns(own, job.head.kind)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
             about: JsonObject = {"task": task.name, "step": int(best["step"])}
-            export_trained(directory, trained, about, None, training_of(job.experiment, task.name, start, results or {}))
+            export_trained(directory, trained, about, None, training_section(job.experiment, task.name, start, results or {}))
 
 
-def training_of(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
+def training_section(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
     """Returns the training section of the exported model's card, for a fine-tuning run with these `results`."""
     before, _ = read_training(pathlib.Path(start.source)) if start.source else (Training(), "")
     name = experiment.init_from

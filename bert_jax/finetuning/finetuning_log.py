@@ -17,9 +17,10 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.runtime.workdir import METRICS
-from bert_jax.tasks.scores import PUBLISHED, Baseline
+from bert_jax.tasks.published import published, score_lines
+from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.task import Task
 from bert_jax.training.compilation import compiling
 from bert_jax.training.curves import draw_task_curves
@@ -37,7 +38,7 @@ class FinetuningLog(RunLog):
     unit = "examples"
 
     def __init__(self, job: Job, step: int):
-        super().__init__(job.run, job.directory, job.ledger, job.mesh, job.last_step, log, job.prefix)
+        super().__init__(job.run, job.directory, job.goodput, job.mesh, job.last_step, log, job.prefix)
         self._job, self._task, self._done = job, job.data.task, step
         job.directory.mkdir(parents=True, exist_ok=True)
         self.open(step, job.experiment)
@@ -63,10 +64,10 @@ class FinetuningLog(RunLog):
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.compiling()
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
-        with self.pause(Activity.COMPILING), compiling(of_rows, self.prefix):
+        with self.pause(TimeCategory.COMPILING), compiling(of_rows, self.prefix):
             yield
 
-    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+    def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
         """Returns the loss, and the accuracy of heads that have one."""
         scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
@@ -78,7 +79,7 @@ class FinetuningLog(RunLog):
         named = self._job.program.objective.shown_scores().items()
         return [score.text(scores[name]) for name, score in named if name in scores]
 
-    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+    def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """Returns the examples, the FLOPs of their rows, and the FLOPs of the steps left if they are like these."""
         flops, since = float(window["rows"]) * self._job.row_flops, step - self._done
         self._done = step
@@ -95,11 +96,11 @@ class FinetuningLog(RunLog):
             self.draw()
 
     def tests(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Logs the scores of every test split with labels, then the `PUBLISHED` scores of other systems."""
+        """Logs the scores of every test split with labels, then the published scores of other systems."""
         for split, own in scores.items():
             self.note(f"{split}: {shown(own, self._task.metric)}")
-        for row in PUBLISHED.get(self._task.name, ()):
-            self.note(f"published, {row.split}: {row.system}: {shown(row.scores, self._task.metric)} ({row.source})")
+        for line in score_lines(published(self._task.name), self._task.metric):
+            self.note(line)
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
@@ -110,15 +111,16 @@ class FinetuningLog(RunLog):
         self._drawn = time.monotonic()
         super().draw()
 
-    def draw_to(self, picture: pathlib.Path) -> None:
+    def draw_to(self, path: pathlib.Path) -> None:
         """Draws the loss, the score of the first dev split with its baselines, and the learning rate."""
         split = next(iter(self._job.data.baselines))
         draw_task_curves(
-            picture.with_name(METRICS),
-            picture,
+            path.with_name(METRICS),
+            path,
             title=f"{self._task.name}: {self._job.directory.name}",
             metric=f"{split}/{self._task.metric}",
             baselines=self._job.data.baselines[split].named,
+            formats=self._run.figure_formats,
         )
 
 

@@ -14,12 +14,12 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.memory_advice import finetuning_demand, least_bytes, scoring_demand
+from bert_jax.configs.memory_advice import finetuning_advice, least_bytes, scoring_advice
 from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, process_rows, process_shard, to_device
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
-from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, scalars_of
+from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, step_scalars
 from bert_jax.finetuning.warm_start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
@@ -27,10 +27,10 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.objectives.flops import forward_flops, task_row_flops
-from bert_jax.runtime.goodput import Ledger
+from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
+from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory, require_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory, require_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import TrainState
@@ -66,7 +66,7 @@ class Job:
         self.data, self.start, self._inputs = inputs.data, inputs.start, inputs
         of_sweep = directory != run.workdir
         self.prefix = f"{directory.name}  " if of_sweep else ""
-        self.ledger = Ledger() if of_sweep else run.ledger
+        self.goodput = GoodputRecorder() if of_sweep else run.goodput
         self.mesh = make_mesh(experiment.mesh, devices)
         training, train = experiment.training, self.data.features["train"]
         self.batches = LabelledBatches(
@@ -89,14 +89,14 @@ class Job:
         self.program = finetuning_program(
             experiment, self.config, self.head, loss, self.batches.steps_per_epoch, self.mesh
         )
-        self.scalars = scalars_of(experiment, self.last_step)
-        self.demand: Callable[[], Demand] = functools.partial(
-            finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
+        self.scalars = step_scalars(experiment, self.last_step)
+        self.memory_advice: Callable[[], MemoryAdvice] = functools.partial(
+            finetuning_advice, experiment, self.batches, self.data.shape.length, self.mesh
         )
         shape, model, t = self.data.shape, self.config, training
         layers = model.num_layers if model.remat == "none" and not t.freeze_encoder else 1
         rows = self.batches.row_counts[-1] // t.accumulation
-        require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.demand)
+        require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.memory_advice)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
         """The logits of the best weights so far, by split, as far as they have been computed."""
@@ -118,10 +118,10 @@ class Job:
             return own
         return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
 
-    def begin(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Returns the state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
-        state: TrainState = self.program.begin(dict, params)
+        state: TrainState = self.program.init_state(dict, params)
         return state
 
     def rows(self, step: int) -> Batch:
@@ -161,13 +161,13 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)
-    demand = functools.partial(scoring_demand, job.experiment, rows, data.shape.length, mesh)
+    advice = functools.partial(scoring_advice, job.experiment, rows, data.shape.length, mesh)
 
     def evaluate(params: PyTree[jax.Array], split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
             arguments = (params, to_device(batch, mesh, BATCH))
             if program.is_new("evaluation", batch):
-                with job.run.compiling(job.ledger), compiling("the evaluation", job.prefix):
+                with job.run.compiling(job.goodput), compiling("the evaluation", job.prefix):
                     program.evaluation_step.lower(*arguments).compile()
             found = program.evaluation_step(*arguments)
             job.run.watchdog.alive("evaluation")
@@ -175,7 +175,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
 
         batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
         shown = evaluation_progress(job.prefix + split, "examples", job.run.is_first)
-        with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
+        with fits_in_memory(advice), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
             return batches.logits(forward, mine.tolist(), progress)
 
     return evaluate

@@ -89,7 +89,7 @@ def _program(
     )
 
 
-def scalars_of(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
+def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
     """Returns the scalars of every step of a run of so many steps."""
     return {
         "steps": np.int32(steps),
@@ -118,13 +118,13 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
         )
     if experiment.training.label_smoothing and not task.head.outputs.takes_smoothing:
         raise UserError(f"config.training.label_smoothing is for classification, and {task.name} is a regression; set it to 0")
-    taught = bool(d.teacher)
+    distilled = bool(d.teacher)
     return LabelLoss(
         label_smoothing=experiment.training.label_smoothing,
         class_weights=weights,
-        temperature=d.temperature if taught else 1.0,
-        soft_weight=d.soft_weight if taught else 0.0,
-        hidden_weight=d.hidden_weight if taught else 0.0,
+        temperature=d.temperature if distilled else 1.0,
+        soft_weight=d.soft_weight if distilled else 0.0,
+        hidden_weight=d.hidden_weight if distilled else 0.0,
     )
 
 

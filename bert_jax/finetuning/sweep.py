@@ -20,20 +20,19 @@ from dataclasses import dataclass
 import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.errors import UserError
+from bert_jax.errors import HUNG, UserError
 from bert_jax.files import Json, JsonObject, parse_json, read_bytes, remove_tree
 from bert_jax.finetuning.best_weights import BEST
-from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS
-from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.paths import Place
+from bert_jax.sharding.device_errors import OutOfMemory
+from bert_jax.storage.paths import AnyPath
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results
-from bert_jax.training.log import PICTURE
+from bert_jax.training.log import FIGURE
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +65,12 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     """Trains all runs of `experiment`, compares them, and calls `finish` with the best; returns the exit status.
 
     `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that an
-    earlier start has finished are not repeated. Independent processes train their shares of the runs; process 0 waits for the
+    earlier start has finished are not repeated. Independent processes train their shards of the runs; process 0 waits for the
     others, compares and finishes.
 
     Raises UserError where no run came to its end and, after `finish`, where a finished run could not save some of its files.
     """
-    runs, share = experiment.runs(), run.share
+    runs, shard = experiment.runs(), run.shard
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
@@ -93,19 +92,19 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     groups = device_groups(experiment)
     if run.is_first and not single:
         (run.workdir / METRICS).touch()  # binds the workdir to this configuration, see `runtime.workdir.open_workdir`
-    if share.count > 1:
-        shared = (counted(share.count, "process"), counted(len(runs), "run"), len(share.of(runs)))
+    if shard.count > 1:
+        shared = (counted(shard.count, "process"), counted(len(runs), "run"), len(shard.select(runs)))
         log.info("%s for %s; this one has %d", *shared)
-    if not _side_by_side(train_one, share.of(range(len(runs))), groups):
-        share.tell_stopped()
+    if not _side_by_side(train_one, shard.select(range(len(runs))), groups):
+        shard.tell_stopped()
         return run.preemption.exit_status
     try:
-        found = share.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
+        found = shard.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
     except ProcessesLost as error:
         log.error("%s; start the same command on all of them again: finished runs are not repeated", error)
         return HUNG
     if found is None:
-        return run.preemption.exit_status if share.index == 0 else 0
+        return run.preemption.exit_status if shard.index == 0 else 0
     elsewhere = {name: results for values in found[1:] for name, results in values.items()}
     if elsewhere:
         others = [number for number, place in enumerate(directories) if place.name in elsewhere]
@@ -123,7 +122,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         if run.is_first:
             if unwritten := write_results(run.workdir, summary):
                 unsaved.append(str(unwritten))
-            draw(run.workdir, summary)
+            draw(run.workdir, summary, run.figure_formats)
     finish(chosen)
     if unsaved:
         raise UserError(". ".join(unsaved))
@@ -197,7 +196,7 @@ def _trained(
         return {"failed": reason, "seed": one.seed, **settings}
 
 
-def _stored(directory: Place) -> JsonObject | None:
+def _stored(directory: AnyPath) -> JsonObject | None:
     """Returns the results of a run that an earlier start has finished; None without any."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))
@@ -261,7 +260,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
     }
 
 
-def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
+def draw(workdir: pathlib.Path, summary: JsonObject, formats: Sequence[str] = ("png",)) -> None:
     """Plots the scores of all runs to `curves.png`, the best setting first."""
     split, metric = summary["metric"].split("/")
 
@@ -274,7 +273,14 @@ def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
 
     settings = [(label(setting), scores(setting)) for setting in summary["settings"]]
     title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
-    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
+    draw_sweep(
+        workdir / FIGURE,
+        title=title,
+        metric=summary["metric"],
+        settings=settings,
+        baselines=summary["baseline_answers"],
+        formats=formats,
+    )
 
 
 def table(summary: JsonObject) -> str:

@@ -11,6 +11,5 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
     figures.py        draws figures: panels, heat maps, names; PNG, PDF, SVG, with every text as it is
     python_files.py   loads experiment files and task modules; an exception in one becomes a UserError that shows its lines
     named.py          load_named: what a key names, the project's own or FILE.py:NAME in the user's file
-    exit_statuses.py  HUNG, and the exit statuses after which the same command is started again
     command.py        run_command: imports a command and runs its `main`; turns errors into one sentence and an exit status
 """

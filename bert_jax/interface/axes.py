@@ -13,6 +13,7 @@ AXES = {
     "L": "length: tokens of a row; in attention the tokens that are keys",
     "Q": "queries: tokens of a row for which a layer is computed: all L, or selected ones",
     "M": "predicted positions of a row (masked language modelling)",
+    "source": "tokens of a row of the source, which a decoder reads beside its own L",
     "P": "packed sequences of a row: examples in pretraining, or the sequences of its features in a labelled task",
     "U": "features of a row in a labelled task: inputs of the model, one or more per example",
     "E": "examples of an epoch, of a block of an epoch, or of a split of a labelled task",
@@ -47,7 +48,7 @@ AXES = {
     # data
     "candidates": "sequences of one feature of a choice",
     "tokens": "tokens of one sequence or feature, without padding",
-    "chunks": "chunks of sentences, each of which becomes an example",
+    "chunks": "chunks (windows of consecutive sentences), each of which becomes an example",
     "sentences": "sentences of a contiguous part of the corpus",
     "sentence_bounds": "sentences of the corpus + 1: the start offsets, then the end of the last",
     "document_bounds": "documents of the corpus + 1: the start offsets, then the end of the last",
@@ -57,6 +58,6 @@ AXES = {
     "chosen": "elements selected from an array, or requested",
     "legal": "ids that may replace a masked token at random",
     "words": "words of one text",
-    "pieces": "pieces of words of one text",
+    "pieces": "subwords (pieces of the vocabulary) of one text",
     "texts": "all texts of a request",
 }

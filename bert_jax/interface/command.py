@@ -31,7 +31,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def run_command(module: str, check: str = "") -> NoReturn:
-    """Imports the `module` of a command, runs its `main` and exits, as `run_verb` does. Every command begins with this call.
+    """Imports the `module` of a command, runs its `main` and exits, as `run_main` does. Every command begins with this call.
 
         if __name__ == "__main__":  # before the imports below, which take seconds
             from bert_jax.interface.command import run_command
@@ -47,10 +47,10 @@ def run_command(module: str, check: str = "") -> NoReturn:
     for name, kind in (("stderr", _Messages), ("stdout", _Shown if sys.stdout and sys.stdout.isatty() else _Results)):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # sys.stdout is None where it is closed
-            made = kind.instead_of(stream)
+            made = kind.wrapping(stream)
             setattr(sys, name, made)
             setattr(sys, f"__{name}__", made)
-    run_verb(lambda: _checked_and_run(module, check))
+    run_main(lambda: _checked_and_run(module, check))
 
 
 def _checked_and_run(module: str, check: str) -> int | None:
@@ -61,14 +61,14 @@ def _checked_and_run(module: str, check: str) -> int | None:
     try:
         command = importlib.import_module(module)
     except ValueError as error:
-        raise _refusal_of_jax(error) or error from None
+        raise _jax_refusal(error) or error from None
     if (reason := refuses_flags()) and "jax" in sys.modules:
         raise UserError(f"JAX cannot start: {reason}; correct XLA_FLAGS={os.environ['XLA_FLAGS']}, or unset it")
     _raise_when_interrupted()
     return command.main()
 
 
-def run_verb(main: Callable[[], int | None]) -> NoReturn:
+def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, for too little host memory,
     for a device that JAX does not find and for an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader
     of standard output has closed it.
@@ -109,7 +109,7 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
     except (RuntimeError, ImportError, AssertionError, ValueError) as error:
-        refusal = _refusal_of_jax(error)
+        refusal = _jax_refusal(error)
         if refusal is None and not _NO_MEMORY.search(str(error)):
             raise
         _say(f"error: {refusal}" if refusal else _out_of_memory(error))
@@ -154,7 +154,7 @@ _NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<r
 _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX flag (?P<flag>jax_\w+)")
 
 
-def _refusal_of_jax(error: Exception) -> UserError | None:
+def _jax_refusal(error: Exception) -> UserError | None:
     """Returns the sentence about JAX that does not start; None for another error."""
     text = str(error)
     if isinstance(error, AssertionError):  # JAX asserts that it has found a device of a platform that it knows
@@ -237,25 +237,24 @@ def _signal_main_thread() -> None:
         signal.pthread_kill(number, signal.SIGINT)
 
 
-def choose_verb(program: str, description: str | None, verbs: Mapping[str, str], arguments: Sequence[str]) -> str | None:
-    """Returns the verb that the `arguments` of a command with several verbs begin with; None after printing the help that they
-    ask for.
+def choose_command(program: str, description: str | None, commands: Mapping[str, str], arguments: Sequence[str]) -> str | None:
+    """Returns the first of `arguments`, the name of a command of `program`; None after printing the help that they ask for.
 
-    `program` is how the command is called, and `verbs` maps each verb to its summary. Raises UserError for an unknown verb.
+    `commands` maps each command to its summary. Raises UserError for an unknown command.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         from bert_jax.interface.flags import filled
 
-        lines = "\n".join(f"  {verb:14} {summary}" for verb, summary in verbs.items())
+        lines = "\n".join(f"  {command:14} {summary}" for command, summary in commands.items())
         usage = f"usage: {program} COMMAND [--FLAG=VALUE ...]"
         print(f"{usage}\n\n{filled(description or '')}\n\nCommands (each has --help):\n{lines}")
         return None
-    verb = arguments[0]
-    if verb.startswith("-"):
-        raise UserError(f"{verb} comes after the verb: {program} VERB {verb}; verbs are {', '.join(verbs)}")
-    if verb not in verbs:
-        raise UserError(f"unknown verb {verb!r}: {nearest(verb, verbs)}; {program} --help")
-    return verb
+    command = arguments[0]
+    if command.startswith("-"):
+        raise UserError(f"{command} comes after the command: {program} COMMAND {command}; commands are {', '.join(commands)}")
+    if command not in commands:
+        raise UserError(f"unknown command {command!r}: {nearest(command, commands)}; {program} --help")
+    return command
 
 
 def require_stdout(remedy: str) -> None:
@@ -304,7 +303,7 @@ class _Results(io.TextIOWrapper):
             super().flush()
 
     @classmethod
-    def instead_of(cls, stream: io.TextIOWrapper) -> Self:
+    def wrapping(cls, stream: io.TextIOWrapper) -> Self:
         """Takes the place of `stream`, which is of no use afterwards."""
         encoding, errors, by_lines, at_once = stream.encoding, stream.errors, stream.line_buffering, stream.write_through
         stream.flush()

@@ -119,6 +119,11 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
     return file.getvalue()
 
 
+def in_formats(name: str, formats: Sequence[str]) -> list[str]:
+    """The files of the figure `name`, which ends in .png, one for each format; any other file's name alone."""
+    return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
+
+
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:
     """Labels each point with its name, next to the point or farther away at the end of a line, without covering other names or
     points. A name that fits nowhere is left out. All else of the figure is drawn already.

@@ -15,13 +15,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.ranges import InRange, hints, intervals, kinds_of, one_of
+from bert_jax.interface.ranges import InRange, allowed_words, hints, intervals, value_types
 
 Options = TypeVar("Options")
 Flags = argparse._ActionsContainer
 """What flags are added to: a parser, or a group of its flags."""
 HELP_WIDTH = 100
 """Columns of a help text at most, on any terminal."""
+
+
+FIGURE_FORMATS = ("png", "pdf", "svg")
 
 
 def expand_home(path: str, given: str) -> str:
@@ -77,6 +80,14 @@ def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
+def format_flag(parser: Flags, pages: bool = False) -> None:
+    """Adds the flag of a command that draws figures; with `pages`, its results are HTML pages unless figures are asked for."""
+    known, of_format = FIGURE_FORMATS, "the formats of figures: png, pdf, svg"
+    if pages:
+        known, of_format = ("html", *FIGURE_FORMATS), "html is a page; png, pdf and svg are figures"  # type: ignore[assignment]
+    parser.add_argument("--format", type=names_with_commas(known), default=known[:1], metavar="F,F", help=of_format)
+
+
 def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
     """Returns a field of an options dataclass that is a flag: its default, the help `text`, and its `name` if that is not the
     field's."""
@@ -93,14 +104,14 @@ def add_option_flags(parser: Flags, options: type, *names: str) -> None:
         if "flag" not in field.metadata or (names and field.name not in names):
             continue
         hint, settings = hints(options)[field.name], {"dest": field.name, "help": field.metadata["help"]}
-        words = one_of(hint)
+        words = allowed_words(hint)
         if isinstance(field.default, bool):
             settings |= {"action": "store_false" if field.default else "store_true"}
         elif words:
             settings |= {"type": names_with_commas(words), "default": field.default, "metavar": field.metadata["metavar"]}
         else:
             repeated = isinstance(field.default, tuple)
-            kind = InRange(float if float in kinds_of(hint) else int, *intervals(hint))
+            kind = InRange(float if float in value_types(hint) else int, *intervals(hint))
             settings |= {"type": kind, "default": [] if repeated else field.default, "metavar": field.metadata["metavar"]}
             settings |= {"action": "append"} if repeated else {}
         parser.add_argument(field.metadata["flag"] or f"--{field.name.replace('_', '-')}", **settings)

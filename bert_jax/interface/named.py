@@ -5,8 +5,8 @@
     objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 
 A known object is imported when it is loaded, so that a run imports only what it uses. `ranges.NamedIn(tuple(OBJECTIVES))` in an
-annotation declares such a key, and `record_of` returns the part of the user's file that a run stores. Exceptions that the
-file's functions raise later become a UserError inside `python_files.file_errors_explained(file_of(value), key)`.
+annotation declares such a key, and `file_record` returns the part of the user's file that a run stores. Exceptions that the
+file's functions raise later become a UserError inside `python_files.file_errors_explained(source_file(value), key)`.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
     return getattr(module, name)
 
 
-def file_of(value: str) -> str:
+def source_file(value: str) -> str:
     """Returns the FILE of FILE.py:NAME; "" for a plain name. For `python_files.file_errors_explained`."""
     return split_named(value)[0]
 
 
-def record_of(value: str, key: str = "") -> Record | None:
+def file_record(value: str, key: str = "") -> Record | None:
     """Returns the path, hash and source of the user's file that `value` names; None for a plain name."""
-    file = file_of(value)
+    file = source_file(value)
     if not file:
         return None
     path, digest = _found(file, key)

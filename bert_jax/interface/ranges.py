@@ -140,13 +140,13 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {field.name: annotations[field.name] for field in dataclasses.fields(kind)}
 
 
-def kinds_of(hint: Any) -> tuple[Any, ...]:
+def value_types(hint: Any) -> tuple[Any, ...]:
     """Returns the types in an annotation, without ranges: `(tuple[float, ...],)` for a list, `(float, NoneType)` for an optional
     value."""
     if typing.get_origin(hint) is Annotated:
-        return kinds_of(typing.get_args(hint)[0])
+        return value_types(typing.get_args(hint)[0])
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(kind for part in typing.get_args(hint) for kind in kinds_of(part))
+        return tuple(kind for part in typing.get_args(hint) for kind in value_types(part))
     return (hint,)
 
 
@@ -157,10 +157,10 @@ def intervals(hint: Any) -> list[Interval]:
     return found + [nested for part in inside if not isinstance(part, Interval) for nested in intervals(part)]
 
 
-def one_of(hint: Any) -> tuple[str, ...]:
+def allowed_words(hint: Any) -> tuple[str, ...]:
     """Returns the allowed words in an annotation, nested ones included; () if any word is allowed."""
     inside = typing.get_args(hint)
-    found = [part.words if isinstance(part, OneOf) else one_of(part) for part in inside]
+    found = [part.words if isinstance(part, OneOf) else allowed_words(part) for part in inside]
     return next((words for words in found if words), ())
 
 

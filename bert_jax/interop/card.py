@@ -19,8 +19,8 @@ from bert_jax.interface.words import counted
 from bert_jax.interop import PARTS
 from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.families import FAMILIES
-from bert_jax.interop.families.family import family_of
-from bert_jax.interop.huggingface_config import architecture_of
+from bert_jax.interop.families.family import export_family
+from bert_jax.interop.huggingface_config import architecture_name
 
 UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
@@ -75,7 +75,8 @@ _USES = {
 }
 """By the ends of transformers' classes."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
-    kind: f"{verb} --model={{}} --input=FILE" for kind, verb in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
+    kind: f"{command} --model={{}} --input=FILE"
+    for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
 }
 
 
@@ -84,8 +85,8 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     cards, wherever they are."""
     head, config = model.head, model.config
     is_bert = config.encoder == "transformer"
-    family = family_of(config)
-    architecture = architecture_of(model.params, head, config.direction, family)
+    family = export_family(config)
+    architecture = architecture_name(model.params, head, config.direction, family)
     use = next(use for end, use in _USES.items() if architecture.endswith(end))
     command = use.command if head is None else _HEAD_COMMANDS[head.kind]
     if not is_bert and head is None:
@@ -147,7 +148,7 @@ _USE_OF_FORM = {
 }
 
 
-def training_of(directory: pathlib.Path) -> tuple[Training, str]:
+def read_training(directory: pathlib.Path) -> tuple[Training, str]:
     """(the training recorded in the card of `directory`, the text of the card if somebody else wrote or changed it). From such
     a card, only the licence and the language are read."""
     try:

@@ -19,9 +19,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
-from bert_jax.interop.card import model_card, training_of
+from bert_jax.interop.card import model_card, read_training
 from bert_jax.interop.directory import aside
-from bert_jax.interop.families.family import family_of
+from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import (
     Model,
     NewParts,
@@ -38,8 +38,8 @@ from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     extended,
+    find_sources,
     read_tokens,
-    sources_of,
     with_layers,
     with_positions,
     with_rotary_theta,
@@ -53,8 +53,7 @@ from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.model.pretraining import NEVER_TRAINED, ParameterCounts
 from bert_jax.storage.paths import checked, is_remote
 
@@ -89,7 +88,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     if not _is_tf1(pathlib.Path(path)):
         labels = None if new.head else flags.labels  # for the model's own head
         model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
-        family = family_of(model.config)
+        family = export_family(model.config)
         carried = sorted(set(model.other_fields) - {*family.names, *family.fixed})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
@@ -106,7 +105,7 @@ def _read_tf1(path: str, **options: Any) -> Model:
         params=params,
         config=config,
         tokenizer=tokenizer,
-        head=found.head if found.head and found.head.part in params else None,
+        head=found.head if found.head and found.head.subtree in params else None,
         other_fields=found.other_fields,
         source=path,
         notes=found.messages,
@@ -122,7 +121,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     other = "" if config.positions == "learned" else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
-        f"{model.source}: {_count_of(read, config, model.head).in_words}",
+        f"{model.source}: {_count_parameters(read, config, model.head).in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
         if config.encoder != "transformer"
@@ -137,13 +136,13 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
     if not parts:
         return []
     head = model.head
-    if head is None or head.part not in parts:
+    if head is None or head.subtree not in parts:
         return [f"parts: {', '.join(parts)}"]
     outputs = f"labels {', '.join(head.labels)}" if head.labels else f"{counted(head.num_outputs, 'output')} without names"
-    return [f"parts: {', '.join(parts)}", f"{head.part}: {head.problem}, {outputs}"]
+    return [f"parts: {', '.join(parts)}", f"{head.subtree}: {head.problem}, {outputs}"]
 
 
-def _count_of(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
+def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
     """Returns the numbers in the arrays of a model that was read, whose vocabulary is not padded."""
     first = {row.ours: row.first for row in rows(config, head)}  # no layer before it reads its part
     sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
@@ -201,14 +200,14 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes += [note, f"tokens that the vocabulary already had: {len(tokens) - len(missing):,} of {len(tokens):,}"]
     if flags.pooling or flags.normalise:
         if model.head is not None:
-            raise UserError(f"--pooling: {model.source} has a {model.head.part}, which gives labels; leave it out with --drop")
+            raise UserError(f"--pooling: {model.source} has a {model.head.subtree}, which gives labels; leave it out with --drop")
         before = model.vectors or TextVectors(TEXT_POOLINGS[0])
         pooling = flags.pooling or before.pooling
         model = dataclasses.replace(model, vectors=TextVectors(pooling, flags.normalise or before.normalise, before.longest))
         notes.append(f"vectors of texts: {pooling}{', scaled to length 1' if model.vectors and model.vectors.normalise else ''}")
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
-        notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced as the flags ask")
+        notes.append(f"{model.head.subtree if model.head else 'head'}: labels and problem replaced as the flags ask")
     return model, notes
 
 
@@ -216,7 +215,7 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     """Writes `model` and returns lines of output that describe the files. Its card names the `changes`. Raises UserError for
     parts that the format cannot hold."""
     target = pathlib.Path(flags.to)
-    card = _card_of(model, flags, changes)
+    card = _converted_card(model, flags, changes)
     notes: list[str] = []
     if flags.format == "huggingface":
         dtype = flags.dtype or "float32"
@@ -255,15 +254,15 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     scale, unit = byte_unit(size)
-    count = _count_of(model.params, model.config, model.head)
+    count = _count_parameters(model.params, model.config, model.head)
     summary = f"{target} (format {flags.format}): {count.in_words}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
 
 
-def _card_of(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
+def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
     """Returns the card of a converted model: its source's card if somebody else wrote or changed it, otherwise a new card with
     the training recorded in the source's."""
-    training, text = training_of(pathlib.Path(model.source))
+    training, text = read_training(pathlib.Path(model.source))
     if text:
         return text
     of_hub = is_hub_name(flags.source) and not is_remote(flags.source)
@@ -297,7 +296,7 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
         is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # of the files of a checkpoint
         if target == os.path.realpath(source.parent if is_prefix else source):
             raise UserError(f"--to={flags.to} is the directory that {path} is read from; name another directory")
-        reading = ["nsp_head", *([model.head.part] if model.head and model.head.has_pooler(model.config) else [])]
+        reading = ["nsp_head", *([model.head.subtree] if model.head and model.head.has_pooler(model.config) else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
             remedy = f"--new={','.join(('pooler', *flags.new))}"
@@ -322,7 +321,7 @@ def _is_tf1(path: pathlib.Path) -> bool:
 def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     if model.config.character_cnn:
         raise UserError(f"{model.source} computes word vectors from characters; train a model with the new vocabulary instead")
-    words = sources_of(model.tokenizer, tokenizer)
+    words = find_sources(model.tokenizer, tokenizer)
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
         f"vocabulary: {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}); embeddings: {words.kept:,} "
@@ -343,7 +342,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
         raise UserError(f"--labels={','.join(flags.labels)}: a {model.head.kind} head has no labels; leave them out")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
-        raise UserError(labels_needed(len(labels), model.head.part, model.head.num_outputs))
+        raise UserError(labels_needed(len(labels), model.head.subtree, model.head.num_outputs))
     head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
     return dataclasses.replace(model, head=head)
 
@@ -351,7 +350,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
     """Returns the new task head of --new; None without one, and without --labels, since the model's head may provide its
     labels."""
-    kinds = [HEADS[part.removesuffix("_head")] for part in flags.new if part in HEAD_PARTS]
+    kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
     return kinds[0](labels=tuple(flags.labels or ()), problem=flags.problem or "classification")

@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import flax.linen as nn
 import jax
@@ -33,13 +34,14 @@ from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.directory import FORMATS, OURS, TEXT_VECTORS, replaced_when_complete
-from bert_jax.interop.families.family import Family, TokenId, family_of
+from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
+from bert_jax.interop.families.family import Family, TokenId, export_family
+from bert_jax.interop.families.marian import MARIAN, generation_settings
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
     architecture_from_json,
-    architecture_of,
+    architecture_name,
     config_from_json,
     config_to_json,
     head_from_json,
@@ -48,27 +50,28 @@ from bert_jax.interop.huggingface_config import (
     recorded,
     untrained_parts,
 )
-from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import (
     OWN_PREFIX,
     REQUIRED_PARTS,
     canonical_names,
+    find_subtree,
+    list_some,
     matching,
     params_from_tensors,
-    part_of,
     reading_notes,
     rows,
-    some_of,
     tensors_from_params,
     their_names,
 )
-from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors, write_text_vectors
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
+
+if TYPE_CHECKING:
+    from bert_jax.interop.sentence_transformers import TextVectors
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +100,8 @@ class Model:
     """Parts that still have their random initial weights; they are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
     """Fields of config.json that this package does not use and writes unchanged to an export."""
+    generation: JsonObject = dataclasses.field(default_factory=dict)
+    """The content of generation_config.json, the settings with which transformers translates."""
     source: str = ""
     """The path or name that the model was read from, for messages."""
     notes: tuple[str, ...] = ()
@@ -129,8 +134,8 @@ def export_model(
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
-    family = family_of(config)
-    architecture = architecture_of(model.params, model.head, config.direction, family)
+    family = export_family(config)
+    architecture = architecture_name(model.params, model.head, config.direction, family)
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
     fields = config_to_json(config, architecture=architecture, ids=ids, head=model.head, other_fields=model.other_fields)
     fields["torch_dtype"] = dtype
@@ -154,13 +159,20 @@ def export_model(
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
         log.info("%s: no class of transformers computes this model, so transformers does not load it; bert_jax does", directory)
+    elif family.model_type == "encoder_decoder":
+        lacking = f"Marian has no model with {MARIAN.lacks(config)}"
+        log.info("%s: transformers' %s, so transformers does not load it; bert_jax does", directory, lacking)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)
+        if config.encoder == "encoder_decoder":
+            write_json(incomplete / GENERATION, generation_settings(config, ids) | model.generation)
         tokenizer.save(incomplete)
         _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)
         if model.vectors is not None and model.head is None:
+            from bert_jax.interop.sentence_transformers import write_text_vectors
+
             write_text_vectors(incomplete, model.vectors, config)
         _save(tensors, incomplete / WEIGHTS)
         (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors writes it readable by the owner only
@@ -205,6 +217,8 @@ def import_model(
     `lowercase`. `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of
     another shape.
     """
+    from bert_jax.interop.locate import find_model_directory
+
     check_parts(new.names)
     directory = find_model_directory(path)
     fields = read_model_config(directory)
@@ -224,20 +238,20 @@ def import_model(
     architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
     own = _own_head(fields, architecture, source, labels, drop)
     expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
-    parts = {name: part_of(names[name], expected) for name in tensors}
+    parts = {name: find_subtree(names[name], expected) for name in tensors}
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
     emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
-    family = family_of(config)
+    family = export_family(config)
     needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
     required = {*needed, *_read_by(own, config)} - dropped
-    if own is not None and own.part not in dropped:
+    if own is not None and own.subtree not in dropped:
         _check_outputs(own, config, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
-    notes = _config_notes(fields, family, architecture, own if own and own.part in params else None)
-    notes += tuple(f"dropped: {some_of(sorted(left_out))}" for _ in range(bool(left_out)))
+    notes = _config_notes(fields, family, architecture, own if own and own.subtree in params else None)
+    notes += tuple(f"dropped: {list_some(sorted(left_out))}" for _ in range(bool(left_out)))
     untrained = untrained_parts(fields, source) & set(params)
-    kept_head = own if own and own.part in params else None
+    kept_head = own if own and own.subtree in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None
     model = Model(
         params=params,
@@ -249,6 +263,7 @@ def import_model(
         vectors=(vectors := _text_vectors(directory, tokenizer)),
         untrained=untrained,
         other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
+        generation=read_object(directory / GENERATION) if (directory / GENERATION).is_file() else {},
         source=str(directory),
         notes=tokenizer.notes
         + renamed
@@ -259,7 +274,7 @@ def import_model(
     )
     if not new.names:
         return model
-    head = new.head or (own if own and own.part in new.names else None)
+    head = new.head or (own if own and own.subtree in new.names else None)
     return with_new_parts(model, dataclasses.replace(new, head=head))
 
 
@@ -277,7 +292,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
     """`model` with random weights for the parts `new`, marked as untrained. Raises UserError for parts that a model of its kind
     cannot have."""
     names, head, config = new.names, new.head, model.config
-    pretrained, written = abstract_parameters(config), {row.part for row in rows(config)}
+    pretrained, written = abstract_parameters(config), {row.subtree for row in rows(config)}
     possible = [part for part in PARTS if part in pretrained and part in written]
     if not config.cls_reads_text:
         possible = [part for part in possible if part not in ("pooler", "nsp_head")]
@@ -287,19 +302,22 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         raise UserError(f"{model.source} is a {kind}, which has no {unfit[0]}; {known}")
     labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
-        if head is None or head.part != labelled[0]:
+        if head is None or head.subtree != labelled[0]:
             raise UserError(f"a new {labelled[0]} needs labels; give them")
         if model.head is not None:
-            raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
+            raise UserError(f"{model.source} already has a {model.head.subtree}; drop it to replace it with a new head")
         model = with_classifier_layers(model, head)
-        if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
-            remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
+        lacks = head.has_pooler(config) and "pooler" not in {*model.params, *names}
+        unseen = head.reads_pooler and not config.cls_reads_text and config.classifier_pooling not in ("mean", "late")
+        if lacks or unseen:
+            remedy = f"a {kind} cannot {'have' if lacks else 'use'} one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")
+            reason = f"which {model.source} lacks" if lacks else f"and the [CLS] of {model.source} sees no text"
+            raise UserError(f"a {head.subtree} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
@@ -331,7 +349,7 @@ def _drawing(
     """Returns a jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
-        parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
+        parameters = {} if head is not None and parts == (head.subtree,) else initial_parameters(config, key)
         if head is not None:
             from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
 
@@ -344,7 +362,7 @@ def _drawing(
 def without_parts(model: Model, drop: Collection[str]) -> Model:
     """`model` without some of its parts."""
     kept = {part: tree for part, tree in model.params.items() if part not in drop}
-    head = model.head if model.head and model.head.part not in drop else None
+    head = model.head if model.head and model.head.subtree not in drop else None
     return dataclasses.replace(model, params=kept, head=head, untrained=model.untrained - set(drop))
 
 
@@ -356,7 +374,7 @@ def _own_head(
         return head_from_json(fields, architecture, source, labels)
     except UserError:
         unlabelled = head_from_json(fields, architecture, source, ("A", "B"))
-        if unlabelled is None or unlabelled.part not in drop:
+        if unlabelled is None or unlabelled.subtree not in drop:
             raise
         return unlabelled
 
@@ -371,16 +389,16 @@ def _check_outputs(
 ) -> None:
     """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or
     config.json's."""
-    own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.part}/dense/bias")
+    own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.subtree}/dense/bias")
     module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
     if head.has_labels and bias is not None and bias.ndim == 1 and len(bias) != head.num_outputs:
         if given:
-            raise UserError(labels_needed(len(given), head.part, len(bias)))
+            raise UserError(labels_needed(len(given), head.subtree, len(bias)))
         raise UserError(
             f"{source}: the {module} has {counted(len(bias), 'output')}, and config.json has "
             f"{counted(len(head.labels), 'label')}; `convert --labels=A,B,...` names {len(bias)}, and "
-            f"`convert --drop={head.part}` leaves the head out"
+            f"`convert --drop={head.subtree}` leaves the head out"
         )
 
 
@@ -475,6 +493,8 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
     """Returns the pooling of a directory's text vectors; None if the directory names none, or one that is not implemented here,
     which `embed` reports."""
+    from bert_jax.interop.sentence_transformers import read_text_vectors
+
     with contextlib.suppress(UserError):
         found = read_text_vectors(directory, tokenizer)
         return found if found and found.pooling in TEXT_POOLINGS else None
@@ -484,6 +504,8 @@ def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors 
 def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
     """Returns a clause about JSON files and folders of the directory that are not read, such as another module of
     sentence-transformers."""
+    from bert_jax.interop.locate import transformer_folder
+
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent
@@ -499,7 +521,7 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
     """Returns the parts whose output a task head needs."""
     if head is None:
         return ()
-    return ("pooler", head.part) if head.has_pooler(config) else (head.part,)
+    return ("pooler", head.subtree) if head.has_pooler(config) else (head.subtree,)
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:

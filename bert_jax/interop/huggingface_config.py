@@ -9,17 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.named import is_in_file, record_of, split_named
+from bert_jax.interface.named import file_record, is_in_file, split_named
 from bert_jax.interop.directory import OURS
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.family import Family, family_named, family_of
+from bert_jax.interop.families.family import Family, export_family, family_named
 from bert_jax.model import ENCODERS, POSITIONS
 from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.model.heads.outputs import OUTPUTS
-from bert_jax.model.heads.registry import head_class
 
 WRITER_FIELDS = (
     "model_type", "architectures", "num_labels", "torch_dtype", "dtype", "transformers_version", "use_return_dict",
@@ -51,13 +50,13 @@ PROBLEM_TYPES = {
 """From transformers' `problem_type` to `TaskHead.problem`."""
 
 
-def architecture_of(
+def architecture_name(
     parts: Collection[str], head: TaskHead | None = None, direction: str = "both", family: Family = BERT
 ) -> str:
     """Returns the class of the family with these parts and no others, for a model of this `direction`. A task head takes
     precedence over the pretraining heads, and is ignored where transformers has no class for it."""
     if head is not None and not head.is_plain:
-        parts = set(parts) - {head.part}
+        parts = set(parts) - {head.subtree}
     parts = {"mlm_head" if part == "softmax" else part for part in parts}
     for name, needed in family.classes.items():
         if needed and needed[-1] in parts and needed[-1] in HEAD_PARTS:
@@ -78,7 +77,7 @@ def config_to_json(
     """Returns the `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged.
     `ids` are those of the special tokens by role: pad, cls, sep, mask."""
     carried: JsonObject = dict(other_fields or {})
-    family = family_of(config)
+    family = export_family(config)
     named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
     stated = head_to_json(head) if head else {}
     return carried | named | {name: value for name, value in stated.items() if value is not None or name not in named}
@@ -88,15 +87,16 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     """Returns the fields under "bert_jax" in `config.json`: positions that are not learned (transformers reads a fixed table as a
     learned one), with the user's file that computes them; other settings that the keys of the family do not hold; and a task head
     without a transformers class."""
-    family = family_of(config)
+    family = export_family(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
-    if file := record_of(config.positions, "config.model.positions"):
+    if file := file_record(config.positions, "config.model.positions"):
         fields["positions_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
     stored = dataclasses.replace(config, positions=family.always.get("positions", "learned"), character_cnn=False)
-    read = ModelConfig(**family.read(family.write(stored, {}, {}), "") | {"encoder": config.encoder})
-    if lost := {name: getattr(config, name) for name in SETTINGS if getattr(stored, name) != getattr(read, name)}:
+    read = family.read(family.write(stored, {}, {}), "")
+    different = (name for name in SETTINGS if getattr(stored, name) != read.get(name, getattr(ModelConfig, name)))
+    if lost := {name: getattr(config, name) for name in different}:
         fields["model"] = lost
     if head is not None and not family.has_class_for(head):
         later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]
@@ -162,7 +162,7 @@ def _positions(ours: JsonObject, usual: str, source: str) -> str:
     _, name, _ = split_named(positions)
     for place in (positions, f"{file.get('path')}:{name}"):
         with contextlib.suppress(UserError):  # there is no such file
-            if (found := record_of(place, source)) and found["sha256"] == file.get("sha256"):
+            if (found := file_record(place, source)) and found["sha256"] == file.get("sha256"):
                 return place
     raise UserError(
         f"{source}: the positions of this model are computed by {positions}, and there is no such file with the content that it "
@@ -190,8 +190,8 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     classes = {needed[-1]: name for name, needed in family.classes.items() if needed and needed[-1] in HEAD_PARTS}
     modules: dict[str, list[str]] = {}
     for row in family.table:
-        if row.part in classes and row.ours.endswith("/dense/kernel"):
-            modules.setdefault(row.theirs.split(".")[0], []).append(row.part)
+        if row.subtree in classes and row.ours.endswith("/dense/kernel"):
+            modules.setdefault(row.theirs.split(".")[0], []).append(row.subtree)
     for module, parts in () if named else sorted(modules.items(), key=lambda item: len(item[1])):
         if not any(name.startswith(f"{module}.") for name in tensor_names):
             continue
@@ -202,9 +202,9 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             f'{source} has no "architectures", and a {module} can be a head for {", ".join(kinds)} or {last}; '
             f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
-    table = [row for row in family.table or BERT.table if row.part not in HEAD_PARTS]
-    parts_of = {row.theirs: row.part for row in reversed(table)}  # the first part of those that share a name
-    return architecture_of({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
+    table = [row for row in family.table or BERT.table if row.subtree not in HEAD_PARTS]
+    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # the first part of those that share a name
+    return architecture_name({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 
 def head_from_json(

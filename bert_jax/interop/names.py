@@ -26,12 +26,11 @@ from jaxtyping import PyTree
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.interop import PARTS
-from bert_jax.interop.families.family import Family, Row, family_of
+from bert_jax.interop.families.family import Family, Row, export_family
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
@@ -46,15 +45,16 @@ REQUIRED_PARTS = ("embeddings", "encoder")
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     """Returns the rows of all parameters of a model with its pretraining heads and the task head: those of the family's table
     that the model has, then those in names and shapes of our own."""
-    family, parameters = family_of(config), _parameters(config, head)
+    family, parameters = export_family(config), _parameters(config, head)
     plain = head is not None and family.has_class_for(head)
-    own = {head.part} if head is not None and not plain else set()
-    table = [row for row in family.table if row.ours in parameters and row.part not in own]
+    own = {head.subtree} if head is not None and not plain else set()
+    table = [row for row in family.table if row.ours in parameters and row.subtree not in own]
+    table = [row for row in table if row.when is None or row.when(config)]
     found: dict[str, Row] = {}
     taken: dict[tuple[str, tuple[int, int]], str] = {}
-    for row in sorted(table, key=lambda row: row.part != "pooler") if plain else table:
+    for row in sorted(table, key=lambda row: row.subtree != "pooler") if plain else table:
         # ModernBERT's dense layers before the decoder and before a classifier have the same name
-        if taken.setdefault((row.theirs, row.share), row.part) == row.part:
+        if taken.setdefault((row.theirs, row.split), row.subtree) == row.subtree:
             found[row.ours] = row
     known = [found[row.ours] for row in table if row.ours in found]
     return (*known, *(_own_row(path, boxed, family) for path, boxed in parameters.items() if path not in found))
@@ -63,7 +63,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 @functools.lru_cache(maxsize=64)
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     """Path -> boxed shape of every parameter of a model, layers stacked and the vocabulary padded."""
-    one_layer = dataclasses.replace(config, scan_layers=True) if config.encoder == "transformer" else config  # faster to trace
+    one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # faster to trace
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
         from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
@@ -78,7 +78,8 @@ def _own_row(path: str, boxed: Any, family: Family) -> Row:
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
     words = [n for n, name in enumerate(names) if name == "vocab"] or ([0] if path in NEVER_TRAINED else [])
-    letters = " ".join("V" if n in words else f"{n}:{size}" for n, size in enumerate(shape))
+    letter = "W" if path.startswith(("decoder/", "lm_head/")) else "V"
+    letters = " ".join(letter if n in words else f"{n}:{size}" for n, size in enumerate(shape))
     theirs = path.replace("softmax/", "mlm_head/")  # the name of the softmax in files
     theirs = theirs.replace("/layers/", ".layers.{}.") if stacked else theirs
     inside = path.split("/")[0] in (*REQUIRED_PARTS, "pooler")
@@ -89,6 +90,7 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
     """Returns the size of every axis letter in the other format; our sizes differ in V only, which may be padded."""
     return {
         "V": config.vocab_size,
+        "W": config.decoder_vocab_size or config.vocab_size,
         "S": config.max_position,
         "T": config.type_vocab_size,
         "D": config.hidden_size,
@@ -112,7 +114,7 @@ def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> 
     """Returns the shape of the tensor in the other format that `row` is, or is a part of, for a model with this `config` and
     `head`."""
     first, *others = _part_shape(row, config, head) or (None,)
-    return () if first is None else (first * row.share[1], *others)
+    return () if first is None else (first * row.split[1], *others)
 
 
 def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[int, ...]:
@@ -138,7 +140,7 @@ def tensors_from_params(
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
-    problems = [f"missing {row.ours}" for row in table if row.part in present and row.ours not in flat]
+    problems = [f"missing {row.ours}" for row in table if row.subtree in present and row.ours not in flat]
     problems += [f"unknown {path}" for path in flat if path not in shapes]
     problems += [
         f"{path} is {list(np.shape(x))}, expected {list(shapes[path])}"
@@ -153,9 +155,9 @@ def tensors_from_params(
             value = np.asarray(flat[row.ours], np.float32)
             layers = value[row.first :] if row.stacked else value[None]
             for n, name in enumerate(their_names(row, config)):
-                pieces.setdefault(name, {})[row.share[0]] = _to_theirs(layers[n], row, config, head)
+                pieces.setdefault(name, {})[row.split[0]] = _to_theirs(layers[n], row, config, head)
     tensors = {name: np.concatenate([x[i] for i in sorted(x)]) if len(x) > 1 else x[0] for name, x in pieces.items()}
-    if (fixed := fixed_table(config)) is not None and (table_name := family_of(config).position_table):
+    if (fixed := fixed_table(config)) is not None and (table_name := export_family(config).position_table):
         tensors[table_name] = fixed
     return tensors
 
@@ -178,16 +180,16 @@ def params_from_tensors(
     """
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
-    if (fixed := fixed_table(config)) is not None and family_of(config).position_table:
+    if (fixed := fixed_table(config)) is not None and export_family(config).position_table:
         tensors = _without_fixed_positions(tensors, config, fixed, source)
     expected = _expected(config, head)
-    tensors = {name: x for name, x in tensors.items() if part_of(name, expected) not in drop}
-    there = {expected[name].part for name in tensors if name in expected}
-    for name in family_of(config).omitted:
-        if name in expected and expected[name].part in there:
+    tensors = {name: x for name, x in tensors.items() if find_subtree(name, expected) not in drop}
+    there = {expected[name].subtree for name in tensors if name in expected}
+    for name in export_family(config).omitted:
+        if name in expected and expected[name].subtree in there:
             tensors.setdefault(name, np.zeros(their_shape(expected[name], config, head), np.float32))
-    present = ({expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
-    missing = [name for name, row in expected.items() if row.part in present and name not in tensors]
+    present = ({expected[name].subtree for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
+    missing = [name for name, row in expected.items() if row.subtree in present and name not in tensors]
     unused = [in_file.get(name, name) for name in tensors if name not in expected]
     misshapen = [
         f"{in_file.get(name, name)} {list(x.shape)} instead of {list(their_shape(expected[name], config, head))}"
@@ -197,18 +199,18 @@ def params_from_tensors(
     whole = [name for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
     quantised = [f"{in_file.get(name, name)} ({tensors[name].dtype})" for name in whole]
     if quantised:
-        raise UserError(f"{source} holds no floating-point weights for {some_of(quantised)}; save the model unquantised")
+        raise UserError(f"{source} holds no floating-point weights for {list_some(quantised)}; save the model unquantised")
     problems = {"missing": missing, "not part of this model": unused, "other shapes than config.json gives": misshapen}
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {some_of(names)}" for what, names in problems.items() if names)
-        whole = sorted({expected[n].part for n in missing} - {expected[n].part for n in tensors if n in expected})
+        listed = "; ".join(f"{what}: {list_some(names)}" for what, names in problems.items() if names)
+        whole = sorted({expected[n].subtree for n in missing} - {expected[n].subtree for n in tensors if n in expected})
         remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
         if unused and not missing and not misshapen:
             remedy = f"; {drop_remedy(unused, [in_file.get(name, name) for name in expected])}"
         raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}{remedy}")
     flat: dict[str, np.ndarray] = {}
     for row in rows(config, head):
-        if row.part in present:
+        if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
             if row.first:  # no layer reads these, which have the values of a new norm
                 blank = np.ones_like if row.ours.endswith("/scale") else np.zeros_like
@@ -223,7 +225,7 @@ def _without_fixed_positions(
 ) -> dict[str, np.ndarray]:
     """`tensors` without the position table. Raises UserError unless its rows are the `wanted` ones, in the precision of the
     file."""
-    name = family_of(config).position_table
+    name = export_family(config).position_table
     table = np.asarray(tensors.get(name, ()))
     if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):
         raise UserError(
@@ -242,18 +244,18 @@ def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
     return expected
 
 
-def part_of(name: str, expected: Mapping[str, Row]) -> str:
-    """Returns the part of our tree that a tensor of the other format belongs to, "" for none; for heads by the module's name
-    alone."""
+def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
+    """Returns the subtree of our parameters that a tensor of the other format belongs to, "" for none; for heads by the module's
+    name alone."""
     if name in expected:
-        return expected[name].part
+        return expected[name].subtree
     module = name.split(".")[0]
     if module in HEAD_PARTS:
         return module
-    return next((f"{kind}_head" for kind, head in HEADS.items() if head.module == module), "")
+    return next((f"{kind}_head" for kind, head in head_classes().items() if head.module == module), "")
 
 
-def wrapper_of(names: Collection[str], family: Family) -> str:
+def wrapper_prefix(names: Collection[str], family: Family) -> str:
     """Returns the prefix of the names of a model's tensors in a file that was saved from a module around it, such as "module." of
     DistributedDataParallel and "_orig_mod." of torch.compile. Empty without one, and if there are several models."""
     table, prefix = family.word_table, family.prefix
@@ -265,10 +267,10 @@ def wrapper_of(names: Collection[str], family: Family) -> str:
 def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, str]:
     """For each name in a file, the one in the family's table: without the prefix of a wrapper, with today's suffixes, and with
     the prefix of a plain encoder. The names of our own encoders stay."""
-    if config.encoder != "transformer":
+    family = export_family(config)
+    if not family.table:
         return {name: name for name in names}
-    family = family_of(config)
-    wrapper, prefix = wrapper_of(names, family), family.prefix
+    wrapper, prefix = wrapper_prefix(names, family), family.prefix
     inner = {name: name.removeprefix(wrapper) for name in names}
     bare = not any(name.startswith(prefix) for name in inner.values())
     heads = tuple(f"{module}." for module in (*family.modules, *(part for part in PARTS if part != "pooler")))
@@ -286,11 +288,11 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
     Raises UserError for a copy that differs from its tied tensor, and for buffers with other values than transformers', which
     cannot be represented. In a model without `tied_decoder`, the decoder's weight is a separate tensor.
     """
-    family, names, tied = family_of(config), canonical_names(tensors, config), config.tied_decoder
+    family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}
     renamed = {names[stored]: value for stored, value in tensors.items()}
-    for copy, original in family.tied.items():
-        if copy in renamed and tied:
+    for copy, original in family.copies(config).items():
+        if copy in renamed:
             value = renamed.pop(copy)
             if not np.array_equal(value, renamed.setdefault(original, value)):
                 raise UserError(
@@ -303,7 +305,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
     for buffer, (content, values) in family.buffers.items():
         if buffer in renamed:
             found = renamed.pop(buffer).ravel()
-            if not np.array_equal(found, values(found.size)):
+            if not np.array_equal(found, values(found.size, config).astype(found.dtype)):
                 raise UserError(f"{source}: {in_file[buffer]} is not {content}, ...; other values cannot be represented")
     return renamed
 
@@ -315,7 +317,7 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
         return matched
     hint = nearest(pattern, [*PARTS, *names])
     if hint.startswith("known"):
-        hint = f"its tensors are {some_of(names, 4)}"
+        hint = f"its tensors are {list_some(names, 4)}"
     raise UserError(
         f"{pattern!r} cannot be dropped: neither a tensor of {source} nor a part: {hint}; parts are {', '.join(PARTS)}"
     )
@@ -339,20 +341,21 @@ def reading_notes(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: TaskHead | None, drop: Collection[str]
 ) -> tuple[str, ...]:
     """Clauses for messages about tensors that `params_from_tensors` has renamed, converted or ignored."""
-    family, expected = family_of(config), _expected(config, head)
+    family, expected = export_family(config), _expected(config, head)
     names = canonical_names(tensors, config)
     in_file = {name: stored for stored, name in names.items()}
-    parts = {part_of(name, expected) for name in names.values()}
+    parts = {find_subtree(name, expected) for name in names.values()}
     old = [name for name in tensors if name.endswith(tuple(family.renamed))]
     endings = [ending.lstrip(".") for ending in family.renamed if any(name.endswith(ending) for name in old)]
     buffers = [stored for stored, name in names.items() if name in family.buffers]
-    copies = [name for name in family.tied if name in in_file and config.tied_decoder]
-    wrapper = wrapper_of(tensors, family) if config.encoder == "transformer" else ""
+    tied = family.copies(config)
+    copies = [name for name in tied if name in in_file]
+    wrapper = wrapper_prefix(tensors, family)
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
     notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper and wrapper != OWN_PREFIX else []
-    notes += [f"{in_file[name]}, a copy of {in_file.get(family.tied[name], family.tied[name])}, was left out" for name in copies]
+    notes += [f"{in_file[name]}, a copy of {in_file.get(tied[name], tied[name])}, was left out" for name in copies]
     notes += [f"{name}, which is not a parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
     return tuple(notes)
@@ -360,10 +363,11 @@ def reading_notes(
 
 def their_names(row: Row, config: ModelConfig) -> list[str]:
     """Returns the names of a row's tensors in the other format, in the order of the layers."""
-    return [row.theirs.format(n) for n in range(row.first, config.num_layers)] if row.stacked else [row.theirs]
+    layers = config.decoder_layers if row.subtree == "decoder" else config.num_layers
+    return [row.theirs.format(n) for n in range(row.first, layers)] if row.stacked else [row.theirs]
 
 
-def some_of(names: Collection[str], most: int = 12) -> str:
+def list_some(names: Collection[str], most: int = 12) -> str:
     """Returns the first `most` of the `names`, and how many more there are."""
     return ", ".join(list(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
@@ -375,22 +379,23 @@ def _groups(axes: str) -> list[list[str]]:
 
 def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     ours = row.our_axes.split()
-    order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group]
-    if ours[:1] == ["V"]:
-        value = value[: config.vocab_size]
+    order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group if axis in ours]
+    if ours[0] in ("V", "W"):
+        value = value[: axis_sizes(config)[ours[0]]]
     return np.asarray(value.transpose(order).reshape(_part_shape(row, config, head)), order="C")
 
 
 def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     sizes = axis_sizes(config, head)
-    theirs = [axis for group in _groups(row.their_axes) for axis in group]
+    theirs = [axis for group in _groups(row.their_axes) for axis in group if axis in row.our_axes.split()]
     order = [theirs.index(axis) for axis in row.our_axes.split()]
     with np.errstate(over="ignore"):  # a float64 value beyond float32's range becomes infinite, which is an error later
         value = np.asarray(tensor, np.float32)
-    value = np.split(value, row.share[1])[row.share[0]] if row.share[1] > 1 else value
+    value = np.split(value, row.split[1])[row.split[0]] if row.split[1] > 1 else value
     value = value.reshape([_size(axis, sizes) for axis in theirs]).transpose(order)
-    if row.our_axes.startswith("V"):
-        value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
+    if row.our_axes.startswith(("V", "W")):
+        words = config.of_decoder if row.our_axes.startswith("W") else config
+        value = np.pad(value, [(0, words.padded_vocab_size - words.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value
 
 

@@ -102,8 +102,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
         raise UserError(f"the layers to keep are {listed}; name one or more, each once, in ascending order")
     if model.head and model.head.layers == "scalar_mix":
         raise UserError(
-            f"the {model.head.part} has a weight for each of {counted(layers, 'layer')}, so none can be removed; drop the head, "
-            "or add a new one"
+            f"the {model.head.subtree} has a weight for each of {counted(layers, 'layer')}, so none can be removed; "
+            "drop the head, or add a new one"
         )
     if not model.config.first_attention_norm and keep[0]:
         raise UserError(
@@ -131,7 +131,7 @@ class Sources:
     """The number of old pieces that are not in the new vocabulary."""
 
 
-def sources_of(old: Tokenizer, new: Tokenizer) -> Sources:
+def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
     """For each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or the old
     tokenizer's encoding of the piece.
 
@@ -163,7 +163,7 @@ def sources_of(old: Tokenizer, new: Tokenizer) -> Sources:
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
     """`model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an untied
-    decoder are means of old rows, as `sources` (of `sources_of`) lists them."""
+    decoder are means of old rows, as `sources` (of `find_sources`) lists them."""
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
 

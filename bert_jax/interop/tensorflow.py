@@ -38,10 +38,10 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
     drop_remedy,
+    list_some,
     matching,
     params_from_tensors,
     rows,
-    some_of,
     tensors_from_params,
     their_names,
     their_shape,
@@ -49,8 +49,7 @@ from bert_jax.interop.names import (
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS, make_head
+from bert_jax.model.heads.head import TaskHead, head_classes, make_head
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -104,7 +103,7 @@ class _Counterpart(NamedTuple):
     """The tensor of transformers that corresponds to a tensor of the original."""
 
     theirs: str  # transformers' name
-    part: str
+    subtree: str
     shape: tuple[int, ...]  # in the original's layout
 
 
@@ -183,7 +182,7 @@ def import_tf1(
             step=step,
             other=other,
         ),
-        head=head if head and head.part in params else None,
+        head=head if head and head.subtree in params else None,
         other_fields=other,
         step=step,
         **moments,
@@ -238,7 +237,7 @@ def _counterparts(config: ModelConfig, head: TaskHead | None) -> dict[str, _Coun
         shape = their_shape(original, config, head)
         theirs = their_names(row, config)
         for n, name in enumerate(their_names(original, config)):
-            counterparts[name] = _Counterpart(theirs[n], row.part, shape)
+            counterparts[name] = _Counterpart(theirs[n], row.subtree, shape)
     return counterparts
 
 
@@ -264,7 +263,7 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
     """Returns the task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its
     outputs."""
-    kind = next((kind for kind in HEADS.values() if kind.original_variable and kind.original_variable in bundle), None)
+    kind = next((kind for kind in head_classes().values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
         return None
     if isinstance(ours.get("head"), dict):
@@ -310,16 +309,16 @@ def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Col
     match."""
     dropped = []
     for what in drop:
-        in_part = [name for name in bundle if name in counterparts and counterparts[name].part == what]
+        in_part = [name for name in bundle if name in counterparts and counterparts[name].subtree == what]
         dropped += in_part or ([] if what in PARTS else matching(list(bundle), what, str(bundle.prefix)))
     return tuple(dict.fromkeys(dropped))
 
 
 def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart]) -> None:
-    present = {counterparts[name].part for name in names if name in counterparts} | set(REQUIRED_PARTS)
+    present = {counterparts[name].subtree for name in names if name in counterparts} | set(REQUIRED_PARTS)
     shapes = {name: bundle.entries[name].shape for name in names}
     problems = {
-        "missing": [name for name, counterpart in counterparts.items() if counterpart.part in present and name not in shapes],
+        "missing": [name for name, counterpart in counterparts.items() if counterpart.subtree in present and name not in shapes],
         "not part of this model": [name for name in names if name not in counterparts],
         f"other shapes than {CONFIG} gives": [
             f"{name} {list(shapes[name])} instead of {list(counterparts[name].shape)}"
@@ -328,7 +327,7 @@ def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping
         ],
     }
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {some_of(each)}" for what, each in problems.items() if each)
+        listed = "; ".join(f"{what}: {list_some(each)}" for what, each in problems.items() if each)
         unused = problems["not part of this model"]
         alone = unused and not any(each for each in problems.values() if each is not unused)
         remedy = f"; {drop_remedy(unused, list(counterparts), '/')}" if alone else ""
@@ -351,11 +350,13 @@ def _slot_tensors(
         what = f"slots of several optimizers ({', '.join(found)})" if found else f"no slots ({', '.join(kinds)})"
         raise UserError(f"{bundle.prefix} has {what}, so its optimizer state cannot be read; import it without slots")
     slots = {name: f"{name}/{found[0]}" for name in names}
-    trained = {counterparts[name].part for name in names if slots[name] in bundle}
+    trained = {counterparts[name].subtree for name in names if slots[name] in bundle}
     shapes = {name: bundle.entries[slot].shape for name, slot in slots.items() if slot in bundle}
-    unfit = [slots[name] for name in names if counterparts[name].part in trained and shapes.get(name) != counterparts[name].shape]
+    unfit = [
+        slots[name] for name in names if counterparts[name].subtree in trained and shapes.get(name) != counterparts[name].shape
+    ]
     if unfit:
-        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {some_of(unfit)}; import it without slots")
+        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {list_some(unfit)}; import it without slots")
     zeros = {counterparts[name].theirs: np.zeros(counterparts[name].shape, np.float32) for name in names if name not in shapes}
     return zeros | {counterparts[name].theirs: _layout(name, bundle[slots[name]]) for name in shapes}
 
@@ -376,11 +377,11 @@ def _messages(
             "approximation, which the original's code uses since February 2019"
         )
     if slots:
-        messages.append(f"{len(slots)} slots of the optimizer ({some_of(sorted(set(slots.values())))}) were left out")
+        messages.append(f"{len(slots)} slots of the optimizer ({list_some(sorted(set(slots.values())))}) were left out")
     if counters:
-        messages.append(f"numbers of the training program were left out: {some_of(counters)}")
+        messages.append(f"numbers of the training program were left out: {list_some(counters)}")
     if dropped:
-        messages.append(f"dropped: {some_of(dropped)}")
+        messages.append(f"dropped: {list_some(dropped)}")
     if step is not None:
         messages.append(f"{STEP} is {step:,}")
     if other:

@@ -210,7 +210,7 @@ class _Form:
 def _read_form(path: pathlib.Path) -> _Form:
     """Returns the format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that
     cannot be right."""
-    if _start_of(path).startswith(FASTTEXT):
+    if _read_start(path).startswith(FASTTEXT):
         raise UserError(f"{path} is a model of fastText, not vectors in word2vec's format; take the .vec file of that model")
     with _opened(path) as file:
         blocks = _guarded(path, (file.readline(_LONGEST_LINE) for _ in range(2)))
@@ -296,7 +296,7 @@ def _binary_rows(
         at = end + 1 + size
 
 
-def _start_of(path: pathlib.Path) -> bytes:
+def _read_start(path: pathlib.Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
@@ -306,7 +306,7 @@ def _start_of(path: pathlib.Path) -> bytes:
 
 def _packed(path: pathlib.Path) -> str:
     """Returns the suffix of the compression that the first bytes of a file show, whatever its name; "" for none."""
-    found = recognise(_start_of(path))
+    found = recognise(_read_start(path))
     return next((suffix for suffix, name in COMPRESSIONS.items() if found and found.kind == name), "")
 
 

@@ -2,29 +2,30 @@
 
 In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
-    config.py          ModelConfig; the published sizes
-    tokens.py          Tokens: the inputs of an encoder; Layer: the properties of a layer
-    matmul.py          matrix products and their gradients
-    layers.py          Dense, LayerNorm, GELU, dropout
-    positions.py       learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
-    embeddings.py      token ids -> vectors
-    characters.py      word vectors from characters
-    attention.py       self-attention, plain
-    residual_norm.py   LayerNorm(x + dropout(y))
-    kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
-    encoder.py         the stack of layers
-    lstm.py            the recurrence of an LSTM, in one or two directions
-    bilm.py            the layers of a bidirectional LSTM language model
-    static.py          the layers of a static model: none
-    bert.py            embeddings, encoder, pooler
-    features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
-    crf.py             a conditional random field over the labels of words
-    heads/             the pooler and the heads of pretraining and of tasks
-    pretraining.py     BERT with the two pretraining heads
-    decoding.py        the next token of a left-to-right model, with a cache of keys and values: a token costs one row
+    config.py           ModelConfig; the published sizes
+    tokens.py           Tokens: the inputs of an encoder; Layer: the properties of a layer
+    matmul.py           matrix products and their gradients
+    layers.py           Dense, LayerNorm, GELU, dropout
+    positions.py        learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
+    embeddings.py       token ids -> vectors
+    characters.py       word vectors from characters
+    attention.py        self-attention, plain
+    residual_norm.py    LayerNorm(x + dropout(y))
+    kernels/            fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` chooses between them
+    encoder.py          the stack of Transformer layers
+    encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model
+    lstm.py             the recurrence of an LSTM, in one or two directions; the LSTM of task heads
+    bilm.py             the layers of a bidirectional LSTM language model
+    static.py           the empty stack of layers of a static model
+    bert.py             embeddings, encoder, pooler
+    features.py         the features of task heads: layers, their mixes, means over tokens
+    crf.py              a conditional random field over the labels of words
+    heads/              the pooler and the heads of pretraining and of tasks
+    pretraining.py      BERT with the two pretraining heads
+    decoding.py         the next token of a left-to-right model, with a cache of keys and values: a token costs one row
 
-A new kind of encoder, positions, activation or norm is an object in one file and a line in its dict below. They are loaded when
-they are used.
+A new encoder, position embedding, activation or norm needs an object in one file and a line in its dict below. Objects are
+imported when they are used.
 """
 
 from __future__ import annotations
@@ -39,18 +40,21 @@ if TYPE_CHECKING:
 
 ENCODERS: Mapping[str, tuple[str, str]] = {
     "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
+    "encoder_decoder": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder_decoder:SourceEncoder"),
     "bilm": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.bilm:BiLstm"),
     "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
 }
-"""`config.model.encoder` -> the input of the first layer from `Tokens`, and the layers, with the methods of `encoder.Encoder`."""
+"""`config.model.encoder` -> (the input of the first layer, made from `Tokens`; the stack of layers, with the methods of
+`encoder.Encoder`)."""
 
 POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
     "sinusoidal": "bert_jax.model.positions:Sinusoidal",
+    "sinusoidal_halves": "bert_jax.model.positions:SinusoidalHalves",
     "none": "bert_jax.model.positions:Absent",
     "rotary": "bert_jax.model.positions:Rotary",
 }
-"""`config.model.positions` -> an object as `positions.py` describes it."""
+"""`config.model.positions` -> a class with the methods that `positions.py` describes."""
 
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "bert_jax.model.layers:gelu",
@@ -58,7 +62,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "relu": "jax.nn:relu",
     "silu": "jax.nn:silu",
 }
-"""`config.model.activation` -> a function of an array."""
+"""`config.model.activation` -> an elementwise function."""
 
 NORMS: Mapping[str, str] = {
     "layer_norm": "bert_jax.model.layers:standardise",

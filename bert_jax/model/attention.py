@@ -1,9 +1,9 @@
-"""Self-attention between the tokens of one example: plain, exact, and aware of packed rows."""
+"""Exact self-attention in plain XLA operations, between the tokens of one example of a packed row."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -30,30 +30,30 @@ from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Layer, Tokens
 
 INTERMEDIATES = "intermediates"
-"""Flax's collection for what a model computes beside its outputs. Nothing is stored there unless a caller makes it mutable."""
+"""The Flax collection of attention weights. They are stored only if the caller makes the collection mutable."""
 CACHE = "cache"
-"""Flax's collection for the keys and values of earlier tokens."""
+"""The Flax collection of the keys and values of earlier tokens."""
 
 
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
     """Returns the attention mask: True where the key belongs to the example of the query.
 
-    The `sequence_ids` of the queries and of the keys are 0 on padding and 1..P on packed examples, so a packed row's mask is
-    block-diagonal. Padding attends to padding: its softmax stays finite, and no other token attends to it.
+    Sequence ids are 0 on padding and 1..P on packed examples, so the mask of a packed row is block-diagonal. Padding attends only
+    to padding, which keeps its softmax finite.
     """
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
 def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_ 1 Q L"]:
-    """Returns the mask of left-to-right attention: True where the key, one of the `length` tokens of the row, is the query or
-    stands before it. `query_positions` are the positions of the queries in their rows."""
+    """Returns the mask of left-to-right attention: True if the key is the query or a token before it. The keys are the `length`
+    tokens of a row; `query_positions` are the positions of the queries."""
     keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
     return (keys <= query_positions[:, :, None])[:, None, :, :]
 
 
 def near(query_columns: Int[Array, "_ Q"], length: int, radius: int) -> Bool[Array, "_ 1 Q L"]:
-    """Returns the mask of a sliding layer: True where the key, one of the `length` tokens of the row, is at most `radius` tokens
-    before or after the query, that distance included. `query_columns` are the places of the queries in their rows."""
+    """Returns the mask of a sliding layer: True if the key is at most `radius` tokens (inclusive) before or after the query. The
+    keys are the `length` tokens of a row; `query_columns` are the columns of the queries."""
     keys = jnp.arange(length, dtype=query_columns.dtype)[None, None, :]
     return (jnp.abs(keys - query_columns[:, :, None]) <= radius)[:, None, :, :]
 
@@ -66,10 +66,11 @@ def dot_product_attention(
     settings: Dropout,
     one_cpu: bool = False,
 ) -> Float[Array, "B H Q K"]:
-    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
+    """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need"
+    section 3.2).
 
-    `settings` is the dropout of the probabilities, with the positions of the queries if only selected tokens are queries. The
-    softmax runs in float32. `one_cpu` as in `matmul`.
+    `settings` is the dropout of the probabilities. If only some tokens are queries, it has their positions. The softmax runs in
+    float32. `one_cpu` as in `matmul`.
     """
     return weighted_sum(exponentials(query, key, mask, one_cpu), value, settings, one_cpu)
 
@@ -81,8 +82,8 @@ def exponentials(
     one_cpu: bool = False,
     adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
 ) -> Float[Array, "B H Q L"]:
-    """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys.
-    `adjust` changes the scores, before the mask."""
+    """Returns exp(score - the query's largest score), float32: the attention weights before normalisation. `adjust` modifies the
+    scores before the mask is applied."""
     scale = query.shape[-1] ** -0.5
     scores = batched_matmul(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
     scores = jnp.where(mask, scores if adjust is None else adjust(scores), MASKED_SCORE)
@@ -95,10 +96,10 @@ def weighted_sum(
     settings: Dropout,
     one_cpu: bool = False,
 ) -> Float[Array, "B H Q K"]:
-    """Returns the mean of the values by `weights` (`exponentials`), with dropout.
+    """Averages the values with unnormalised `weights` (from `exponentials`), with dropout.
 
-    The division by the sum of the weights comes after the product with V: a pass over [Q, K] instead of one over [Q, L], in the
-    backward pass too.
+    The product with V is divided by the sum of the weights. Dividing [Q, K] instead of [Q, L] is cheaper, in the backward pass
+    too.
     """
     kept = dropout(weights, settings).astype(value.dtype)
     context = batched_matmul(kept, value, (-1, -2), one_cpu)
@@ -114,11 +115,11 @@ def attention_by_head(
     one_cpu: bool = False,
     radius: int | None = None,
 ) -> Float[Array, "B H L K"]:
-    """Returns the context of `dot_product_attention` between all tokens, one head at a time where that is faster; with a `radius`
-    only over keys at most so far away, in blocks: a layer then costs its window and not the row.
+    """Computes `dot_product_attention` between all tokens, one head at a time if that is faster. With a `radius`, queries are
+    processed in blocks that only read the keys within that distance, so the cost grows with the window instead of the row.
 
-    On one CPU device the heads of all rows follow each other, and the backward pass computes their weights again: those of one
-    head stay in the cache, where those of all heads pass through memory a dozen times. The dropout mask is the same.
+    On a single CPU device the heads are computed one after another, and the backward pass recomputes their weights. The weights
+    of one head fit in the cache; the weights of all heads would pass through memory a dozen times. The dropout mask is the same.
     """
     rate, words = 0.0, jnp.zeros(query.shape[:3], jnp.uint32)
     if settings.seed is not None:
@@ -156,27 +157,27 @@ def attention_by_head(
 
 
 LONG = 256
-"""Tokens of a row from which one CPU computes attention head by head. Four heads of 64 in float32 with dropout 0.1, forward and
-backward on two cores: 259 ms for all heads at once and 149 head by head at 8 x 512, 433 and 352 at 4 x 1,024; forward alone 83
-and 32, 157 and 54, but 7 and 17 at 32 x 128."""
+"""The row length from which a single CPU device computes attention head by head. Measured with four heads of 64 in float32 with
+dropout 0.1, on two cores, all heads at once and head by head: forward and backward 259 and 149 ms at 8 x 512, 433 and 352 ms at 4
+x 1,024; forward alone 83 and 32 ms, 157 and 54 ms, but 7 and 17 ms at 32 x 128."""
 BLOCK = 128
-"""The most queries of a block of attention within a window."""
+"""The maximum number of queries in a block of sliding-window attention."""
 
 
 def with_one_block(x: Shaped[Array, "L *_"], fill: int = 0) -> Shaped[Array, "1 L *_"]:
-    """Returns all tokens as a block."""
+    """Returns all tokens as one block."""
     return x[None]
 
 
 def in_blocks(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N C *_"]:
-    """Returns the tokens in blocks of about `radius`; the last block is filled up with `fill`."""
+    """Returns the tokens in blocks of about `radius`; the last block is padded with `fill`."""
     block = min(BLOCK, -(-max(radius, 1) // 16) * 16)
     x = jnp.pad(x, ((0, -len(x) % block), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
     return x.reshape(-1, block, *x.shape[1:])
 
 
 def with_neighbours(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N W *_"]:
-    """For each block of `in_blocks`, its tokens and those of the blocks on both sides that it reaches."""
+    """Returns each block of `in_blocks` with the neighbouring blocks that its window reaches on both sides."""
     x = in_blocks(x, fill, radius=radius)
     sides, blocks = -(-radius // x.shape[1]), len(x)
     x = jnp.pad(x, ((sides, sides), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
@@ -186,10 +187,9 @@ def with_neighbours(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> 
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
-    Only the tokens that are read out (`Tokens.queried`) are queries; all tokens are keys and values. Where the collection
-    INTERMEDIATES is mutable, the plain implementation stores the attention weights there: see `bert.attention_weights`. Where
-    CACHE is mutable, `x` holds only the tokens that are read out, and the keys and values of all tokens are kept there: see
-    `decoding.py`.
+    Queries are computed only for the tokens in `Tokens.queried`; all tokens are keys and values. If the collection INTERMEDIATES
+    is mutable, the plain implementation stores the attention weights in it (see `bert.attention_weights`). If CACHE is mutable,
+    `x` holds only the queried tokens, and CACHE stores the keys and values of all tokens (see `decoding.py`).
     """
 
     config: ModelConfig
@@ -217,7 +217,7 @@ class SelfAttention(nn.Module):
         if acts_on(c, "queries_and_keys"):
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
-        each = c.num_heads // c.key_value_heads  # heads of queries that read a head of keys
+        each = c.num_heads // c.key_value_heads  # query heads per key head
         kernel: AttentionKernel | None = c.kernel("attention") if queried is None else None  # kernels compute every query
         radius = c.sliding_radius if layer.kind == "sliding" else None
         by_head = queried is None and not cached and c.direction == "both" and not acts_on(c, "scores")
@@ -244,6 +244,8 @@ class SelfAttention(nn.Module):
                 mask &= not_later(columns, length)
             if radius is not None:
                 mask &= near(columns, length, radius)
+            if tokens.visible is not None:
+                mask &= tokens.visible[:, None]
             adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
             weights = exponentials(query, key, mask, c.target.one_cpu, adjust)
             if self.is_mutable_collection(INTERMEDIATES):
@@ -255,12 +257,74 @@ class SelfAttention(nn.Module):
         return output(context)
 
     def _kept(self, name: str, new: Float[Array, "B G Q K"], start: Int[Array, ""]) -> Float[Array, "B G L K"]:
-        """Returns the array `name` of the cache with the `new` tokens from column `start` on."""
+        """Writes `new` tokens into the cached array `name` from column `start` on, and returns the array."""
         kept: Array = jax.lax.dynamic_update_slice_in_dim(self.get_variable(CACHE, name), new, start, axis=2)
         self.put_variable(CACHE, name, kept)
         return kept
 
 
+class CrossAttention(nn.Module):
+    """Multi-head attention of a decoder's tokens on the output of the encoder ("Attention Is All You Need", section 3.2.3), with
+    its output projection, without the residual and its LayerNorm.
+
+    A token attends to the source of its own sequence, so that packed pairs do not see each other. Where INTERMEDIATES is mutable
+    the weights are stored there, as by `SelfAttention`. Where CACHE is mutable, the keys and values of the source are read from
+    there.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B Q D"],
+        tokens: Tokens,
+        dropout_seed: Seed | None,
+        encoded: Float[Array, "B source D"] | None,
+        source: Tokens,
+    ) -> Float[Array, "B Q D"]:
+        """Returns the projected context of each token of `x`, those that are read out of `tokens`."""
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
+        axes, use_bias = ("embed", "heads", "head_width"), c.attention_bias
+
+        def project(name: str, x: Float[Array, "B L D"], heads: tuple[int, int]) -> Float[Array, "B _ L K"]:
+            layer = Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=use_bias, name=name)
+            return layer(x).swapaxes(1, 2)
+
+        query = project("query", x, heads)
+        key: Any
+        value: Any
+        if self.is_mutable_collection(CACHE) and self.has_variable(CACHE, "keys"):
+            key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
+        else:
+            assert encoded is not None, "without a cache the keys and values are computed from the encoder's output"
+            key, value = project("key", encoded, shared), project("value", encoded, shared)
+        each = c.num_heads // c.key_value_heads
+        mask = attention_mask(tokens.query_sequence_ids, source.sequence_ids)
+        weights = exponentials(query, _repeated(key, each, 1), mask, c.target.one_cpu)
+        if self.is_mutable_collection(INTERMEDIATES):
+            self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
+        settings = tokens.dropout(c.attention_dropout, dropout_seed)
+        context = weighted_sum(weights, _repeated(value, each, 1), settings, c.target.one_cpu).swapaxes(1, 2)
+        axes, init = ("heads", "head_width", "embed"), initializer(c, into_residual=True)
+        return Dense(heads, (c.hidden_size,), axes, init, dtype, c.target, use_bias=use_bias, name="output")(context)
+
+
+def source_keys_and_values(
+    params: Mapping[str, Any], config: ModelConfig, encoded: Float[Array, "B source D"]
+) -> dict[str, Float[Array, "B G source K"]]:
+    """Returns the "keys" and "values" of a source, which `CrossAttention` with these parameters reads from CACHE."""
+    c, axes = config, ("embed", "heads", "head_width")
+    heads, dtype = (c.key_value_heads, c.head_width), jnp.dtype(c.dtype)
+    layer = Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, parent=None)
+    found: dict[str, Any] = {}
+    for name in ("key", "value"):
+        projected: Any = layer.apply({"params": params[name]}, encoded)
+        found[f"{name}s"] = projected.swapaxes(1, 2)
+    return found
+
+
 def _repeated(x: Float[Array, "B _ _ K"], times: int, axis: int) -> Float[Array, "B _ _ K"]:
-    """Keys or values with each head of `axis` repeated for the heads of queries that read it."""
+    """Repeats each key or value head along `axis`, once per query head that reads it."""
     return x if times == 1 else jnp.repeat(x, times, axis)

@@ -1,4 +1,4 @@
-"""BERT without a head: embeddings, encoder and pooler; its predecessors in the same frame."""
+"""The encoder without a task head: embeddings, layers and pooler. Also used by BERT's predecessors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bert_jax.model.tokens import Tokens
 class Bert(nn.Module):
     """Embeddings, encoder and pooler. Models with heads inherit from it, so that all of them share one parameter tree.
 
-    A part needs parameters only where its method is called: the encoder without its pooler is this module too.
+    A part needs parameters only if its method is called, so the encoder can be used without the pooler.
     """
 
     config: ModelConfig
@@ -39,7 +39,7 @@ class Bert(nn.Module):
     def encode(
         self, tokens: Tokens, dropout_seed: Seed | None = None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
-        """(output of the last layer, hidden states: the embeddings, then the output of every layer).
+        """Returns (output of the last layer, hidden states). The hidden states are the embeddings and the output of every layer.
 
         Raises UserError, outside jit, for ids beyond their tables.
         """
@@ -48,7 +48,7 @@ class Bert(nn.Module):
         return last, jnp.concatenate([embedded[None], layers])
 
     def encode_queried(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `tokens.queried` alone, which takes less computation: see `Encoder.queried`."""
+        """Returns the output of the last layer at `tokens.queried` only, which is cheaper (see `Encoder.queried`)."""
         return self.encoder.queried(self._embed(tokens, dropout_seed), tokens, dropout_seed)
 
     def _embed(self, tokens: Tokens, dropout_seed: Seed | None) -> Float[Array, "B L D"]:
@@ -56,22 +56,21 @@ class Bert(nn.Module):
         return self.embeddings(tokens, None if dropout_seed is None else hash_word(dropout_seed))
 
     def pool(self, last: Float[Array, "B L D"], cls_positions: Int[Array, "B P"]) -> Float[Array, "B P D"]:
-        """Returns the pooler's vector for each sequence, from the output of the last layer at its [CLS]."""
+        """Applies the pooler to the last layer's output at the [CLS] of each sequence."""
         return self.pooler(gather_positions(last, cls_positions))
 
 
 def attention_weights(
     params: Mapping[str, PyTree[jax.Array]], config: ModelConfig, tokens: Tokens
 ) -> tuple[Float[Array, "B H L L"], ...]:
-    """Returns the attention weights of each layer, float32: [row, head, the token that attends, the token attended to], without
-    dropout.
+    """Returns the attention weights of each layer, without dropout: float32 [row, head, query, key].
 
-    They sum to 1 over the last axis. No token attends to another sequence or to padding; padding attends to padding. The plain
-    implementation computes them, whatever `config` asks for: the kernels never hold them as a whole. Raises UserError for a model
-    without attention.
+    The weights sum to 1 over the last axis. Tokens do not attend to other sequences or to padding; padding attends to padding.
+    The plain implementation is always used, since the fused kernels never hold all weights. Raises UserError for a model without
+    attention.
     """
-    if config.encoder != "transformer":
-        raise UserError(f"a model with encoder={config.encoder} has no attention; name a Transformer")
+    if not config.has_attention:
+        raise UserError(f"a model with encoder={config.encoder} has no attention; use a Transformer")
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = Bert(plain).apply({"params": params}, tokens, method="encode", mutable=[INTERMEDIATES])
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]

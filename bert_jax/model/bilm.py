@@ -1,11 +1,11 @@
 """The layers of a bidirectional LSTM language model (ELMo; Peters et al., arXiv:1802.05365, section 3.1, and TagLM before it).
 
-Two LSTMs read every text, one from left to right and one from right to left, and neither sees the other in any layer: a hidden
-state is the forward half, which has read the tokens up to this one, then the backward half, which has read those from it on.
-The token t is predicted from the forward half at t - 1 and from the backward half at t + 1, by one softmax over words for both.
+Two independent LSTMs read every text, one from left to right and one from right to left. A hidden state concatenates the forward
+half (which has read the tokens up to this one) and the backward half (which has read this token and those after it). Token t is
+predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared softmax over words.
 
-Of ELMo's model: the token layer in both halves of hidden state 0, projections to the width of the tokens, a residual connection
-from the second layer on, dropout before every layer and before the softmax. Not of it: clipping of cell and projection at 3.
+As in ELMo: the token layer in both halves of hidden state 0, projections to the width of the tokens, a residual connection from
+the second layer on, dropout before every layer and before the softmax. Unlike ELMo, cell and projection are not clipped at 3.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bert_jax.model.tokens import Tokens
 
 
 class BiLstm(WholeRows):
-    """The LSTM layers of `config`, in one direction if it is left to right.
+    """The stack of LSTM layers: one direction for left-to-right models, otherwise two.
 
-    The parameters have a leading axis N, as those of `Encoder`; a list of layers (`unstacked_layers`) is accepted too.
+    Parameters are stacked along a leading axis N, as in `Encoder`; a list of layers (`unstacked_layers`) is accepted too.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}
-    """`ModelConfig.direction` -> the objective that trains it where none is named."""
+    """`ModelConfig.direction` -> the default objective."""
 
     def setup(self) -> None:
-        """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
+        """Declares the stacked parameters of all layers, or uses the given list of layers."""
         layers = layer_parameters(self, initial_lstm_layers, self.config)
         self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
         self.layers = layers
@@ -45,7 +45,7 @@ class BiLstm(WholeRows):
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """(output of the last layer, outputs of all layers)."""
+        """Returns (output of the last layer, outputs of all layers)."""
         outputs: list[Array] = []
         for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):
@@ -60,9 +60,9 @@ class BiLstm(WholeRows):
 
 
 def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
-    """Fresh parameters of every layer, each array boxed with its axis names and stacked along a leading axis "layers".
+    """Initialises the parameters of every layer, boxed with their axis names and stacked along a leading axis "layers".
 
-    Kernels have the standard deviation of 1 / sqrt(inputs); there is no projection where the cell is as wide as the output.
+    Kernels have a standard deviation of 1 / sqrt(inputs). There is no projection if the cell is as wide as the output.
     """
     w, cell = config.word_width, config.intermediate_size
     directions = config.hidden_size // w
@@ -87,7 +87,8 @@ def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str
 def lstm_layer(
     params: Mapping[str, Any], x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], config: ModelConfig
 ) -> Float[Array, "B L D"]:
-    """Returns the outputs of one layer, each direction from its own part of `x`; states are reset where `sequence_ids` change."""
+    """Computes the outputs of one layer, each direction from its own part of `x`. States are reset where `sequence_ids`
+    change."""
     w, dtype = config.word_width, jnp.dtype(config.dtype)
     directions = []
     for n, part in enumerate(jnp.split(x, config.hidden_size // w, axis=-1)):
@@ -109,8 +110,9 @@ def lstm_layer(
 def backward_positions(
     positions: Int[Array, "B M"], sequence_ids: Int[Array, "B L"]
 ) -> tuple[Int[Array, "B M"], Bool[Array, "B M"]]:
-    """(the positions from which the backward LSTM predicts the tokens that the forward LSTM predicts from `positions`, whether
-    there is a token there in the same text). The token after position p is also the one before position p + 2."""
+    """Returns (backward positions, whether they are valid) for the tokens that the forward LSTM predicts from `positions`. The
+    forward LSTM predicts token p + 1 from position p, the backward LSTM predicts it from p + 2. A position is valid if it holds a
+    token of the same text."""
     length = sequence_ids.shape[1]
     after = jnp.minimum(positions + 2, length - 1)
     ids = [jnp.take_along_axis(sequence_ids, at, axis=1) for at in (positions, after)]

@@ -1,7 +1,7 @@
 """Word vectors from the characters of a word: convolutions, highway layers and a projection (Kim et al., arXiv:1508.06615; ELMo).
 
-The bytes of each piece of the vocabulary are a table that is stored with the parameters and never trained, so a model needs no
-other file to compute its vectors. ELMo's sizes are 2,048 filters for 50 characters of words; these are for pieces of words.
+A table with the bytes of each subword is stored with the parameters and never trained, so the model needs no other file to
+compute its vectors. ELMo uses 2,048 filters over 50 characters of words; these sizes are for subwords.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Dense, parameter, truncated_normal
 
 BYTES = 20
-"""The symbols of a piece: its beginning, at most 18 bytes of UTF-8, its end, then padding."""
+"""The number of symbols per subword: a start symbol, at most 18 bytes of UTF-8, an end symbol, and padding."""
 SYMBOLS = 259
 BEGIN, END, PADDING = 256, 257, 258
 SYMBOL_WIDTH = 16
 FILTERS = {1: 32, 2: 32, 3: 64, 4: 64, 5: 64}
-"""The number of filters by their width in symbols."""
+"""Filter width in symbols -> number of filters."""
 HIGHWAYS = 2
 
 
-def symbols_of(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
-    """Returns the symbols of each piece, float32 [`rows`, BYTES]; rows beyond the pieces are padding."""
+def piece_symbols(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
+    """Returns the symbols of each subword, float32 [`rows`, BYTES]; rows beyond the vocabulary are padding."""
     found = np.full((rows, BYTES), PADDING, np.float32)
     for row, piece in zip(found, pieces, strict=False):
         symbols = [BEGIN, *piece.encode()[: BYTES - 2], END]
@@ -37,7 +37,7 @@ def symbols_of(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
 
 
 class CharacterCnn(nn.Module):
-    """The vector of each piece from its symbols."""
+    """Computes the vector of each subword from its symbols."""
 
     config: ModelConfig
 
@@ -60,13 +60,13 @@ class CharacterCnn(nn.Module):
         init = truncated_normal(wide**-0.5)
         for n in range(HIGHWAYS):
             both = Dense((wide,), (2, wide), (None, None, None), init, dtype, c.target, name=f"highway_{n}")(y)
-            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # begins near the identity
+            gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # starts near the identity
             y = gate * jax.nn.relu(both[..., 1, :]) + (1 - gate) * y
         return Dense((wide,), (c.word_width,), (None, "embed"), init, dtype, c.target, name="projection")(y)
 
 
 def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the parameters of `CharacterCnn` but its table of symbols, by path, for word vectors of `width`."""
+    """Returns the shapes of the trained parameters of `CharacterCnn` by path, for word vectors of `width`."""
     wide = sum(FILTERS.values())
     shapes: dict[str, tuple[int, ...]] = {"embedding": (SYMBOLS, SYMBOL_WIDTH)}
     for size, filters in FILTERS.items():
@@ -77,7 +77,7 @@ def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def character_products(width: int) -> int:
-    """Returns the multiply-adds of `CharacterCnn` for a piece: the filters at every place, the highways and the projection."""
+    """Returns the multiply-adds of `CharacterCnn` per subword: convolutions, highway layers and projection."""
     wide = sum(FILTERS.values())
     filters = sum((BYTES - size + 1) * size * SYMBOL_WIDTH * count for size, count in FILTERS.items())
     return filters + HIGHWAYS * 2 * wide**2 + wide * width

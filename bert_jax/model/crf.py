@@ -1,12 +1,11 @@
 """A linear-chain conditional random field over the words of each text (Lafferty et al. 2001; on an LSTM arXiv:1508.01991).
 
-The score of a sequence of labels is the sum of the scores of its words' labels, of the transitions between labels of adjacent
-words, and of its first and its last label; p(labels | text) is the softmax over all sequences. The words of a text are its tokens
-with `words` 1: the first pieces, since no other token has a label. Texts packed into a row do not see each other.
+The score of a label sequence is the sum of the scores of its labels, of the transitions between adjacent labels, and of its first
+and last label; p(labels | text) is the softmax over all sequences. The words of a text are its tokens with `words` 1 (first
+subwords), since no other token has a label. Texts packed into a row are independent.
 
-`conditional_logits` is the chain rule: its log-softmax at a word is log p(label | the labels before it, text), so the sum of the
-usual cross-entropy over the words of a text is -log p(labels | text). The messages between words are those of the forward
-algorithm, from right to left.
+`conditional_logits` applies the chain rule: its log-softmax at a word is log p(label | previous labels, text), so the usual
+cross-entropy summed over the words of a text is -log p(labels | text). It runs the forward algorithm from right to left.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bert_jax.model.layers import parameter
 
 
 class Transitions(NamedTuple):
-    """The scores of the labels' order, float32."""
+    """The transition scores between labels, float32."""
 
     between: Float[Array, "C C"]
     """The score of each label (second axis) after each label (first axis)."""
@@ -34,18 +33,18 @@ class Transitions(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The inputs of a CRF: the scores of the labels of each token, and the tokens that are words."""
+    """The inputs of a CRF: label scores of each token, and which tokens are words."""
 
     scores: Float[Array, "B L C"]
     """float32."""
     words: Int[Array, "B L"]
-    """1 on the first piece of each word, otherwise 0."""
+    """1 on the first subword of each word, otherwise 0."""
     sequence_ids: Int[Array, "B L"]
     """The number of the text of each token in its row; the tokens of a text are adjacent."""
 
 
 class Crf(nn.Module):
-    """The parameters of a CRF over C labels; 0 at first, where the labels of words are independent."""
+    """The parameters of a CRF over C labels. They start at 0, which makes the labels of words independent."""
 
     labels: int
 
@@ -59,8 +58,8 @@ class Crf(nn.Module):
 
 
 def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array, "B L"]) -> Float[Array, "B L C"]:
-    """Returns the logits of every word's label given the `labels` of the words before it, float32; tokens that are no words have
-    logits without meaning."""
+    """Returns the logits of every word's label given the `labels` of the words before it, float32. Logits of tokens that are not
+    words are meaningless."""
     column = jnp.arange(labels.shape[1], dtype=jnp.int32)[None]
     latest = jax.lax.cummax(jnp.where(chain.words > 0, column, -1), axis=1)
     before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)  # the column of the word before each token
@@ -72,10 +71,10 @@ def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array
 
 
 def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
-    """(the labels of the sequence with the highest score, by the Viterbi algorithm; logits whose argmax they are).
+    """Returns (labels, logits) of the best label sequence, by the Viterbi algorithm. The labels are the argmax of the logits.
 
-    The logits of a word are the score of each label after the best labels of the words before it, with the best labels of the
-    words behind it. Tokens that are no words have labels and logits without meaning.
+    The logits of a word are the scores of each label, given the best labels of the words before it and followed by the best
+    labels of the words after it. Labels and logits of tokens that are not words are meaningless.
     """
     behind = _from_the_right(chain, transitions, jnp.max)
 
@@ -93,8 +92,8 @@ def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L
 
 
 def log_marginals(chain: Chain, transitions: Transitions) -> Float[Array, "B L C"]:
-    """log p(label | text) of every word, summed over all labels of the other words (the forward-backward algorithm), float32.
-    Tokens that are no words have values without meaning."""
+    """Returns log p(label | text) of every word, summed over all labels of the other words (the forward-backward algorithm),
+    float32. Values of tokens that are not words are meaningless."""
     backwards = Transitions(transitions.between.T, transitions.end, transitions.start)
     turned = Chain(*(x[:, ::-1] for x in chain))
     before = _from_the_right(turned, backwards, jax.nn.logsumexp)[:, ::-1]
@@ -102,8 +101,8 @@ def log_marginals(chain: Chain, transitions: Transitions) -> Float[Array, "B L C
 
 
 def _from_the_right(chain: Chain, transitions: Transitions, reduce: Callable[..., Array]) -> Float[Array, "B L C"]:
-    """For each label of a token, the `reduce` (log of the sum of exponentials, or maximum) of the scores of all sequences of
-    labels of the words to its right in its text."""
+    """Returns, for each label of a token, the reduced score of all label sequences of the words to its right. `reduce` is
+    logsumexp or maximum."""
 
     def step(
         carry: tuple[Float[Array, "B C"], Int[Array, " B"]], x: tuple[Array, Array, Array]

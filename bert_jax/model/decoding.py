@@ -1,7 +1,7 @@
-"""The logits of the next token of a left-to-right model, with a cache of the keys and values of all earlier tokens.
+"""Next-token logits of a left-to-right model, with a cache of the keys and values of earlier tokens.
 
-A new token then costs the products of one row, instead of those of the whole text. Texts of different lengths end in the same
-column: shorter ones have padding on their left, so that all rows write the same columns of the cache.
+With the cache, a new token costs one row instead of the whole text. Shorter texts are padded on the left, so that all texts end
+in the same column and all rows write the same columns of the cache.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.model.attention import CACHE
+from bert_jax.model.attention import CACHE, source_keys_and_values
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Block, layer_kinds
+from bert_jax.model.encoder_decoder import DecoderBlock, LanguageModelHead, encode
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead
 from bert_jax.model.layers import Norm
 from bert_jax.model.tokens import ARRAYS, Layer, Tokens
@@ -25,19 +26,19 @@ from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 
 @struct.dataclass
 class DecodingCache:
-    """The state of B texts of which `used` columns, of S, are read. Its size is 2 N B S D numbers of the dtype of the
+    """The keys and values of B texts, with `used` of S columns filled. It holds 2 N B S D numbers in the dtype of the
     products."""
 
     layers: tuple[dict[str, Float[Array, "B G S K"]], ...]
-    """The "keys" and "values" of each layer; 0 in the columns that are not read yet."""
+    """The "keys" and "values" of each layer; 0 in unused columns."""
     tokens: Tokens
-    """All columns, [B, S]; the sequence id is 1 for a token, 0 for padding and for a column that is not read yet."""
+    """All columns, [B, S]. The sequence id is 1 for a token, 0 for padding and unused columns."""
     used: Int[Array, ""]
-    """The number of columns that are read."""
+    """The number of filled columns."""
 
 
 def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
-    """Returns the cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
+    """Returns an empty cache for `rows` texts of at most `columns` tokens including padding."""
     empty = jnp.zeros((rows, config.key_value_heads, columns, config.head_width), config.dtype)
     layers = tuple({"keys": empty, "values": empty} for _ in range(config.num_layers))
     nothing = jnp.zeros((rows, columns), jnp.int32)
@@ -47,14 +48,14 @@ def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
 def read_tokens(
     params: Mapping[str, Any], config: ModelConfig, cache: DecodingCache, ids: Int[Array, "B T"], real: Bool[Array, "B T"]
 ) -> tuple[Float[Array, "B V"], DecodingCache]:
-    """(the logits of the token after the last one, float32; the cache after reading), for T further tokens of each text.
+    """Reads T more tokens of each text. Returns (next-token logits, float32; the updated cache).
 
-    `params` are those of a model with an `mlm_head`, its layers as a list (`encoder.unstacked_layers`). `real` is False for
-    padding, which stands on the left of a text; the last token of every text is real. The cache has at least T free columns.
+    `params` must contain an `mlm_head` and a list of layers (`encoder.unstacked_layers`). `real` is False for left padding; the
+    last token of every text must be real. The cache needs at least T free columns.
     """
     columns = cache.used + jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
     is_token = real.astype(jnp.int32)
-    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # tokens read so far, without padding
+    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # tokens so far, without padding
     positions = jnp.maximum(before + jnp.cumsum(is_token, axis=1) - 1, 0)
     new = Tokens(ids, jnp.zeros_like(ids), positions, is_token)
     together = {
@@ -75,3 +76,77 @@ def read_tokens(
     table = embeddings["word_embeddings"]["embedding"]
     logits: Any = MaskedLanguageModelHead(config).apply({"params": params["mlm_head"]}, x[:, -1:], table)
     return logits[:, 0], DecodingCache(tuple(layers), tokens.reading(None), cache.used + ids.shape[1])
+
+
+@struct.dataclass
+class TargetCache:
+    """The state of W hypotheses for the target of each of B sources, of which `used` tokens, of N, are read.
+
+    The keys and values of all hypotheses of a source stand in one row: those of token n in the columns n W to n W + W - 1. A
+    hypothesis that continues another one copies nothing, but reads the columns of its ancestors (`origins`), and the W
+    hypotheses read the keys and values of their source as W queries.
+    """
+
+    layers: tuple[dict[str, Float[Array, "B G _ K"]], ...]
+    """The "keys" and "values" of each layer, of N W columns."""
+    cross: tuple[dict[str, Float[Array, "B G source K"]], ...]
+    """The keys and values of the source in each layer."""
+    source: Tokens
+    origins: Int[Array, "B W N"]
+    """The hypothesis that stood in the place of each one's ancestor when that token was read."""
+    used: Int[Array, ""]
+    """The number of tokens that are read."""
+
+
+def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens, beams: int, tokens: int) -> TargetCache:
+    """Encodes the source, and returns the cache before the first token of targets of at most that many tokens, the start
+    included.
+
+    `params` are those of an encoder-decoder, its layers as lists (`encoder.unstacked_layers`).
+    """
+    encoded = encode(params, config, source)
+    decoder, rows = config.of_decoder, len(source.ids)
+    empty = jnp.zeros((rows, decoder.key_value_heads, tokens * beams, decoder.head_width), decoder.dtype)
+    stack = params["decoder"]["layers"]
+    return TargetCache(
+        tuple({"keys": empty, "values": empty} for _ in stack),
+        tuple(source_keys_and_values(layer["cross_attention"], decoder, encoded) for layer in stack),
+        source,
+        jnp.zeros((rows, beams, tokens), jnp.int32),
+        jnp.int32(0),
+    )
+
+
+def read_targets(
+    params: Mapping[str, Any], config: ModelConfig, cache: TargetCache, ids: Int[Array, "B W"]
+) -> tuple[Float[Array, "B W V"], TargetCache]:
+    """Reads one further token of each hypothesis: (the logits of the token after it, float32; the cache after reading)."""
+    c, (rows, beams, tokens) = config.of_decoder, cache.origins.shape
+    own, used = jnp.arange(beams, dtype=jnp.int32), cache.used
+    origins = cache.origins.at[:, :, used].set(own[None])
+    earlier = (jnp.arange(tokens) <= used)[None, None, :, None]
+    visible = ((origins[..., None] == own[None, None, None]) & earlier).reshape(rows, beams, tokens * beams)
+    columns = jnp.broadcast_to(jnp.arange(tokens * beams, dtype=jnp.int32)[None], (rows, tokens * beams))
+    ones, zeros = jnp.ones_like(columns), jnp.zeros_like(columns)
+    queried = jnp.broadcast_to((used * beams + own)[None], ids.shape)
+    every = Tokens(zeros, zeros, columns // beams, ones, queried, visible)
+    new = Tokens(ids, jnp.zeros_like(ids), jnp.broadcast_to(used, ids.shape), jnp.ones_like(ids))
+    embeddings = params["decoder"]["embeddings"] if config.decoder_vocab_size else params["embeddings"]
+    x: Any = Embeddings(c).apply({"params": embeddings}, new, None)
+    layers = []
+    stack = zip(params["decoder"]["layers"], cache.layers, cache.cross, strict=True)
+    for number, (layer, kept, cross) in enumerate(stack):
+        state = {"params": layer, CACHE: {"attention": kept, "cross_attention": cross}}
+        here = Layer(jnp.uint32(number))
+        x, changed = DecoderBlock(c, parent=None).apply(state, x, every, None, here, None, cache.source, mutable=[CACHE])
+        layers.append(dict(changed[CACHE]["attention"]))
+    if c.final_norm:
+        x = Norm(c).apply({"params": params["decoder"].get("final_layer_norm", {})}, x)
+    table = embeddings["word_embeddings"]["embedding"]
+    logits: Any = LanguageModelHead(c).apply({"params": params["lm_head"]}, x, table)
+    return logits, TargetCache(tuple(layers), cache.cross, cache.source, origins, used + 1)
+
+
+def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCache:
+    """Returns the cache of hypotheses that continue the hypotheses `parents` of the same source."""
+    return cache.replace(origins=jnp.take_along_axis(cache.origins, parents[:, :, None], axis=1))  # type: ignore[attr-defined]

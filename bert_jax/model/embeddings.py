@@ -1,6 +1,8 @@
-"""The embeddings of tokens: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
+"""Token embeddings: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
 
 from __future__ import annotations
+
+import math
 
 import flax.linen as nn
 import jax
@@ -9,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
-from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Initializer, Norm, Seed, dropout, initializer, parameter
 from bert_jax.model.positions import acts_on, make_positions
@@ -34,7 +35,7 @@ class Embedding(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """The sum of the embeddings of every token, three in BERT, normalised, in the dtype of the products."""
+    """The normalised sum of the embeddings of each token (three in BERT), in the dtype of the products."""
 
     config: ModelConfig
 
@@ -48,10 +49,21 @@ class Embeddings(nn.Module):
         if c.embedding_norm:
             self.layer_norm = Norm(c)
 
-    def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """Returns the sum of the embeddings of each token, normalised and dropped out."""
+    def __call__(
+        self, tokens: Tokens, seed: Seed | None, *, untrained_start: bool = False
+    ) -> Float[Array, "B L D"]:
+        """Returns the normalised sum of the embeddings of each token, with dropout.
+
+        With `untrained_start`, the first token of a sequence does not train its word embedding. The first token of a decoder only
+        marks the start: tensor2tensor and Marian use a zero vector, and transformers the embedding of the padding, which lookups
+        do not train.
+        """
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
+        if untrained_start:
+            x = jnp.where((tokens.positions == 0)[:, :, None], jax.lax.stop_gradient(x), x)
+        if c.scale_embeddings:
+            x = x * np.asarray(math.sqrt(c.hidden_size), x.dtype)
         if acts_on(c, "embeddings"):
             x = self.position_embeddings.embeddings(x, tokens)
         if c.type_vocab_size:
@@ -62,21 +74,22 @@ class Embeddings(nn.Module):
 
 
 class WordEmbeddings(nn.Module):
-    """A vector for each token, without position, token type or LayerNorm: the input of a bidirectional LSTM, and all there is of
-    a static model."""
+    """Word vectors without position, token type or LayerNorm: the input of an LSTM, or the whole of a static model."""
 
     config: ModelConfig
 
     def setup(self) -> None:
-        """Declares the table, or the convolutions over characters in its place."""
+        """Declares the table, or the character CNN that replaces it."""
         c = self.config
         if c.character_cnn:
+            from bert_jax.model.characters import CharacterCnn
+
             self.characters = CharacterCnn(c)
             return
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """Returns the vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
+        """Returns the vector of each token. For two directions of width D / 2 the vector is repeated, as in ELMo."""
         c = self.config
         words = self.characters(tokens.ids) if c.character_cnn else self.word_embeddings(tokens.ids)
         x = jnp.tile(words, c.hidden_size // c.word_width)
@@ -84,16 +97,16 @@ class WordEmbeddings(nn.Module):
 
 
 def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:
-    """Raises UserError for ids outside their tables. The check runs on the host: in compiled code such ids give NaN, no error.
+    """Raises UserError for ids outside their tables. The check runs on the host; compiled code would return NaN without an error.
 
     `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; traced arrays are not
-    checked. The error names the id, the size of the table and the likely cause.
+    checked.
     """
     limits = {
-        "input_ids": (config.vocab_size, "the text was tokenised with another vocabulary than the model's"),
+        "input_ids": (config.vocab_size, "the text was tokenised with a different vocabulary than the model's"),
         "token_type_ids": (
             config.type_vocab_size,
-            "the model was made with fewer token types; python -m bert_jax.convert --token-types=2 adds them",
+            "the model has fewer token types; add them with python -m bert_jax.convert --token-types=2",
         ),
         "position_ids": (
             config.max_position,
@@ -101,7 +114,7 @@ def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, "
             + ("" if config.positions == "learned" else " (python -m bert_jax.convert --max-position=N)"),
         ),
     }
-    if config.encoder != "transformer":  # no other tables
+    if not config.has_attention:  # no other tables
         limits = {"input_ids": limits["input_ids"]}
     if not config.type_vocab_size:
         del limits["token_type_ids"]

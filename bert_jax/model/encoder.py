@@ -1,9 +1,7 @@
-"""The encoder: Transformer blocks whose parameters are stacked over layers. BERT's block is one setting of its switches, which
-`Architecture` documents.
+"""The Transformer encoder, with parameters stacked over layers. `Architecture` documents the variants of the block.
 
-The stack has a leading axis N for any `layer_types`, since layers of unlike attention have parameters of the same shapes. Where
-the first layer has no norm before its attention (`first_attention_norm`), its row of that norm is never read, and neither
-counted nor exported.
+Parameters have a leading axis N for any `layer_types`, since the type of attention does not change their shapes. If the first
+layer has no norm before its attention (`first_attention_norm`), its row of that norm is never read, counted or exported.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ LayerParams = Mapping[str, Any]
 
 
 class FeedForward(nn.Module):
-    """Two Dense layers, of width F and D, with the activation between them. With a `gate` there are two first ones: one of them
-    is activated, and multiplied by the other."""
+    """Two Dense layers, of widths F and D, with an activation in between. With a `gate`, the first layer has two halves, one of
+    which is activated and multiplied by the other."""
 
     config: ModelConfig
 
@@ -58,10 +56,10 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One Transformer layer: with norm_placement=post that of the paper, with a norm after each residual sum; with "pre" norms
-    before attention and before the feed-forward.
+    """One Transformer layer. norm_placement=post is the paper's, with a norm after each residual sum; "pre" has norms before
+    attention and before the feed-forward.
 
-    Only the tokens that are read out (`Tokens.queried`) are computed; all tokens are keys and values.
+    Outputs are computed only for the tokens in `Tokens.queried`; all tokens are keys and values.
     """
 
     config: ModelConfig
@@ -70,7 +68,7 @@ class Block(nn.Module):
     def __call__(
         self, x: Float[Array, "B _ D"], tokens: Tokens, seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
-        """Returns the hidden states after the layer, whose dropout seeds follow from its number."""
+        """Returns the hidden states after the layer. Dropout seeds are derived from the layer's number."""
         c = self.config
         seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
@@ -93,18 +91,26 @@ class Block(nn.Module):
 
 
 def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
-    """Fresh parameters of every block, each array boxed with its axis names and stacked along a leading axis "layers"."""
+    """Initialises the parameters of every block, boxed with their axis names and stacked along a leading axis "layers"."""
+    return stacked_initial_layers(Block(config.plain(), parent=None), key, config)
+
+
+def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], config: ModelConfig, *, decodes: bool = False) -> LayerParams:
+    """Initialises the stacked parameters of `num_layers` layers of the kind `block`. A block that `decodes` also reads an
+    encoder's output."""
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
-        return Block(config.plain(), parent=None).init(key, x, Tokens(ids, ids, ids, ids), None, Layer(jnp.uint32(0)))["params"]
+        tokens = Tokens(ids, ids, ids, ids)
+        params: LayerParams = block.init(key, x, tokens, None, Layer(jnp.uint32(0)), *(x, tokens) * decodes)["params"]
+        return params
 
     boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
 
 
 LayerKind = tuple[str, bool]
-"""The attention of a layer, and whether a norm stands before it: the last two fields of `Layer`."""
+"""(the attention of a layer, whether it has a norm before it): the last two fields of `Layer`."""
 
 
 def layer_kinds(config: ModelConfig) -> list[LayerKind]:
@@ -114,7 +120,7 @@ def layer_kinds(config: ModelConfig) -> list[LayerKind]:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop over layers that are not all alike: `period` layers, `repeats` times, between the first layers and the last."""
+    """A loop over a repeating pattern of layers: `period` layers, `repeats` times, starting at layer `start`."""
 
     prefix: int
     period: int
@@ -122,17 +128,17 @@ class Loop:
 
     @property
     def end(self) -> int:
-        """The number of the first layer after the loop."""
+        """The index of the first layer after the loop."""
         return self.prefix + self.period * self.repeats
 
 
 def loop_over(kinds: Sequence[LayerKind]) -> Loop:
-    """Returns the loop that leaves the fewest layers to compile, in it and outside: all layers alike are a period of 1;
-    ModernBERT's 22 are 1 + 7 x 3, its 28 are 1 + 9 x 3."""
+    """Returns the loop that minimises the number of compiled layers, inside and outside the loop. Equal layers have a period of
+    1; ModernBERT's 22 layers are 1 + 7 x 3, its 28 layers 1 + 9 x 3."""
     best = Loop(0, 1, 0)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
-        while start < len(kinds):  # each run of layers that are like those a period later
+        while start < len(kinds):  # each run of layers equal to those one period later
             end = start
             while end + period < len(kinds) and kinds[end] == kinds[end + period]:
                 end += 1
@@ -144,12 +150,12 @@ def loop_over(kinds: Sequence[LayerKind]) -> Loop:
 
 
 MOST_UNLIKE = 64
-"""The longest period of unlike layers that a loop is made of."""
+"""The longest period that is tried."""
 
 
 def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
-    """Returns the parameters of the layers before a loop; those of each layer of its period, stacked over the repeats; and those
-    of the layers after it. The gradient of so many slices is one concatenation, as in `unstack`."""
+    """Returns (parameters of the layers before the loop, parameters of each layer of the period stacked over the repeats,
+    parameters of the layers after it). The gradient is a single concatenation, as in `unstack`."""
     layers = jax.tree.leaves(stacked)[0].shape[0]
 
     @jax.custom_vjp
@@ -178,24 +184,24 @@ def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], lis
 
 
 def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of a model with the layers of its encoder as a list of layers, which `Encoder` accepts too.
+    """Returns a model's parameters with the encoder's layers as a list, which `Encoder` also accepts.
 
-    Used in inference, where a slice of stacked layers would copy the layer (7 MB for MiniLM, 5 % of the time of 1,024 tokens on
-    2 cores), and in ZeRO, which gathers one layer at a time.
+    Used in inference, where slicing the stack would copy each layer (7 MB for MiniLM, 5 % of the time of 1,024 tokens on 2
+    cores), and in ZeRO, which gathers one layer at a time.
     """
     return with_layers(params, _separate)
 
 
 def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inverse of `unstacked_layers`."""
+    """The inverse of `unstacked_layers`."""
     return with_layers(params, lambda layers: jax.tree.map(lambda *parts: jnp.stack(parts), *layers))
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """Returns the parameters of a model with the layers of its encoder replaced by `change(layers)`; unchanged without layers."""
-    if "encoder" not in params:
-        return dict(params)
-    return {**params, "encoder": {**params["encoder"], "layers": change(params["encoder"]["layers"])}}
+    """Returns the parameters of a model with the layers of its encoder, and of its decoder, replaced by `change(layers)`;
+    unchanged without layers."""
+    stacks = {name: params[name] for name in ("encoder", "decoder") if name in params}
+    return {**params, **{name: {**stack, "layers": change(stack["layers"])} for name, stack in stacks.items()}}
 
 
 def _separate(stacked: LayerParams) -> list[LayerParams]:
@@ -208,7 +214,7 @@ def _separate(stacked: LayerParams) -> list[LayerParams]:
 def unstack(stacked: LayerParams) -> list[LayerParams]:
     """Returns a tree of arrays [N, ...] as N trees of arrays [...].
 
-    The gradient of N slices would be a sum of N arrays of the size of the stack; this gradient is one concatenation.
+    The gradient is a single concatenation; the gradient of N slices would be a sum of N arrays of the size of the stack.
     """
     return _separate(stacked)
 
@@ -219,69 +225,76 @@ unstack.defvjp(
 
 
 class WholeRows(nn.Module):
-    """Layers other than a Transformer's: the last one is computed at all positions, whichever are read."""
+    """Mixin for layers other than Transformers, which compute the last layer at all positions."""
 
     config: ModelConfig
 
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `tokens.queried` alone; all of it is computed."""
+        """Returns the output of the last layer at `tokens.queried`, after computing all of it."""
         last = self(x, tokens, seed)[0]
         return last if tokens.queried is None else gather_positions(last, tokens.queried)
 
 
 class Encoder(nn.Module):
-    """N blocks, each applied to the output of the one before.
+    """A stack of N Transformer blocks.
 
-    The parameters have a leading axis N with and without `scan_layers`, so checkpoints do not depend on how layers are compiled.
-    It also accepts the list of layers of `unstacked_layers`, over which the loop is always unrolled.
+    Parameters have a leading axis N with and without `scan_layers`, so checkpoints do not depend on how layers are compiled. A
+    list of layers (`unstacked_layers`) is accepted too, and always unrolled.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
-    """`ModelConfig.direction` -> the objective that trains it where none is named."""
+    """`ModelConfig.direction` -> the default objective."""
+    block: ClassVar[type[nn.Module]] = Block
+    """The module of a layer: (x, tokens, seed, layer, *context) -> the hidden states after it."""
+    initial: ClassVar[Callable[..., LayerParams]] = staticmethod(initial_layers)
+    """(key, config) -> fresh parameters of every layer, stacked."""
     config: ModelConfig
 
     def setup(self) -> None:
-        """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""
-        layers = layer_parameters(self, initial_layers, self.config)
+        """Declares the stacked parameters of all layers, or uses the given list of layers."""
+        layers = layer_parameters(self, self.initial, self.config)
         self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
         self.layers = layers
         if self.config.final_norm:
             self.final_layer_norm = Norm(self.config)
 
     def __call__(
-        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """(output of the last layer, outputs of all layers), for all tokens. The final norm is part of the last layer."""
+        """Returns (output of the last layer, outputs of all layers) for all tokens. The final norm is part of the last layer.
+        Each layer also reads the `context`, for a decoder the encoder's output."""
         c, tokens = self.config, tokens.reading(None)
         if c.scan_layers and not self.is_unstacked:
-            last, outputs = self._scanned(x, tokens, seed)
+            last, outputs = self._scanned(x, tokens, seed, *context)
         else:
-            every = self._unrolled(x, tokens, seed)
+            every = self._unrolled(x, tokens, seed, *context)
             last, outputs = every[-1], jnp.stack(every)
         if not c.final_norm:
             return last, outputs
         last = self.final_layer_norm(last)
         return last, jnp.concatenate([outputs[:-1], last[None]])
 
-    def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `tokens.queried` alone.
+    def queried(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
+    ) -> Float[Array, "B Q D"]:
+        """Returns the output of the last layer at `tokens.queried` only.
 
-        All of the last layer but keys and values (5/6 of it with the paper's widths) is computed at these columns only. A loop
-        over layers that is not unrolled computes all columns, since taking the last layer out of the stack would copy it.
+        Apart from keys and values, the last layer is computed at these columns only, which saves up to 5/6 of it with the paper's
+        widths. A scan computes all columns, since taking the last layer out of the stack would copy it.
         """
         if tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
-            read = gather_positions(self._scanned(x, tokens.reading(None), seed)[0], tokens.queried)
+            read = gather_positions(self._scanned(x, tokens.reading(None), seed, *context)[0], tokens.queried)
         else:
-            read = self._unrolled(x, tokens, seed)[-1]
+            read = self._unrolled(x, tokens, seed, *context)[-1]
         return self.final_layer_norm(read) if self.config.final_norm else read
 
     def _scanned(
-        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns the output of the last layer and the outputs of all layers, those of the loop computed by `jax.lax.scan`."""
+        """Returns (output of the last layer, outputs of all layers), with the loop computed by `jax.lax.scan`."""
         c, kinds = self.config, layer_kinds(self.config)
         loop = loop_over(kinds)
-        blocks = [self._block(tokens, seed, kind) for kind in kinds]
+        blocks = [self._block(tokens, seed, kind, *context) for kind in kinds]
         if loop.period == 1 and loop.repeats == c.num_layers:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
 
@@ -314,20 +327,24 @@ class Encoder(nn.Module):
         parts.insert(min(1, len(outputs)), repeated.reshape(-1, *x.shape))
         return x, jnp.concatenate(parts)
 
-    def _unrolled(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> list[Float[Array, "B _ D"]]:
-        """Returns the outputs of all layers; the last one reads `tokens.queried` out."""
+    def _unrolled(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
+    ) -> list[Float[Array, "B _ D"]]:
+        """Returns the outputs of all layers; the last layer is computed at `tokens.queried` only."""
         kinds = layer_kinds(self.config)
-        blocks = {kind: self._block(tokens.reading(None), seed, kind) for kind in kinds}
-        last = self._block(tokens, seed, kinds[-1])
+        blocks = {kind: self._block(tokens.reading(None), seed, kind, *context) for kind in kinds}
+        last = self._block(tokens, seed, kinds[-1], *context)
         outputs = [x]
         for i, params in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             is_last = i == self.config.num_layers - 1
             outputs.append((last if is_last else blocks[kinds[i]])(outputs[-1], params, jnp.uint32(i)))
         return outputs[1:]
 
-    def _block(self, tokens: Tokens, seed: Seed | None, kind: LayerKind) -> Callable[..., Float[Array, "B _ D"]]:
-        """Returns the function (x, parameters of a layer of that kind, its number) -> the output of the layer, rematerialised as
-        `ModelConfig.remat` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
+    def _block(
+        self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
+    ) -> Callable[..., Float[Array, "B _ D"]]:
+        """Returns a function (x, layer parameters, layer number) -> output of the layer, with remat according to
+        `ModelConfig.remat`. It stores the attention weights if INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
         if self.is_initializing():
@@ -336,10 +353,12 @@ class Encoder(nn.Module):
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
                 layer = Layer(number, *kind)
-                output: Any = Block(c, parent=None).apply({"params": params}, x, tokens, seed, layer, mutable=stores)
+                module: Any = self.block(c, parent=None)
+                output: Any = module.apply({"params": params}, x, tokens, seed, layer, *context, mutable=stores)
             if stores:
                 output, stored = output
-                self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])
+                for attention, sown in stored[INTERMEDIATES].items():  # "attention", of a decoder also "cross_attention"
+                    self.sow(INTERMEDIATES, f"{attention}_weights", *sown["weights"])
             return output
 
         if c.remat == "none":

@@ -1,4 +1,4 @@
-"""The parts that all blocks share: initialisers with axis names, Dense, norms, GELU and dropout.
+"""Building blocks of all encoders: initialisers with axis names, Dense, norms, GELU and dropout.
 
 `bert_jax/interface/axes.py` explains the axis letters of the signatures and einsums of this folder. The model only names the
 axes of its parameters (`"embed"`, `"heads"`, ...); `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
@@ -33,13 +33,13 @@ Seed = UInt32[Array, ""]
 """The seed of the dropout mask of a step, a layer or a single dropout."""
 
 
-VOCABULARY_ARRAYS = ("counts", "symbols")
-"""The names of parameters that are no weights but facts about the vocabulary, which training never changes."""
+VOCABULARY_ARRAYS = ("counts", "symbols", "final_logits_bias")
+"""Parameters that describe the vocabulary and are never trained."""
 
 
 @functools.cache
 def truncated_normal(stddev: float) -> Initializer:
-    """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two standard deviations, and not rescaled after the cut."""
+    """Returns TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two standard deviations and not rescaled."""
 
     def init(key: Key[Array, ""], shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Float[Array, " ..."]:
         return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
@@ -49,8 +49,7 @@ def truncated_normal(stddev: float) -> Initializer:
 
 @functools.cache
 def initial_weights(kind: str, size: float) -> Initializer:
-    """Returns the initialiser of the kernels and embeddings of a model: `ModelConfig.initializer`, and `size` its
-    `initializer_range`."""
+    """Returns the initialiser of kernels and embeddings. `kind` is `ModelConfig.initializer`, `size` its `initializer_range`."""
     if kind == "normal":
         return nn.initializers.normal(size)
     if kind == "uniform":
@@ -59,22 +58,22 @@ def initial_weights(kind: str, size: float) -> Initializer:
 
 
 def initializer(config: ModelConfig, *, into_residual: bool = False) -> Initializer:
-    """Returns the initialiser of a model's kernels and embeddings; `into_residual` for the outputs of attention and
+    """Returns the initialiser of kernels and embeddings. `into_residual` is for output projections of attention and
     feed-forward."""
     scaled = into_residual and config.initializer == "modernbert"
     return initial_weights(config.initializer, config.initializer_range / (math.sqrt(2 * config.num_layers) if scaled else 1.0))
 
 
 class Matrix(nn.LogicallyPartitioned):
-    """The box of a kernel, with logical axis names for sharding: its last dimensions are the inputs and outputs of a product."""
+    """A boxed kernel with logical axis names for sharding. Its last dimensions are the inputs and outputs of a matrix product."""
 
     product: tuple[int, int] = struct.field(default=(1, 1), pytree_node=False)
-    """(number of dimensions that the product sums over, number of its output dimensions after them)."""
+    """(number of contracted dimensions, number of output dimensions after them)."""
 
 
 def named(init: Initializer, *axes: str | None, product: tuple[int, int] | None = None) -> Callable[..., Any]:
-    """Returns an initialiser of parameters with a logical axis name per dimension: of a `Matrix` if the parameter is the kernel
-    of a `product` with these numbers of input and output dimensions."""
+    """Returns an initialiser that boxes parameters with a logical axis name per dimension. For a kernel, `product` is its numbers
+    of input and output dimensions, and the box is a `Matrix`."""
     if product is None:
         return nn.with_logical_partitioning(init, axes)
     return lambda *arguments: Matrix(init(*arguments), axes, product=product)
@@ -88,11 +87,11 @@ def parameter(
     shape: tuple[int, ...],
     product: tuple[int, int] | None = None,
 ) -> Num[Array, " ..."]:
-    """Returns the parameter `name` of `module`, float32 of `shape`, with a logical axis name per dimension; `product` as in
+    """Returns the parameter `name` of `module`, float32 of `shape`. `axes` are its logical axis names; `product` is as in
     `named`.
 
-    `init` makes it where it does not exist. Where it does, only the shapes are compared: flax's own `param` traces `init` for
-    that, which takes 14 % of the time to trace and lower a model. Raises flax's ScopeParamShapeError if they differ.
+    If the parameter does not exist, `init` makes it. Otherwise only the shapes are compared; Flax's own `param` would trace
+    `init`, which takes 14 % of the time to trace and lower a model. Raises Flax's ScopeParamShapeError if the shapes differ.
     """
     if not module.has_variable("params", name):
         return module.param(name, named(init, *axes, product=product), shape)
@@ -102,10 +101,10 @@ def parameter(
 
 
 def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashable) -> Any:
-    """Returns the parameters "layers" of `module`, the tree of `init(key, config)`; the list of layers of `unstacked_layers` as
-    it is.
+    """Returns the parameters "layers" of `module`: the tree of `init(key, config)`, or a given list of layers
+    (`unstacked_layers`).
 
-    Raises flax's ScopeParamShapeError where the arrays of a tree have other shapes than those of `init`.
+    Raises Flax's ScopeParamShapeError if the arrays of a tree do not have the shapes of `init`.
     """
     if not module.has_variable("params", "layers"):
         return module.param("layers", init, config)
@@ -117,7 +116,7 @@ def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashab
 
 @functools.cache
 def _shapes(init: Callable[..., Any], config: Hashable) -> list[tuple[int, ...]]:
-    """Returns the shapes of the arrays of `init(key, config)`, kept: tracing it takes 7 % of the time to trace and lower a
+    """Returns the shapes of the arrays of `init(key, config)`. Cached, since tracing takes 7 % of the time to trace and lower a
     model."""
     return [array.shape for array in jax.tree.leaves(jax.eval_shape(lambda: init(jax.random.key(0), config)))]
 
@@ -128,13 +127,13 @@ def _check_shape(module: nn.Module, name: str, found: Sequence[Any], wanted: Seq
 
 
 class Dense(nn.Module):
-    """y = x W + b over the last axes of `x`, with any number of output axes.
+    """A dense layer, y = x W + b, over the last axes of `x`, with any number of output axes.
 
     kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product is computed in `dtype`. With `activation` the
-    layer computes activation(x) W + b, or (activation(x) * factor) W + b for the `factor` of a gated unit. On a TPU the backward
-    pass recomputes the activation, so that XLA fuses it into the two products that read it and its derivative into the third.
-    Writing activations and derivatives to memory instead takes longer than a product (BERT-Large, 8,192 tokens on a v5e: 0.41 and
-    0.51 ms; a product takes 0.37 ms).
+    layer computes activation(x) W + b, or (activation(x) * factor) W + b in a gated unit. On a TPU the backward pass recomputes
+    the activation, so that XLA fuses it into the two products that read it and fuses its derivative into the third. Writing
+    activations and derivatives to memory would take longer than a product (BERT-Large, 8,192 tokens on a v5e: 0.41 and 0.51 ms; a
+    product takes 0.37 ms).
     """
 
     in_shape: tuple[int, ...]
@@ -148,7 +147,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, " ..."], factor: Float[Array, " ..."] | None = None) -> Float[Array, " ..."]:
-        """`x` [..., *in_shape] times the kernel plus the bias, [..., *out_shape]."""
+        """Maps `x` [..., *in_shape] to [..., *out_shape]."""
         shape, sides = (*self.in_shape, *self.out_shape), (len(self.in_shape), len(self.out_shape))
         kernel = parameter(self, "kernel", self.kernel_init, self.axes, shape, sides)
         bias = jnp.zeros(self.out_shape)  # XLA adds no zeros
@@ -176,7 +175,7 @@ class Dense(nn.Module):
 def activated_dense(
     function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
-    """`dense` of function(x)."""
+    """Computes `dense` of function(x)."""
     return dense(function(x), kernel, bias, one_cpu)
 
 
@@ -188,28 +187,28 @@ def gated_dense(
     bias: Float[Array, " O"],
     one_cpu: bool,
 ) -> Float[Array, "R O"]:
-    """`dense` of function(x) * factor."""
+    """Computes `dense` of function(x) * factor."""
     return dense(function(x) * factor, kernel, bias, one_cpu)
 
 
 def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:
-    """`x` at the given positions of each row."""
+    """Gathers `x` at the given positions of each row."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
 
 
 def with_leading_axes(x: Shaped[Array, "*shape"], leading: int) -> Shaped[Array, " ..."]:
-    """`x` with `leading` axes of size one in front, which makes the broadcast of rank promotion explicit."""
+    """Adds `leading` axes of size one in front of `x`, which makes rank promotion explicit."""
     return x.reshape((1,) * leading + x.shape)
 
 
 class Norm(nn.Module):
-    """The norm of a model over the last axis, `ModelConfig.norm`."""
+    """The norm `ModelConfig.norm` over the last axis."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """`x`, normalised over its last axis, in its dtype."""
+        """Normalises `x` over its last axis, in its dtype."""
         return normalise(x, norm_parameters(self, x.shape[-1], self.config))
 
 
@@ -226,8 +225,7 @@ class NormParameters:
 
 
 def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormParameters:
-    """Returns the scale and the bias of a norm, float32 [width], as parameters of `module`, as far as the model's norms have
-    them."""
+    """Returns the scale and bias of a norm as parameters of `module`, float32 [width], if the model's norms have them."""
     scale = bias = None
     if config.norm_scale:
         scale = parameter(module, "scale", nn.initializers.ones, ("norm",), (width,))
@@ -237,7 +235,7 @@ def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormP
 
 
 def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
-    """Returns the norm of the last axis, computed in float32, in the dtype of x."""
+    """Normalises the last axis in float32; the result has the dtype of x."""
     function: Callable[..., Array] = load_named(norm.kind, NORMS, "config.model.norm")
     y, leading = function(x.astype(jnp.float32), norm.epsilon), x.ndim - 1
     if norm.scale is not None:
@@ -249,7 +247,7 @@ def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array,
 
 def standardise(x: Float[Array, "*shape D"], epsilon: float) -> Float[Array, "*shape D"]:
     """Subtracts the mean and divides by the standard deviation (Ba et al., arXiv:1607.06450). The variance is the mean square of
-    the centred values: with an epsilon of 1e-12 the rounding of E[x^2] - E[x]^2 would be too large."""
+    the centred values; the rounding error of E[x^2] - E[x]^2 would be too large for an epsilon of 1e-12."""
     centred = x - x.mean(-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
 
@@ -260,18 +258,18 @@ def divide_by_root_mean_square(x: Float[Array, "*shape D"], epsilon: float) -> F
 
 
 def activation(name: str) -> Activation:
-    """Returns the activation function of the feed-forward layer with this name in `ModelConfig.activation`."""
+    """Returns the activation function called `name` (`ModelConfig.activation`)."""
     function: Activation = load_named(name, ACTIVATIONS, "config.model.activation")
     return function
 
 
 @jax.custom_vjp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Returns the exact GELU, x Phi(x), in the dtype of x. Only x is kept for the backward pass, which recomputes erf: that takes
-    less time than the memory traffic of a second array.
+    """Computes the exact GELU, x Phi(x), in the dtype of x. The backward pass saves only x and recomputes erf, which is faster
+    than reading a second array from memory.
 
-    The arithmetic is float32 for any x: in bfloat16 0.5 + 0.5 erf cancels to 0 below x = -3.4. This takes no time inside a
-    fusion, since TPUs (the estimated cycles of v5e are the same) and CPUs convert bfloat16 to float32 for arithmetic anyway.
+    The arithmetic is always float32: in bfloat16, 0.5 + 0.5 erf cancels to 0 below x = -3.4. This is free inside a fusion, since
+    TPUs (the estimated cycles of v5e are the same) and CPUs convert bfloat16 to float32 for arithmetic anyway.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -291,7 +289,7 @@ gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 
 
 def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Returns the tanh approximation of GELU in the dtype of x, computed in float32 for the reason given in `gelu`."""
+    """Computes the tanh approximation of GELU in the dtype of x, with float32 arithmetic (see `gelu`)."""
     return jax.nn.gelu(x, approximate=True) if x.dtype == jnp.float32 else _narrow_gelu_tanh(x)
 
 
@@ -313,17 +311,17 @@ _narrow_gelu_tanh.defvjp(lambda x: (_narrow_gelu_tanh(x), x), _narrow_gelu_tanh_
 def random_words(
     seed: Seed, shape: tuple[int, ...], positions: Int[Array, "B Q"] | None = None, rows: UInt32[Array, " B"] | None = None
 ) -> UInt32[Array, " ..."]:
-    """Random uint32 words of `shape`, a pure function of (`seed`, index): a counter-based generator without state.
+    """Returns random uint32 words of `shape`, a pure function of (`seed`, index): a stateless counter-based generator.
 
     Each row of the last axis has a base word, a hash of the seed and the row's index; each element is a hash of the base word and
     its column, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's generators take several times
-    as long per word and cannot be fused into the code that uses the bits, so a mask of the size of the attention matrix would be
-    written to memory; this hash is about eight instructions, which the compiler fuses in the forward and the backward pass.
-    Dropout needs bits that look independent, not cryptographic ones; the tests check the rate and the correlations between
-    neighbours and between layers.
+    as long per word, and they cannot be fused into the code that uses the bits, so a mask of the size of the attention matrix
+    would be written to memory. This hash takes about eight instructions, which the compiler fuses in the forward and the backward
+    pass. Dropout does not need cryptographic bits; the tests check the rate and the correlations between neighbours and between
+    layers.
 
     With `positions`, the words [B, ..., Q, L] or [B, Q, D] are the rows `positions` of the words [B, ..., L, L] or [B, L, D].
-    `rows` are the indices along the first axis of these B rows, where they are a part of all rows.
+    If the B rows are only part of all rows, `rows` are their indices along the first axis.
     """
     base = row_words(seed, shape[:-1], positions, rows)
     return hash_word(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
@@ -340,10 +338,10 @@ def row_words(
     rows: UInt32[Array, " B"] | None = None,
     first: tuple[UInt32[Array, ""], ...] = (),
 ) -> UInt32[Array, " ..."]:
-    """Returns the base words of `random_words`, of `shape`.
+    """Returns the base words of `random_words` for `shape`.
 
-    One axis of the index is hashed at a time, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
-    index of the first element along the leading axes, by default 0; `rows` are all indices along the first axis.
+    Each axis of the index is hashed separately, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
+    index of the first element along the leading axes (default: 0); `rows` are all indices along the first axis.
     """
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
@@ -358,7 +356,7 @@ def row_words(
 
 
 def hash_word(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Returns a bijection of uint32 whose output bits each depend on every input bit."""
+    """Hashes uint32 words bijectively; every output bit depends on every input bit."""
     word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
     word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)
     return word ^ (word >> 15)
@@ -385,21 +383,21 @@ _dropout.defvjp(
 
 @dataclasses.dataclass(frozen=True)
 class Dropout:
-    """The dropout of one array."""
+    """The dropout settings of one array."""
 
     rate: float
     """The probability that an element is set to zero."""
     seed: Seed | None
-    """The seed of the random words; None in evaluation, where no element is set to zero."""
+    """The seed of the random words; None in evaluation, which disables dropout."""
     positions: Int[Array, "B Q"] | None = None
-    """The positions of the tokens of an array [B, ..., Q, *] with selected tokens only; they get the mask that they have in the
-    array of all tokens [B, ..., L, *]. None for an array of all tokens."""
+    """For an array [B, ..., Q, *] with selected tokens only, their positions. They get the same mask as in the array of all
+    tokens [B, ..., L, *]. None: an array of all tokens."""
     rows: UInt32[Array, " B"] | None = None
-    """The indices of the rows in the whole batch (`Tokens.rows`); None: from 0."""
+    """The indices of the rows in the whole batch (`Tokens.rows`); None: 0, 1, ..."""
 
 
 def dropout(x: Float[Array, "*shape"], settings: Dropout) -> Float[Array, "*shape"]:
-    """`x` with each element set to zero with probability `rate`, and the others multiplied by 1 / (1 - `rate`)."""
+    """Sets each element of `x` to zero with probability `rate` and multiplies the others by 1 / (1 - `rate`)."""
     if settings.seed is None or settings.rate == 0.0:
         return x
     return _dropout(x, settings.rate, settings.seed, settings.positions, settings.rows)

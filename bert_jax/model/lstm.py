@@ -1,18 +1,21 @@
-"""The recurrence of long short-term memory (LSTM) over the tokens of texts, in one or two directions.
+"""The LSTM recurrence over the tokens of texts, in one or two directions, and the LSTM of task heads.
 
-The arrays are time-major, [L, B, ...], and those of the direction from right to left are reversed in time. O = 4 F are the gates
-i, f, g, o of a cell of width F; W is the width of the output: F, or that of the projection (Sak et al., arXiv:1402.1128).
+Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. O = 4 F are the gates i, f, g, o of a cell of
+width F; W is the width of the output: F, or that of the projection (Sak et al., arXiv:1402.1128).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from bert_jax.model.config import Target
+from bert_jax.model.layers import Dense, parameter, truncated_normal
 from bert_jax.model.matmul import precision
 
 
@@ -22,43 +25,43 @@ class Direction(NamedTuple):
     inputs: Float[Array, "L B O"]
     """The products of the inputs with their kernel, plus the bias; float32."""
     keep: Float[Array, "L B 1"]
-    """0 where the state is reset, as at the first token, else 1; float32."""
+    """0 where the state is reset, as at the first token, otherwise 1; float32."""
     kernel: Float[Array, "W O"]
-    """From the previous output to the gates. Its dtype is that of the products; states and gates are float32."""
+    """From the previous output to the gates, in the dtype of the products. States and gates are float32."""
     projection: Float[Array, "F W"] | None = None
-    """From the output of the cell to that of the layer; None where both are the same."""
+    """From the cell's output to the layer's; None if they are the same."""
 
 
 def time_major(x: Shaped[Array, "B L *shape"], direction: int) -> Shaped[Array, "L B *shape"]:
-    """`x` time-major, and reversed in time in direction 1, which reads from right to left."""
+    """Makes `x` time-major, and reverses time in direction 1 (right to left)."""
     return x.swapaxes(0, 1)[:: 1 - 2 * direction]
 
 
 def batch_major(x: Shaped[Array, "L B *shape"], direction: int) -> Shaped[Array, "B L *shape"]:
-    """Returns the inverse of `time_major`."""
+    """The inverse of `time_major`."""
     return x[:: 1 - 2 * direction].swapaxes(0, 1)
 
 
 def carried(ids: Int[Array, "L B"]) -> Float[Array, "L B 1"]:
-    """1 where a token belongs to the same text as the token before it, else 0; float32."""
+    """Returns 1 if a token belongs to the same text as the token before it, otherwise 0; float32."""
     first = jnp.zeros(ids[:1].shape, bool)
     return jnp.concatenate([first, ids[1:] == ids[:-1]]).astype(jnp.float32)[..., None]
 
 
 @jax.custom_vjp
 def recurrence(directions: tuple[Direction, ...]) -> tuple[Float[Array, "L B W"], ...]:
-    """Returns the outputs h of an LSTM in each direction, float32. A constant 1 is added to the forget gate (Jozefowicz et al.
+    """Computes the outputs h of an LSTM in each direction, float32. A constant 1 is added to the forget gate (Jozefowicz et al.
     2015, section 2.2).
 
-    One loop over time computes all directions, which do not wait for each other; of two loops in a row the second waits for the
-    first. The backward pass computes the gradients of the kernels as one product over all time steps. Automatic differentiation
-    adds to the whole gradient at every step (2.8 times slower at W = 768 on a CPU).
+    A single loop over time computes all directions, so that they run in parallel; separate loops would run one after another. The
+    backward pass computes the gradients of the kernels as one product over all time steps. Automatic differentiation would update
+    the whole gradient at every step (2.8 times slower at W = 768 on a CPU).
     """
     return _forward(directions)[0]
 
 
 class _Trace(NamedTuple):
-    """The results of a direction that the backward pass reads."""
+    """The results of one direction that are saved for the backward pass."""
 
     h: Float[Array, "L B W"]
     """The outputs."""
@@ -70,13 +73,12 @@ class _Trace(NamedTuple):
 
 
 def _product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array, "B _"]:
-    """x times kernel in the dtype of the kernel, accumulated in float32."""
+    """Multiplies x by the kernel in the kernel's dtype, accumulating in float32."""
     return jnp.matmul(x.astype(kernel.dtype), kernel, precision=precision(kernel.dtype), preferred_element_type=jnp.float32)
 
 
 def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
-    """Returns the gates of their inputs `x`: tanh of g and the sigmoid of the others, (1 + tanh(x / 2)) / 2, in one pass over
-    `x`."""
+    """Computes the gates from their inputs `x` in one pass: tanh for g, and the sigmoid (1 + tanh(x / 2)) / 2 for the others."""
     slope, forget = (
         np.repeat(np.array(of_gate, np.float32), x.shape[1] // 4)[None] for of_gate in ([0.5, 0.5, 1, 0.5], [0, 1, 0, 0])
     )
@@ -86,8 +88,8 @@ def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
 def _gates(gates: Float[Array, "L B O"], t: Int[Array, ""]) -> list[Float[Array, "B F"]]:
     """Returns the gates i, f, g, o of step `t`.
 
-    Each is a slice of its own: XLA's loops over the parts of one slice of all four are not vectorised on a CPU (15 us instead of
-    3 us for each of the backward pass at 32 rows of width 256).
+    Each gate is sliced separately. On a CPU, XLA does not vectorise loops over the parts of a joint slice (15 us instead of 3 us
+    per gate in the backward pass, at 32 rows of width 256).
     """
     _, rows, width = gates.shape
     return [jax.lax.dynamic_slice(gates, (t, 0, n * (width // 4)), (1, rows, width // 4))[0] for n in range(4)]
@@ -111,7 +113,7 @@ def _forward(
 
     def start(of: Direction) -> tuple[Array, ...]:
         rows, (outputs, gates) = of.inputs.shape[1], of.kernel.shape
-        return jnp.zeros((rows, outputs)), jnp.zeros((rows, gates // 4)), of.inputs  # the gates take the place of the inputs
+        return jnp.zeros((rows, outputs)), jnp.zeros((rows, gates // 4)), of.inputs  # the gates overwrite the inputs
 
     states, outputs = jax.lax.scan(step, [start(of) for of in directions], jnp.arange(directions[0].inputs.shape[0]))
     traces = tuple(_Trace(h, m, c, gates) for (h, m, c), (_, _, gates) in zip(outputs, states, strict=True))
@@ -123,7 +125,7 @@ def _backward(
 ) -> tuple[tuple[Direction, ...]]:
     directions, traces = residual
 
-    # Transposed once: a product with a transposed kernel takes 1.4 times as long on a CPU, which transposes it at every step.
+    # Transposed once: a CPU would transpose the kernel at every step, which takes 1.4 times as long.
     transposed = [
         of._replace(kernel=of.kernel.T, projection=None if of.projection is None else of.projection.T) for of in directions
     ]
@@ -151,7 +153,7 @@ def _backward(
 
 
 def _gradients(of: Direction, trace: _Trace, found: tuple[Float[Array, "L B O"], Float[Array, "L B W"]]) -> Direction:
-    """Returns the gradients of one direction, from those of its gates and outputs at every time step."""
+    """Computes the gradients of one direction from the gradients of its gates and outputs at every time step."""
     dgates, dh = found
 
     def over_time(x: Float[Array, "L B I"], y: Float[Array, "L B _"], like: Float[Array, "I _"]) -> Float[Array, "I _"]:
@@ -164,8 +166,49 @@ def _gradients(of: Direction, trace: _Trace, found: tuple[Float[Array, "L B O"],
 
 
 def before(x: Float[Array, "L B I"]) -> Float[Array, "L B I"]:
-    """`x` one time step earlier; 0 at the first."""
+    """Shifts `x` by one time step; the first step is 0."""
     return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
 
 
 recurrence.defvjp(_forward, _backward)
+
+
+class Lstm(nn.Module):
+    """A two-layer bidirectional LSTM over the tokens of each text, float32.
+
+    The state is reset where `sequence_ids` change, in both directions, so texts do not depend on each other or on padding.
+    """
+
+    width: int
+    target: Target
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
+        """Returns the concatenated outputs of both directions for each token, O = 2 W."""
+        w = self.width
+        x = x.astype(jnp.float32)
+        for name, axis in (("lower", "embed"), ("upper", None)):
+            inputs = (x.shape[-1],)
+            axes = (axis, None, None, None)
+            init, dtype = truncated_normal(inputs[0] ** -0.5), jnp.dtype(jnp.float32)
+            projected = Dense(inputs, (2, 4, w), axes, init, dtype, self.target, name=f"{name}_input")(x)
+            kernel = Recurrence(w, name=f"{name}_recurrence")()
+            projected = projected.reshape(*x.shape[:2], 2, 4 * w)
+            directions = tuple(
+                Direction(time_major(projected[:, :, n], n), carried(time_major(sequence_ids, n)), kernel[n]) for n in (0, 1)
+            )
+            x = jnp.concatenate([batch_major(h, n) for n, h in enumerate(recurrence(directions))], axis=-1)
+        return x
+
+
+class Recurrence(nn.Module):
+    """The recurrent kernels of both directions, from the previous output to the four gates."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self) -> Float[Array, "2 W O"]:
+        """Returns the recurrent kernels of both directions, O = 4 W."""
+        w = self.width
+        kernel = parameter(self, "kernel", truncated_normal(w**-0.5), (None,) * 4, (2, w, 4, w), (1, 2))
+        return kernel.reshape(2, w, 4 * w)

@@ -1,6 +1,6 @@
-"""Matrix products and their gradients: accumulated in float32 for any dtype, each in the form that its platform computes fastest.
+"""Matrix products and their gradients, accumulated in float32 and in the form that is fastest on each platform.
 
-Products of float32 have the highest precision, since TPUs and GPUs round their inputs by default.
+float32 products use the highest precision, since TPUs and GPUs round their inputs by default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Num
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
-    """Returns the `precision` argument of a matrix product whose inputs are `dtype`."""
+    """Returns the `precision` argument for a matrix product of `dtype` inputs."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
@@ -26,18 +26,17 @@ def matmul(
     one_cpu: bool,
     out_dtype: DTypeLike | None = None,
 ) -> Float[Array, "*shape _ _"]:
-    """Returns the contraction of axis `axes[0]` (-1 or -2) of `a` with axis `axes[1]` of `b`: a matrix product if `axes` is (-1,
-    -2).
+    """Contracts axis `axes[0]` (-1 or -2) of `a` with axis `axes[1]` of `b`. (-1, -2) is an ordinary matrix product.
 
-    The leading axes are batch axes of the same size; the result is in `out_dtype`, by default in that of `a`.
+    Leading axes are batch axes of equal size. The result has `out_dtype`, by default the dtype of `a`.
 
-    XLA's fast products of CPUs take row-major operands only. With `one_cpu`, a program for a single CPU device
-    (`config.Target.one_cpu`), this function makes such products in two cases. In bfloat16, which CPUs with AMX multiply several
-    times faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280): other products of bfloat16 are converted
-    to float32. And where `a` is transposed, as for the gradient of a kernel: XLA would leave that to Eigen, which reads columns
-    of an array as wide as a power of two from few sets of the cache (the gradient of a table of 8,192 words from 4,096 rows of
-    width 256 takes 42 instead of 220 ms on two cores of an AMD EPYC, that of 30,522 words as long as before). With several CPU
-    devices it does neither: XLA would gather an array from all devices to fix its layout.
+    XLA's fast CPU products require row-major operands. With `one_cpu` (`config.Target.one_cpu`), this function makes the operands
+    row-major in two cases. The first is bfloat16, which CPUs with AMX multiply several times faster than float32 (1,000 GFLOP/s
+    and more on two cores; float32 reaches 280); XLA converts other bfloat16 products to float32. The second is a transposed `a`,
+    as in the gradient of a kernel: XLA would leave it to Eigen, which reads the columns of an array with a power-of-two width
+    from few cache sets. The gradient of a table of 8,192 words from 4,096 rows of width 256 takes 42 instead of 220 ms on two
+    cores of an AMD EPYC; a table of 30,522 words takes as long as before. With several CPU devices neither is done, since XLA
+    would gather an array from all devices to fix its layout.
     """
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if (a.dtype == jnp.bfloat16 or axes[0] == -2) and one_cpu:
@@ -49,7 +48,7 @@ def matmul(
 def dot(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*shape _ _"]:
-    """Returns the products of `matmul` in the form that XLA and Pallas choose on any platform."""
+    """Computes the product of `matmul` in a form that XLA and Pallas accept on any platform."""
     batch = tuple(range(a.ndim - 2))
     contracted = ((a.ndim + axes[0],), (b.ndim + axes[1],))
     return jax.lax.dot_general(a, b, (contracted, (batch, batch)), precision=precision(a.dtype), preferred_element_type=out_dtype)
@@ -57,11 +56,11 @@ def dot(
 
 @jax.jit
 def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
-    """`x` constrained to a row-major layout.
+    """Constrains `x` to a row-major layout.
 
-    Under a `jit` of its own, which costs nothing once compiled: where a program returns the array of `with_layout_constraint`
-    itself, jax 0.10 leaves the layouts of all its results to XLA, and the next program reads one that is not row-major as if it
-    were, transposed.
+    It is wrapped in its own `jit`, which costs nothing once compiled. If a program returns the array of `with_layout_constraint`
+    directly, jax 0.10 lets XLA choose the layouts of all its results, and the next program misreads a result that is not
+    row-major as its transpose.
     """
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
@@ -70,7 +69,7 @@ def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
 def batched_matmul(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], one_cpu: bool
 ) -> Float[Array, "*shape _ _"]:
-    """`matmul` with gradients that are computed by `matmul` too; axes[0] is -1."""
+    """Computes `matmul` with gradients that also use `matmul`; axes[0] is -1."""
     return matmul(a, b, axes, one_cpu)
 
 
@@ -90,12 +89,12 @@ batched_matmul.defvjp(lambda a, b, axes, one_cpu: (batched_matmul(a, b, axes, on
 def dense(
     x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
-    """x @ kernel + bias, with a backward pass that is fast on a CPU.
+    """Computes x @ kernel + bias, with a backward pass that is fast on a CPU.
 
-    Automatic differentiation is slow there in two ways. XLA transposes the first operand of the kernel's gradient, so here the
-    narrower operand is the first (this saves a copy of 16 MB per feed-forward layer at 4,096 rows and width 256). XLA sums the
-    gradient of the bias column by column, so here it is a product with a row of ones (this saves 45 ms for the 30,522 columns of
-    the MLM head).
+    Automatic differentiation is slow on a CPU for two reasons. XLA transposes the first operand of the kernel's gradient, so this
+    function puts the narrower operand first (which saves a copy of 16 MB per feed-forward layer at 4,096 rows and width 256). XLA
+    sums the bias gradient column by column, so this function multiplies by a row of ones (which saves 45 ms for the 30,522
+    columns of the MLM head).
     """
     return matmul(x, kernel, (-1, -2), one_cpu) + bias[None]
 
@@ -111,18 +110,17 @@ dense.defvjp(lambda x, kernel, bias, one_cpu: (dense(x, kernel, bias, one_cpu), 
 
 
 def transposed_matmul(a: Float[Array, "R I"], b: Float[Array, "R O"], one_cpu: bool) -> Float[Array, "I O"]:
-    """a.T @ b, computed so that the narrower of the two is transposed."""
+    """Computes a.T @ b, transposing the narrower operand."""
     if a.shape[1] <= b.shape[1]:
         return matmul(a, b, (-2, -2), one_cpu)
     return matmul(b, a, (-2, -2), one_cpu).T
 
 
 def sum_rows(x: Float[Array, "R O"], one_cpu: bool) -> Float[Array, " O"]:
-    """Returns the sum over rows, accumulated in float32; on CPUs and TPUs a product with rows of ones, which is faster than a
-    reduction.
+    """Sums over rows in float32. On CPUs and TPUs this is a product with rows of ones, which is faster than a reduction.
 
-    On a TPU there are eight rows of ones: XLA turns a product with one row into a reduction, which takes a pass over x (0.17 ms
-    for [8192, 1024] on a v5e, where the product overlaps with other operations).
+    On a TPU there are eight rows of ones, because XLA turns a product with one row into a reduction. A reduction takes a pass
+    over x (0.17 ms for [8192, 1024] on a v5e), while a product overlaps with other operations.
     """
 
     def product(rows: int, x: Float[Array, "R O"]) -> Float[Array, " O"]:

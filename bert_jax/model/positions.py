@@ -1,14 +1,14 @@
-"""The positions of tokens: objects that act in up to three places, any of them absent.
+"""Position embeddings: classes with up to three methods, each of them optional.
 
-    embeddings(x, tokens)                         [B, L, D], the sum of the word embeddings so far -> the same with positions
-    queries_and_keys(query, key, tokens, layer)   [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions`
-    scores(scores, tokens, layer)                 [B, H, Q, L], float32, before the mask; see `Tokens.offsets`
+embeddings(x, tokens) [B, L, D], the sum of the word embeddings so far -> the same with positions queries_and_keys(query, key,
+tokens, layer) [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions` scores(scores, tokens, layer) [B, H,
+Q, L], float32, before the mask; see `Tokens.offsets`
 
-`model.POSITIONS` names the kinds; a user's file may hold another one (FILE.py:NAME). A kind is made with the `Architecture` if it
-has a parameter without a default, and it may be a Flax module with parameters of its own. `layer` is a `tokens.Layer`.
+`model.POSITIONS` lists the built-in classes; FILE.py:NAME names your own. A class is constructed with the `Architecture` if its
+constructor has an argument without a default, and it may be a Flax module with parameters. `layer` is a `tokens.Layer`.
 
-A kernel of attention never holds the scores, so kinds with `scores` are computed by the plain path. Hugging Face's BERT adds a
-table to the embeddings: a kind without `table` cannot be exported to it.
+Fused attention kernels never hold the scores, so classes with `scores` use plain attention. Hugging Face's BERT adds a table to
+the embeddings, so a class without `table` cannot be exported to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32, Float64, Int
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
@@ -62,20 +62,37 @@ class Sinusoidal:
         return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
 
 
-class Absent:
-    """No positions: only a left-to-right mask can tell the order of tokens."""
+class SinusoidalHalves:
+    """The sinusoids undivided, all sines before all cosines: the layout of tensor2tensor, which trained the models of the paper,
+    and of Marian. `Architecture.scale_embeddings` multiplies the word embeddings in its stead."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
 
     def table(self) -> Float32[np.ndarray, "S D"]:
-        """Zeros."""
+        """Returns the vector of each position."""
+        interleaved = interleaved_sinusoids(self.config.max_position, self.config.hidden_size)
+        return np.concatenate([interleaved[:, 0::2], interleaved[:, 1::2]], axis=1).astype(np.float32)
+
+    def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
+        """`x` plus the vector of each position."""
+        return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
+
+
+class Absent:
+    """No position embedding: only a left-to-right mask conveys the order of tokens."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    def table(self) -> Float32[np.ndarray, "S D"]:
+        """A table of zeros."""
         return np.zeros((self.config.max_position, self.config.hidden_size), np.float32)
 
 
 class Rotary:
-    """Rotations of queries and keys by angles that grow with the position (Su et al., arXiv:2104.09864): the score of two tokens
-    depends on the distance between them. No parameters, and any number of positions."""
+    """Rotary positions: rotates queries and keys by angles that grow with the position (Su et al., arXiv:2104.09864), so that
+    scores depend on the distance between tokens. It has no parameters and supports any number of positions."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
@@ -83,7 +100,7 @@ class Rotary:
     def queries_and_keys(
         self, query: Float[Array, "B Q H K"], key: Float[Array, "B L G K"], tokens: Tokens, layer: Layer
     ) -> tuple[Float[Array, "B Q H K"], Float[Array, "B L G K"]]:
-        """Both, rotated with the base of the layer's type."""
+        """Rotates queries and keys with the base of the layer's type."""
         c = self.config
         theta = c.rotary_theta
         if layer.kind == "sliding" and c.sliding_rotary_theta is not None:
@@ -95,10 +112,10 @@ class Rotary:
 def rotate(
     x: Float[Array, "B L H K"], positions: Int[Array, "B L"], theta: float, interleaved: bool = False
 ) -> Float[Array, "B L H K"]:
-    """Rotates each pair of numbers of every head, of index i in 0..K/2-1, by the angle position / theta^(2 i / K).
+    """Rotates pair i (0..K/2-1) of every head by the angle position / theta^(2 i / K).
 
-    A pair is i and i + K/2, or, `interleaved`, 2 i and 2 i + 1. The arithmetic is float32; in bfloat16 the angles of neighbouring
-    positions would be the same from 256 on.
+    Pair i is dimensions i and i + K/2, or 2 i and 2 i + 1 if `interleaved`. The arithmetic is float32; in bfloat16, neighbouring
+    positions beyond 256 would have the same angle.
     """
     width = x.shape[-1]
     frequencies = (1.0 / theta ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))).astype(np.float32)
@@ -111,14 +128,14 @@ def rotate(
     return both.astype(x.dtype)
 
 
-def kind_of(config: ModelConfig) -> type[Any]:
-    """Returns the class of the positions `config.positions`. Raises UserError if a user's file does not have it."""
+def positions_class(config: ModelConfig) -> type[Any]:
+    """Returns the class of `config.positions`. Raises UserError if a user's file does not define it."""
     return _kind(config.positions)
 
 
 @functools.cache
 def _kind(positions: str) -> type[Any]:
-    """Loaded once, so that a file that is changed while a run trains does not change the run."""
+    """Loads the class once, so that changes to the file during a run have no effect."""
     kind: type[Any] = load_named(positions, POSITIONS, "config.model.positions")
     if not isinstance(kind, type) or not any(hasattr(kind, place) for place in (*PLACES, "table")):
         raise UserError(
@@ -129,8 +146,8 @@ def _kind(positions: str) -> type[Any]:
 
 
 def make_positions(config: ModelConfig, **module: Any) -> Any:
-    """Returns the positions `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
-    kind = kind_of(config)
+    """Constructs `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
+    kind = positions_class(config)
     if issubclass(kind, nn.Module):
         return kind(config, **module)
     required = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
@@ -138,19 +155,19 @@ def make_positions(config: ModelConfig, **module: Any) -> Any:
 
 
 def acts_on(config: ModelConfig, place: str) -> bool:
-    """Returns whether the positions of a Transformer act in this place, one of PLACES."""
-    return hasattr(kind_of(config), place)
+    """Returns whether the positions of a Transformer have the method `place`, one of PLACES."""
+    return hasattr(positions_class(config), place)
 
 
 def has_parameters(config: ModelConfig) -> bool:
     """Returns whether the positions are a Flax module, which may have parameters."""
-    return config.encoder == "transformer" and issubclass(kind_of(config), nn.Module)
+    return config.has_attention and issubclass(positions_class(config), nn.Module)
 
 
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
-    """Returns the table that the positions add to the embeddings, where it is not learned; None for learned positions, and for
-    those that act in another way."""
-    if config.encoder != "transformer" or config.positions == "learned" or not hasattr(kind_of(config), "table"):
+    """Returns the fixed table that the positions add to the embeddings, or None if they are learned or not added to the
+    embeddings."""
+    if not config.has_attention or config.positions == "learned" or not hasattr(positions_class(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
         return None
@@ -160,13 +177,18 @@ def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
 def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:
     """Returns the sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
 
-    Row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine of it in column 2 i + 1. That paper multiplies the word
-    embeddings by sqrt(width) instead (section 3.4), which is the same after the LayerNorm of the sum and leaves the tied decoder
-    as BERT has it; undivided, the sinusoids would be 35 times as large as word embeddings of deviation 0.02. Computed in float64
-    and a constant of the compiled program: 1.5 MB for 512 x 768.
+    Row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine in column 2 i + 1. The paper multiplies the word
+    embeddings by sqrt(width) instead (section 3.4). Dividing the sinusoids is equivalent after the LayerNorm of the sum, and it
+    leaves the tied decoder unchanged. Undivided, the sinusoids would be 35 times as large as word embeddings with a deviation of
+    0.02. The table is computed in float64 and becomes a constant of the compiled program (1.5 MB for 512 x 768).
     """
+    return (interleaved_sinusoids(positions, width) / np.sqrt(width)).astype(np.float32)
+
+
+def interleaved_sinusoids(positions: int, width: int) -> Float64[np.ndarray, "{positions} {width}"]:
+    """Returns the sinusoids as the paper writes them (arXiv:1706.03762, section 3.5): a sine and its cosine side by side."""
     even = np.arange(0, width, 2)
     angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
     table = np.empty((positions, width))
     table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)[:, : width // 2]
-    return (table / np.sqrt(width)).astype(np.float32)
+    return table

@@ -1,4 +1,4 @@
-"""BERT with the two pretraining heads, and its predecessors with theirs; initial parameters and their number."""
+"""BERT with the two pretraining heads, its predecessors with theirs, and their initial parameters."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embedding
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
-from bert_jax.model.tokens import INPUTS, Batch, Tokens
+from bert_jax.model.tokens import DECODER, INPUTS, Batch, Tokens
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
-"""The arrays of a batch that the heads read, int32 [B, M] and [B, P]."""
+"""The batch arrays that the heads read, int32 [B, M] and [B, P]."""
 
 
 class BertForPreTraining(Bert):
     """The encoder, the pooler, and the heads of masked language modelling (MLM) and next sentence prediction (NSP).
 
-    Without `next_sentence` it has neither pooler nor NSP head, which rows without pairs would not train.
+    Without `next_sentence` it has neither pooler nor NSP head, since rows without pairs would not train them.
 
-    Reads the arrays INPUTS and HEAD_INPUTS of a batch; training passes a `dropout_seed`. Returns a dict:
+    Reads the batch arrays INPUTS and HEAD_INPUTS; training passes a `dropout_seed`. Returns a dict:
 
-        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
-        last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then the output of every layer
+    mlm_logits float32 [B, M, V] nsp_logits float32 [B, P, 2] pooled [B, P, D] (the last two: `next_sentence`) last [B, L, D]
+    hidden_states [S, B, L, D]: the embeddings, then the output of every layer
 
-    XLA removes the computation of entries that are not read, so returning all of them costs nothing. Raises UserError, outside
-    jit, for ids outside their tables; callers of compiled functions call `check_ids` first.
+    XLA removes entries that are not read, so returning all of them costs nothing. Outside jit, raises UserError for ids outside
+    their tables; callers of compiled functions call `check_ids` first.
     """
 
     next_sentence: bool = True
@@ -59,7 +59,7 @@ class BertForPreTraining(Bert):
         return outputs | {"nsp_logits": self.nsp_head(pooled), "pooled": pooled}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns the logits alone, for training: the last layer is computed only at the positions that a head reads.
+        """Returns only the logits, for training. The last layer is computed only at the positions that a head reads.
 
         mlm_logits float32 [B, M, V]; nsp_logits float32 [B, P, 2].
         """
@@ -82,11 +82,11 @@ class BertForPreTraining(Bert):
 
 
 SOFTMAX_SEED = np.uint32(0x736F6674)
-""""soft" in ASCII; combined with the seed of the step for the dropout before the softmax."""
+""""soft" in ASCII; combined with the step's seed for the dropout before the softmax."""
 
 
 class BiLstmForPreTraining(BertForPreTraining):
-    """The LSTMs of a biLM with one softmax over words for both directions, or a left-to-right LSTM with its softmax."""
+    """A biLM with one softmax over words for both directions, or a left-to-right LSTM with a softmax."""
 
     def setup(self) -> None:
         """Declares the layers and the softmax."""
@@ -94,10 +94,10 @@ class BiLstmForPreTraining(BertForPreTraining):
         self.softmax = SoftmaxHead(self.config)
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """mlm_logits float32 [B, M, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
-        to there; of a biLM also backward_logits [B, M, V] of the same tokens, from the LSTM that has read those after them.
+        """Returns mlm_logits, float32 [B, M, V], for the token after each of "masked_positions", from the forward LSTM. A biLM
+        also returns backward_logits [B, M, V] for the same tokens, from the backward LSTM.
 
-        A token without a token after it in its text has a meaningless backward logit.
+        The backward logits of the last token of a text are meaningless.
         """
         tokens = Tokens.of(batch)
         last, _ = self.encode(tokens, dropout_seed)
@@ -105,20 +105,20 @@ class BiLstmForPreTraining(BertForPreTraining):
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
-            from bert_jax.model.bilm import backward_positions  # which a Transformer does not load
+            from bert_jax.model.bilm import backward_positions  # not needed by a Transformer
 
             after, _ = backward_positions(positions, tokens.sequence_ids)
             read = jnp.concatenate([read, gather_positions(self._half(last, 1), after)], axis=1)
         read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
         if self.config.direction != "both":
             return {"mlm_logits": self.softmax(read, self._table())}
-        # Of halves of one array of logits each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
+        # If both were halves of one array, each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
         forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32; they do not
-        depend on these tokens. Of a left-to-right LSTM the logits of the tokens after them."""
+        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32, which do not
+        depend on these tokens. For a left-to-right LSTM, returns the logits of the tokens after them."""
         table = self._table()
         if self.config.direction != "both":
             return self.softmax(gather_positions(last, masked_positions), table)
@@ -136,7 +136,7 @@ class BiLstmForPreTraining(BertForPreTraining):
 
 
 class StaticForPreTraining(Bert):
-    """Word vectors with the second table of skip-gram, which `objectives/skip_gram.py` reads."""
+    """Word vectors with the context vectors of skip-gram (`objectives/skip_gram.py`)."""
 
     def setup(self) -> None:
         """Declares both tables."""
@@ -144,19 +144,19 @@ class StaticForPreTraining(Bert):
         self.skip_gram_head = SkipGramHead(self.config)
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns the word vectors, and the vectors of the words as contexts."""
+        """Returns the word vectors and the context vectors."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
         return {"last": last, "hidden_states": hidden_states, "contexts": self.skip_gram_head(batch["input_ids"])}
 
 
 class SkipGramHead(nn.Module):
-    """The vectors of words as contexts of other words, and the counts of the words in the corpus."""
+    """The context vectors of words and their counts in the corpus."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Returns the context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets
+        """Returns the context vectors of `ids`. They start at zero, as in word2vec; the counts are one until a corpus sets
         them."""
         c = self.config
         parameter(self, "counts", nn.initializers.ones, (None,), (c.padded_vocab_size,))
@@ -164,18 +164,22 @@ class SkipGramHead(nn.Module):
         return Embedding(c.padded_vocab_size, c.hidden_size, zeros, ("vocab", "embed"), name="context_embeddings")(ids)
 
 
-def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> BertForPreTraining | StaticForPreTraining:
-    """Returns the model that `config` describes, with the heads of its pretraining."""
+def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Bert:
+    """Returns the model of `config` with its pretraining heads."""
     if config.encoder == "static":
         return StaticForPreTraining(config)
+    if config.encoder == "encoder_decoder":
+        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other models do not load
+
+        return EncoderDecoder(config)
     return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
 def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int[Array, "B Q"]:
-    """`columns`, on a TPU padded with `fill` to a multiple of 8, the rows of a tile: of the positions that a head reads, and of
-    the targets that belong to them.
+    """Pads `columns` with `fill` to a multiple of 8, the rows of a TPU tile; unchanged on other platforms. Used for the positions
+    that a head reads and for their targets.
 
-    The reshape of [B, Q, D] to [R, D] is then free; otherwise it is a copy (77 rows are stored as 80), which costs passes over
+    The reshape of [B, Q, D] to [R, D] is then free. Otherwise it is a copy (77 rows are stored as 80), which costs passes over
     the logits (0.5 ms each for BERT-Large) and minutes of compilation.
     """
     missing = -columns.shape[1] % 8 if platform == "tpu" else 0
@@ -183,32 +187,34 @@ def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int
 
 
 def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentence: bool = True) -> dict[str, Any]:
-    """Random initial parameters, float32, each boxed with its logical axis names (`flax.linen.unbox` removes the boxes).
+    """Returns random initial parameters, float32, boxed with their logical axis names (`flax.linen.unbox` removes the boxes).
 
-    Without `next_sentence` "pooler" and "nsp_head" are missing; the other parameters have the same values.
+    Without `next_sentence`, "pooler" and "nsp_head" are missing; the other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
-    return pretraining_model(config, next_sentence=next_sentence).init(key, dict.fromkeys((*INPUTS, *HEAD_INPUTS), ids))["params"]
+    batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS), *HEAD_INPUTS), ids)
+    parameters: dict[str, Any] = pretraining_model(config, next_sentence=next_sentence).init(key, batch)["params"]
+    return parameters
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:
-    """Returns the boxed shapes of `initial_parameters`; no arrays are made."""
-    return jax.tree.map(lambda shape: shape, _abstract_parameters(config, next_sentence))  # a tree of the caller's own
+    """Returns the boxed shapes of `initial_parameters` without making arrays."""
+    return jax.tree.map(lambda shape: shape, _abstract_parameters(config, next_sentence))  # a copy that the caller may change
 
 
 @functools.lru_cache(maxsize=8)
 def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, Any]:
-    """Traced once for each model: a run asks for it six times, and tracing takes 0.2 s each time."""
+    """Traces each model once. A run needs the shapes six times, and tracing takes 0.2 s each time."""
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
-NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts")
-"""The paths of tables that are stored with the parameters and never trained."""
+NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts", "lm_head/final_logits_bias")
+"""The paths of tables that are stored with the parameters but never trained."""
 
 
 def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
-    """Returns the random parameters `drawn`, with the tables of NEVER_TRAINED that the model's `own` parameters have: these say
-    how the words of its vocabulary are spelt and how frequent they are, which no initialisation knows."""
+    """Returns the random parameters `drawn` with the NEVER_TRAINED tables of the model's `own` parameters. These tables hold the
+    spelling and the frequency of the words of its vocabulary, which are not initialised at random."""
     random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"
@@ -217,17 +223,17 @@ def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyT
 
 @dataclasses.dataclass(frozen=True)
 class ParameterCounts:
-    """The numbers in the arrays of a model."""
+    """The number of parameters of a model."""
 
     trained: int
     fixed: int = 0
-    """In the tables of NEVER_TRAINED, rows of padding included."""
+    """The numbers in NEVER_TRAINED tables, including rows of padding."""
     padded: int = 0
-    """In rows that pad the vocabulary to `vocab_multiple`, which no text reaches."""
+    """The numbers in rows that pad the vocabulary to `vocab_multiple`, which are never used."""
 
     @property
     def in_words(self) -> str:
-        """Such as "1,234 parameters" or "1,234 parameters, 56 fixed numbers, 7 in rows of padding"."""
+        """A description, e.g. "1,234 parameters" or "1,234 parameters, 56 fixed numbers, 7 in rows of padding"."""
         words = [counted(self.trained, "parameter")]
         words += [f"{counted(self.fixed, 'fixed number')}"] if self.fixed else []
         words += [f"{self.padded:,} in rows of padding"] if self.padded else []
@@ -235,17 +241,18 @@ class ParameterCounts:
 
 
 def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None) -> ParameterCounts:
-    """Returns the numbers of parameters of the boxed `parts` of a model; by default of embeddings, encoder and pooler, of which
-    109,482,240 are trained for Base."""
+    """Counts the parameters of the boxed `parts` of a model, by default embeddings, encoder and pooler (109,482,240 trained
+    parameters for Base)."""
     if parts is None:
         every = abstract_parameters(config)
-        parts = {name: every[name] for name in ("embeddings", "encoder", "pooler") if name in every}
+        parts = {name: every[name] for name in ("embeddings", "encoder", "pooler", "decoder", "lm_head") if name in every}
     trained = fixed = padded = 0
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape
         size = int(np.prod(shape))
-        rows = config.padded_vocab_size - config.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
-        padding = size // config.padded_vocab_size * rows
+        words = config.of_decoder if path.startswith(("decoder/", "lm_head/")) else config
+        rows = words.padded_vocab_size - words.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
+        padding = size // words.padded_vocab_size * rows
         if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:
             size -= size // config.num_layers
         fixed += size if path in NEVER_TRAINED else 0

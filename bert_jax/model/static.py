@@ -1,4 +1,4 @@
-"""The layers of a static model: none. Its word vectors are trained by skip-gram (`objectives/skip_gram.py`)."""
+"""The empty stack of layers of a static model. Its word vectors are trained by skip-gram (`objectives/skip_gram.py`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bert_jax.model.tokens import Tokens
 
 
 class NoLayers(WholeRows):
-    """The word vectors as the only hidden state."""
+    """A stack of zero layers: the word vectors are the only hidden state."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "skip_gram"}
-    """`ModelConfig.direction` -> the objective that trains it where none is named."""
+    """`ModelConfig.direction` -> the default objective."""
 
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """(`x`, no outputs of layers: N is 0)."""
+        """Returns (`x`, outputs of N = 0 layers)."""
         return x, jnp.zeros((0, *x.shape), x.dtype)

@@ -13,7 +13,7 @@ from bert_jax.model.bilm import backward_positions
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
-from bert_jax.objectives.scores import Formula, Score, total_of
+from bert_jax.objectives.scores import Formula, Score, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
@@ -26,7 +26,7 @@ class Bilm(WordPrediction):
     last_predicted: ClassVar[float] = 0.5  # in one of two directions
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("biLM", "bilm"),
-        "loss": total_of("bilm_loss"),
+        "loss": sum_formula("bilm_loss"),
     }
     exported: ClassVar[str | None] = "BertForMaskedLM"
 

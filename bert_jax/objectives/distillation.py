@@ -29,7 +29,7 @@ from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
-"""The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
+"""The subtree of the parameters that holds the learned projection; it is trained and saved, and not exported."""
 _PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """The sums against a teacher, and the counts that they are divided by."""
@@ -108,7 +108,7 @@ class Distillation(Objective):
         settings, teacher = self.distillation, self.teacher
         outputs = _outputs(self.model, own, batch, seed, settings)
         theirs = jax.lax.stop_gradient(_outputs(Model(teacher.config), teacher.params, batch, None, settings))
-        found = self.plain.sums_of(outputs, batch)
+        found = self.plain.output_sums(outputs, batch)
         with jax.named_scope("distillation"):
             found["soft_loss"] = soft_loss_sum(
                 outputs["mlm_logits"], theirs["mlm_logits"], batch["masked_targets"], settings.temperature

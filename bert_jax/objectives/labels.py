@@ -42,8 +42,8 @@ class LabelLoss:
 class Labels(Objective):
     """The loss of the task head `head` on a model of this `config`.
 
-    The gradients of the `frozen` parts of the parameters are zero and are not computed. If the batch holds "teacher_logits" (in
-    the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
+    The gradients of the `frozen` subtrees of the parameters are zero and are not computed. If the batch holds "teacher_logits"
+    (in the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
     """
 
     config: ModelConfig
@@ -71,7 +71,7 @@ class Labels(Objective):
         return cast(dict[str, Array], outputs)["logits"]
 
     @jax.named_scope("loss")
-    def sums_of(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
+    def output_sums(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
         """{"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are; for a
         regression "correct" is 0."""
         settings, head = self.loss_settings, self.head
@@ -89,9 +89,9 @@ class Labels(Objective):
         stopped = {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
         model, variables = BertWithHead(self.config, self.head), {"params": stopped}
         if "teacher_hidden_states" not in batch:
-            return self.sums_of(cast(Array, model.apply(variables, batch, seed, method="logits")), batch)
+            return self.output_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch)
         outputs = cast(dict[str, Array], model.apply(variables, batch, seed))
-        total = self.sums_of(outputs["logits"], batch)
+        total = self.output_sums(outputs["logits"], batch)
         return total | {"hidden_difference": hidden_state_difference(outputs["hidden_states"], batch)}
 
     def counts(self, batch: Batch) -> Sums:

@@ -13,7 +13,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.objective import MASKED
-from bert_jax.objectives.scores import EvalRows, Formula, Score, next_sentence_baseline, total_of
+from bert_jax.objectives.scores import EvalRows, Formula, Score, next_sentence_baseline, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, word_scores
 
 
@@ -30,7 +30,7 @@ class MlmNsp(WordPrediction):
         "NSP accuracy": Score(
             "nsp_correct", "nsp_examples", baseline="nsp_majority_accuracy", baseline_title="one answer for all pairs"
         ),
-        "loss": total_of("mlm_loss", "nsp_loss"),
+        "loss": sum_formula("mlm_loss", "nsp_loss"),
     }
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
@@ -51,9 +51,9 @@ class MlmNsp(WordPrediction):
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the summed losses and correct predictions of both."""
         batch = self.model.in_whole_tiles(batch)
-        return self.sums_of(self.model.logits(params, batch, seed), batch)
+        return self.output_sums(self.model.logits(params, batch, seed), batch)
 
-    def sums_of(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
+    def output_sums(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
         """Returns the sums of "mlm_logits" and, if they are there, of "nsp_logits"."""
         sums = self.word_sums(outputs["mlm_logits"], batch["masked_targets"])
         if "nsp_logits" not in outputs:

@@ -17,7 +17,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
-from bert_jax.model.tokens import INPUTS, Tokens
+from bert_jax.model.tokens import DECODER, INPUTS, Tokens
 from bert_jax.objectives.losses import IGNORED
 
 Batch = dict[str, Num[Array, "B ..."]]
@@ -74,6 +74,15 @@ class Model:
         ids = jnp.zeros((1, 1), jnp.int32)
         return dict(Bert(self.config).init(key, Tokens.of(dict.fromkeys(INPUTS, ids)), method="encode")["params"])
 
+    def decoder(self, key: Key[Array, ""]) -> Boxed:
+        """Returns the parts "decoder" and "lm_head" of an encoder-decoder."""
+        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other objectives do not load
+
+        ids = jnp.zeros((1, 1), jnp.int32)
+        batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS)), ids)
+        parameters = EncoderDecoder(self.config).init(key, batch)["params"]
+        return {part: parameters[part] for part in ("decoder", "lm_head")}
+
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
         """Returns a head of masked language modelling, whose decoder is tied to the word embeddings if the model's is."""
         return self._head("mlm_head", MaskedLanguageModelHead, key, *self._hidden_and_table())
@@ -120,6 +129,14 @@ class Model:
         tokens = Tokens.of(batch).reading(positions)
         return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
 
+    def target_logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L V"]:
+        """Returns the logits of the next token after every token that the decoder reads, float32, from the parts "embeddings",
+        "encoder" and those of `decoder`."""
+        from bert_jax.model.encoder_decoder import EncoderDecoder
+
+        outputs = EncoderDecoder(self.config).apply({"params": params}, batch, seed)
+        return cast(dict[str, Array], outputs)["logits"]
+
     def mlm_logits(
         self, params: Params, head: Params, batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B M V"]:
@@ -144,14 +161,14 @@ class Model:
 class _Part(nn.Module):
     """A module under the name of a part of a larger model."""
 
-    part: str
+    subtree: str
     kind: type[nn.Module]
     config: ModelConfig
 
     @nn.compact
     def __call__(self, *inputs: Num[Array, " ..."]) -> Num[Array, " ..."]:
         """Returns the output of the module."""
-        module: Any = self.kind(self.config, name=self.part)
+        module: Any = self.kind(self.config, name=self.subtree)
         return cast(Array, module(*inputs))
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Array, Key
 
 from bert_jax.objectives.model import Boxed, Model
-from bert_jax.objectives.scores import Formula, Score, total_of
+from bert_jax.objectives.scores import Formula, Score, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
@@ -19,7 +19,7 @@ class NextToken(WordPrediction):
     title: ClassVar[str] = "next token"
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("next token", "next_token"),
-        "loss": total_of("next_token_loss"),
+        "loss": sum_formula("next_token_loss"),
     }
     exported: ClassVar[str | None] = "BertLMHeadModel"
 

@@ -49,9 +49,9 @@ from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score
 if TYPE_CHECKING:  # the steps load no corpus
     from bert_jax.data.corpus.store import Corpus
 
-MASKED, NEXT, CENTRES = "masked", "next", "centres"
+MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
 """The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
-tokens after the positions; nothing is masked, and there are positions alone."""
+tokens after the positions; nothing is masked, and there are positions alone; texts and their translations."""
 COUNTED = ("tokens", "rows")
 """Counts that every objective needs, since rates are computed from them: without padding."""
 
@@ -79,7 +79,7 @@ class Objective(abc.ABC):
     """
 
     rows: ClassVar[str] = MASKED
-    """The rows that it reads: MASKED or NEXT. `data/rows.py` describes their arrays."""
+    """The rows that it reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
     """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text per row unless
     `config.examples.pairs` is set."""
@@ -302,7 +302,11 @@ def abstract_rows(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked
     positions and at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
-    widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
+    inputs = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    widths = dict.fromkeys(inputs, length)
+    if targets == TRANSLATED:
+        widths |= dict.fromkeys((*(f"decoder_{name}" for name in inputs), "targets"), length)
+        return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
     widths |= dict.fromkeys(("centres",) if targets == CENTRES else ("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
     return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}

@@ -58,12 +58,12 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
 
 
-def perplexity_of(name: str) -> Formula:
+def perplexity_formula(name: str) -> Formula:
     """Returns the formula exp(score `name`)."""
     return lambda scores: perplexity(scores[name]) if name in scores else None
 
 
-def total_of(*names: str) -> Formula:
+def sum_formula(*names: str) -> Formula:
     """Returns the formula of the sum of the scores `names`, as far as they are there."""
     return lambda scores: sum((scores.get(name, 0.0) for name in names), 0.0) if scores else None
 
@@ -86,7 +86,7 @@ class Majority:
         return None if share is None else max(share, 1.0 - share)
 
 
-def majority_of(ones: str, of: str) -> Majority:
+def majority_baseline(ones: str, of: str) -> Majority:
     """Returns the baseline that gives everything the more frequent of two answers, where `ones` of `of` are of one kind."""
     return Majority(ones, of)
 

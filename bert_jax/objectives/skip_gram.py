@@ -27,7 +27,7 @@ from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.objective import CENTRES, Objective, row_counts
-from bert_jax.objectives.scores import Formula, Score, total_of
+from bert_jax.objectives.scores import Formula, Score, sum_formula
 
 NOISE_POWER = 0.75
 """Negatives are drawn from the unigram distribution to this power (section 2.2)."""
@@ -54,7 +54,7 @@ class SkipGram(Objective):
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         "skip-gram loss": Score("skip_gram_loss", "skip_gram_targets", unit="(nats per predicted token)"),
         "skip-gram accuracy": Score("skip_gram_correct", "skip_gram_targets", from_zero=True),
-        "loss": total_of("skip_gram_loss"),
+        "loss": sum_formula("skip_gram_loss"),
     }
     exported: ClassVar[str | None] = "BertModel"
 

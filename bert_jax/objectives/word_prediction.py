@@ -19,7 +19,7 @@ from bert_jax.objectives.scores import (
     Formula,
     Score,
     perplexity,
-    perplexity_of,
+    perplexity_formula,
     score_name,
     target_counts,
     unigram_baseline,
@@ -38,7 +38,7 @@ def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
             baseline="unigram_loss",
             baseline_title=FREQUENCY,
         ),
-        "perplexity": perplexity_of(f"{measure}_loss"),
+        "perplexity": perplexity_formula(f"{measure}_loss"),
         f"{title} accuracy": Score(
             f"{measure}_correct",
             f"{measure}_targets",

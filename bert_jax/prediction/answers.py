@@ -1,7 +1,8 @@
-"""Writes the answers to records in the order of the records, to standard output or to a file.
+"""Answers records in their order: reads them ahead in groups, and writes the answers to standard output or to a file.
 
 A record that cannot be read or answered is reported with its number, the other records are answered, and the exit status is 1.
-A file appears only when it is complete.
+A file appears only when it is complete. Lines hold texts or JSON; a .npy file holds a vector for every record, whose number need
+not be known in advance.
 """
 
 from __future__ import annotations
@@ -12,14 +13,23 @@ import gzip
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
+import numpy as np
+
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, PartialFile, remove_leftovers
 from bert_jax.interface.progress import CLEAR_LINE, Progress
 from bert_jax.interface.words import counted, without_controls
+from bert_jax.prediction.fields import Record
 from bert_jax.prediction.output import check_stdout, checked_target, writing
-from bert_jax.prediction.streams import Record, Records, in_groups
+from bert_jax.prediction.streams import Records
+
+READ_AHEAD_BYTES = 32 << 20
+"""The reading thread stops when the records that wait reach this size."""
+NPY_HEADER_BYTES = 128
 
 
 def answer_records(
@@ -39,6 +49,73 @@ def answer_records(
             else:
                 writer.answer(record, reply)
         writer.flush()
+
+
+def in_groups(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
+    """Lists of at most `size` of the `records`; a thread reads the next list while the caller answers one.
+
+    A list is yielded at most `wait` seconds after its first record arrived, so that a slow pipe gets its answers promptly; input
+    typed at a terminal is yielded line by line.
+    """
+    ahead = _ReadAhead(records, 1 if isinstance(records, Records) and records.typed else size)
+    try:
+        while group := ahead.take(wait):
+            yield group
+    finally:
+        ahead.stop()
+
+
+class _ReadAhead:
+    """A thread that reads records ahead: at most `size` of them, or READ_AHEAD_BYTES."""
+
+    def __init__(self, records: Iterable[Record], size: int):
+        self._records, self._size = records, size
+        self._ready: list[Record] = []
+        self._bytes = 0
+        self._ended = self._stopped = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        # a daemon, since it may wait for input that never arrives, which must not keep the process alive
+        threading.Thread(target=self._read, daemon=True, name="reader of records").start()
+
+    def take(self, wait: float) -> list[Record]:
+        """Returns the records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the
+        end of the input. Raises the exception of the reading thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._ended)
+            self._changed.wait_for(lambda: self._full() or self._ended, wait)
+            group, self._ready, self._bytes = self._ready, [], 0
+            self._changed.notify_all()
+        if not group and self._error:
+            raise self._error
+        return group
+
+    def stop(self) -> None:
+        """Makes the thread end at its next record."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _full(self) -> bool:
+        return len(self._ready) >= self._size or self._bytes >= READ_AHEAD_BYTES
+
+    def _read(self) -> None:
+        try:
+            for record in self._records:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopped or not self._full())
+                    if self._stopped:
+                        return
+                    self._ready.append(record)
+                    self._bytes += record.size
+                    if len(self._ready) == 1 or self._full():
+                        self._changed.notify_all()
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
 
 class Writer:
@@ -174,3 +251,63 @@ class Writer:
         assert self._file is not None, "a Writer is used in a with block"
         with writing(self._name):
             self._file.write(f"{line}\n".encode(errors="backslashreplace"))  # half a surrogate pair becomes \udXXX, as in JSON
+
+
+class VectorWriter(Writer):
+    """A `Writer` of answers {"embedding": float32 [I]} to a .npy file with float32 [records, I].
+
+    The row of a failed record or of a blank line is NaN, so that row i belongs to record i.
+    """
+
+    _blank_result = "their rows are NaN"
+
+    def __init__(self, output: str, records: Records | None = None):
+        super().__init__(output, None, records)
+        self._rows, self._width = 0, 0
+
+    def __enter__(self) -> VectorWriter:
+        if self._path is None or (self._path.exists() and not self._path.is_file()):
+            raise UserError(f"{self._name} is not a regular file, and the header of a .npy is written last; name a file")
+        super().__enter__()
+        self._put(bytes(NPY_HEADER_BYTES))
+        return self
+
+    def answer(self, record: Record, values: JsonObject) -> None:
+        """Writes the vector of a record."""
+        self._count(record)
+        if values["embedding"] is None:
+            self._row(self._nan())
+            return
+        vector = np.ascontiguousarray(values["embedding"], "<f4")
+        if not self._width:
+            self._width = vector.size
+            self._put(self._nan() * self._rows)
+        self._row(vector.tobytes())
+
+    def _write_json(self, record: Record, values: JsonObject) -> None:
+        self._row(self._nan())  # called for failed records only, since `answer` writes no JSON
+
+    def _row(self, row: bytes) -> None:
+        self._rows += 1
+        self._put(row)
+
+    def _nan(self) -> bytes:
+        return np.full(self._width, np.nan, "<f4").tobytes()
+
+    def _put(self, data: bytes) -> None:
+        assert self._file is not None, "a Writer is used in a with block"
+        with writing(self._name):
+            self._file.write(data)
+
+    def _finish(self) -> None:
+        assert self._file is not None, "a Writer is used in a with block"
+        with writing(self._name):
+            self._file.seek(0)
+        self._put(npy_header(self._rows, self._width))
+        super()._finish()
+
+
+def npy_header(rows: int, width: int) -> bytes:
+    """Returns the first NPY_HEADER_BYTES of a .npy file (format 1.0) of little-endian float32 [rows, width]."""
+    described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}".ljust(NPY_HEADER_BYTES - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + (NPY_HEADER_BYTES - 10).to_bytes(2, "little") + described.encode("latin1")

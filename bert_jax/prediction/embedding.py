@@ -16,11 +16,11 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors
 from bert_jax.prediction import forwards
+from bert_jax.prediction.commands import COMBINATIONS, POOLINGS
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
-from bert_jax.prediction.verbs import COMBINATIONS, POOLINGS
 
 _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakKeyDictionary()
 """The sentence-transformers settings of each loaded model, which are read once and not for every text."""

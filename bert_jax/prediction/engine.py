@@ -25,7 +25,7 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ START, CONTINUATION, NO_PIECE = range(3)
 """The kinds of rows of the word embeddings: pieces that begin a word, pieces that continue one, and rows without a piece."""
 
 
-def kinds_of_pieces(model: Model) -> Int8[np.ndarray, " V"]:
+def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
     """Returns the kind of every row of the word embeddings. A row has no piece if the table is longer than the vocabulary, or if
     the vocabulary gives its id to no piece; it is never predicted."""
     kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
@@ -71,11 +71,11 @@ class Engine:
         self.config: ModelConfig = resolve(model.config, devices[0], len(devices))
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
-        with fits_in_memory(self._demand):
+        with fits_in_memory(self._memory_advice):
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
-        self._kinds = jax.device_put(kinds_of_pieces(model), self._whole)
+        self._kinds = jax.device_put(piece_kinds(model), self._whole)
         self._waits = devices[0].platform == "cpu" and len(devices) == 1
         self.profile = Profile()
         self.batch_count = 0
@@ -109,7 +109,7 @@ class Engine:
     def require(self, part: str, what: str) -> None:
         """Raises UserError if the model has no `part`, or an untrained one, since random weights give plausible answers too.
 
-        part: a branch of the parameters, such as "mlm_head". what: its use, a verb phrase for the message.
+        part: a subtree of the parameters, such as "mlm_head". what: its use, a verb phrase for the message.
         """
         model = self.model
         if part not in model.params:
@@ -155,8 +155,8 @@ class Engine:
         waiting = iter(items)
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
-            with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
-                for packed, result in self._results(function, pack(group, self._shape_of_batches()), static):
+            with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
+                for packed, result in self._results(function, pack(group, self._batch_shape()), static):
                     _unpack(packed, result, group, per, answers)
             yield from answers
 
@@ -165,12 +165,12 @@ class Engine:
 
         A thread makes the items and packs them while the batches before them are computed.
         """
-        with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
+        with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
             yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
         """Yields the batches of `items`, a group ahead of those that are taken. Items that fill no batch go to the next group."""
-        shape = self._shape_of_batches()
+        shape = self._batch_shape()
 
         def groups() -> Iterator[list[Packed]]:
             left: list[Item] = []
@@ -186,10 +186,12 @@ class Engine:
                 coming = worker.submit(next, made, None)
                 yield from packs
 
-    def _demand(self, batch: str = "") -> Demand:
+    def _memory_advice(self, batch: str = "") -> MemoryAdvice:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         remedies = [] if on_cpu else ["JAX_PLATFORMS=cpu in the environment, which predicts on the CPU in smaller batches"]
-        return Demand(self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])])
+        return MemoryAdvice(
+            self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])]
+        )
 
     def _results(
         self, function: Callable[..., Any], packs: Iterator[Packed], static: dict[str, Any]
@@ -204,7 +206,7 @@ class Engine:
         def wait(step: int) -> None:
             jax.block_until_ready([future.result()[1] for future in running])
 
-        for packed in self.profile.of_steps(packs, self.batch_count, wait):
+        for packed in self.profile.trace_steps(packs, self.batch_count, wait):
             self.batch_count += 1
             if len(running) == IN_FLIGHT:
                 yield oldest()
@@ -212,7 +214,7 @@ class Engine:
         while running:
             yield oldest()
 
-    def _shape_of_batches(self) -> BatchShape:
+    def _batch_shape(self) -> BatchShape:
         pad_id = self.model.tokenizer.pad_id
         return BatchShape(longest=self.config.max_position, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id)
 

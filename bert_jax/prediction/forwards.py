@@ -1,4 +1,4 @@
-"""The jitted forward passes of the verbs: (parameters, packed batch) -> probabilities, vectors or logits.
+"""The jitted forward passes of the commands: (parameters, packed batch) -> probabilities, vectors or logits.
 
 A batch holds `Packed.arrays` (`packing.py`) and "piece_kinds" int8 [V], the kind of each piece (`engine.kinds_of_pieces`).
 """

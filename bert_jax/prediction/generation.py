@@ -17,9 +17,9 @@ from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
 from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, continued
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item, power_of_two, row_length
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 
 
 @dataclasses.dataclass(frozen=True)

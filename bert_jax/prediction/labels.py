@@ -21,16 +21,16 @@ from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, Window, best_spans, most_context, window_starts, windows
 
 Kind = TypeVar("Kind", bound=TaskHead)
 
 
-def head_of(engine: Engine, kind: type[Kind]) -> Kind:
+def require_head(engine: Engine, kind: type[Kind]) -> Kind:
     """Returns the model's task head. Raises UserError if the model has no trained head of this `kind`."""
     engine.require(f"{kind.kind}_head", kind.action)
     head = engine.model.head
@@ -40,7 +40,7 @@ def head_of(engine: Engine, kind: type[Kind]) -> Kind:
     return head
 
 
-def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
+def compute_logits(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
     """Returns the logits of the model's `head` for each of `items`: [C], [tokens, C] of a head for tokens, or [query positions,
     C] of a head that reads `query_positions`."""
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
@@ -66,7 +66,7 @@ class Classify:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for sequences."""
-        head_of(engine, SequenceHead)
+        require_head(engine, SequenceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """(the texts of a record, their tokens)."""
@@ -90,8 +90,8 @@ class Classify:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
         """Returns the label of each record and its probability, or the value of a regression."""
-        head = head_of(engine, SequenceHead)
-        found = logits_of(engine, head, [item for _, item in prepared])
+        head = require_head(engine, SequenceHead)
+        found = compute_logits(engine, head, [item for _, item in prepared])
         return [shown | head.outputs.answer(logits, head.labels) for (shown, _), logits in zip(prepared, found, strict=True)]
 
     def as_text(self, answer: JsonObject) -> str:
@@ -143,7 +143,7 @@ class Tag:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for tokens."""
-        head_of(engine, TokenHead)
+        require_head(engine, TokenHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> _Tagged:
         """Returns the words of a record, and the windows with their pieces."""
@@ -158,13 +158,13 @@ class Tag:
                 raise UserError(f"{shortened(text)} holds no word; give text")
             words = [text[start:end] for start, end in spans]
             ids, firsts, _ = tokenizer.encode_words(words)
-        items, labelled = _windows_of_words(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
+        items, labelled = _word_windows(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
         return _Tagged(text, words, spans, items, labelled)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
         """Returns a sentence about a line that seems to hold a word and its tag, as in a file for training; None for other
         lines."""
-        labels = {label for label in head_of(engine, TokenHead).labels if any(map(str.isalpha, label))}
+        labels = {label for label in require_head(engine, TokenHead).labels if any(map(str.isalpha, label))}
         parts = values["words"] if self.words else values["text"].split()
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
         if len(parts) > 1 and parts[-1] in labels and stated:
@@ -176,7 +176,7 @@ class Tag:
 
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[JsonObject]:
         """Returns the tag of each word with its probability, and the entities of the tags."""
-        head = head_of(engine, TokenHead)
+        head = require_head(engine, TokenHead)
         results = iter(engine.run(forwards.tags, [item for p in prepared for item in p.items], head.results_per, head=head))
         answers = []
         for p in prepared:
@@ -215,7 +215,7 @@ class Tag:
         return answer
 
 
-def _windows_of_words(
+def _word_windows(
     ids: Sequence[int], firsts: Sequence[int], room: int, cls_id: int, sep_id: int
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
     """(windows of at most `room` tokens that overlap by half, the words that each labels).
@@ -257,7 +257,7 @@ class AnswerQuestion:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for spans, or an option is out of range."""
-        head_of(engine, SpanHead)
+        require_head(engine, SpanHead)
         for name in ("n_best", "length", "doc_stride", "max_answer"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')}={getattr(self, name)} must be at least 1")
@@ -282,10 +282,10 @@ class AnswerQuestion:
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
         """Returns the best spans of each record's context; "" if "no answer" has the higher score."""
-        head = head_of(engine, SpanHead)
+        head = require_head(engine, SpanHead)
         has_types = engine.config.has_segments
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
-        results = iter(logits_of(engine, head, items))
+        results = iter(compute_logits(engine, head, items))
         search = SpanSearch(
             n_best=max(20, self.n_best),
             max_answer_tokens=self.max_answer,
@@ -338,7 +338,7 @@ class Choose:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for choices."""
-        head_of(engine, ChoiceHead)
+        require_head(engine, ChoiceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Item]]:
         """(the record, the tokens of the prompt with each choice). Raises UserError for fewer than two choices."""
@@ -355,8 +355,8 @@ class Choose:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
         """Returns the most probable choice of each record, and the probabilities of all choices."""
-        head = head_of(engine, ChoiceHead)
-        results = iter(logits_of(engine, head, [item for _, items in prepared for item in items]))
+        head = require_head(engine, ChoiceHead)
+        results = iter(compute_logits(engine, head, [item for _, items in prepared for item in items]))
         answers = []
         for values, items in prepared:
             p = softmax(np.array([next(results)[0] for _ in items]))

@@ -16,9 +16,9 @@ from bert_jax.interface.words import counted
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 
 
 @dataclasses.dataclass(frozen=True)

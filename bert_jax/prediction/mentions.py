@@ -11,10 +11,10 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.labels import head_of, logits_of
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.labels import compute_logits, require_head
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import read_mentions
 
@@ -38,7 +38,7 @@ class Resolve:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for mentions."""
-        head_of(engine, MentionHead)
+        require_head(engine, MentionHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """(text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not found."""
@@ -58,8 +58,8 @@ class Resolve:
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
         """Returns the name that each pronoun refers to, with the probabilities."""
-        head = head_of(engine, MentionHead)
-        found = logits_of(engine, head, [item for _, item in prepared])
+        head = require_head(engine, MentionHead)
+        found = compute_logits(engine, head, [item for _, item in prepared])
         answers = []
         for (values, _), logits in zip(prepared, found, strict=True):
             verdict = head.outputs.answer(logits[0], head.labels)  # at the first query position, see `forwards.label_logits`
@@ -79,7 +79,7 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
     """Returns the characters [start, end) of the mention `name` of a record, by its `{name}_start` if the record has it."""
     mention, start = values[name], values.get(f"{name}_start")
     if start is None:
-        return place_of(text, mention)
+        return find_mention(text, mention)
     if not text.startswith(mention, start):
         nothing = f"nothing after {counted(len(text), 'character')}"
         there = repr(text[start : start + len(mention)]) if start < len(text) else nothing
@@ -101,7 +101,7 @@ def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
     return found
 
 
-def place_of(text: str, mention: str) -> tuple[int, int]:
+def find_mention(text: str, mention: str) -> tuple[int, int]:
     """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
 
     Parts of words are found only if there is no match of whole words (some scripts have no spaces). Raises UserError if the

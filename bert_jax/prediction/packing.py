@@ -67,7 +67,7 @@ def row_length(n: int) -> int:
     return next((length for length in LENGTHS if length >= n), power_of_two(n))
 
 
-def rows_of(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
+def assign_rows(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
     """Row length -> rows, each a list of item numbers; `longest` is the size of the position table.
 
     It is the cheapest of the packings with the row lengths USUAL, where a row of L tokens costs L (1 + ATTENTION L).
@@ -132,11 +132,11 @@ def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed]
 
 
 def _packings(items: Sequence[Item], shape: BatchShape) -> list[tuple[int, list[list[int]]]]:
-    """(row length, rows), as `rows_of` packs the items."""
+    """(row length, rows), as `assign_rows` packs the items."""
     lengths = [len(item.ids) for item in items]
     if lengths and max(lengths) > shape.longest:
         raise ValueError(f"an item of {max(lengths)} tokens does not fit in {shape.longest}")
-    return sorted(rows_of(lengths, shape.longest).items())
+    return sorted(assign_rows(lengths, shape.longest).items())
 
 
 def _batch(items: Sequence[Item], rows: Sequence[Sequence[int]], length: int, shape: BatchShape) -> Packed:

@@ -21,7 +21,7 @@ from bert_jax.prediction.questions import Question, ask_each
 
 
 class Predictor:
-    """A loaded model with a method for each verb of `predict`; results are in the order of the texts.
+    """A loaded model with a method for each command of `predict`; results are in the order of the texts.
 
     XLA compiles a program for each shape of batch, and `packing.py` makes few shapes: rows of 64 to 256 tokens that short texts
     share, rows of 192, 384 or a power of two for longer texts, and batches of 1, 4 or 16 rows per device on a CPU. These are

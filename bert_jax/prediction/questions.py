@@ -1,6 +1,6 @@
 """The interface of all questions to a model (fill-mask, classify, embed, ...), and the tokenisation that they share.
 
-A question is a frozen dataclass: its fields are the options of a verb of `predict`, its methods are those of `Question`.
+A question is a frozen dataclass: its fields are the options of a command of `predict`, its methods are those of `Question`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
-from bert_jax.prediction.streams import Field
 
 
 class Question(Protocol):
-    """One verb of `predict` with its options."""
+    """One command of `predict` with its options."""
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
+from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import eval_batches, process_shard, tables_of, to_device
+from bert_jax.data.batches import corpus_masking_tables, eval_batches, process_shard, to_device
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.plan import EpochPlan, plan_epoch
@@ -21,10 +21,10 @@ from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.scores import EvalRows
-from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import phase_program
+from bert_jax.pretraining.splits import Splits
 from bert_jax.runtime.launch import Run
-from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
+from bert_jax.sharding.device_errors import fits_in_memory, require_memory
 from bert_jax.sharding.rules import BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import Program, add_sums
@@ -38,15 +38,15 @@ class Evaluation:
     `plan` is the phase's plan of the training split, or of a block of it."""
 
     def __init__(
-        self, experiment: PretrainingExperiment, program: Program, phase: int, corpora: Corpora, run: Run, plan: EpochPlan
+        self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
     ):
-        program, experiment = phase_program(experiment, program, phase), experiment.of_phase(phase)
+        program, experiment = phase_program(experiment, program, phase), experiment.for_phase(phase)
         mesh, self._program = program.mesh, program
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
         self._batches = functools.partial(
             eval_batches,
-            corpora.eval,
+            splits.eval,
             examples,
             settings.batch_size,
             settings.rows,
@@ -54,39 +54,40 @@ class Evaluation:
             row_multiple=row_multiple(mesh),
         )
         objective = self._objective = experiment.trained_objective
-        whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        rows = [(batch["nsp_labels"], objective.predicted(batch)) for batch in self._batches()]
-        words = self._count_words(corpora.eval, examples) if whole_words else None
+        none = np.zeros((settings.batch_size, 0), np.int32)
+        rows = [(batch.get("nsp_labels", none), objective.predicted(batch)) for batch in self._batches()]
         labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
-        further = objective.eval_scores(EvalRows(predicted, labels, corpora.train, plan, words))
+        whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
+        words = self._count_words(splits.eval, examples) if whole_words else None
+        further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
-        self._batch_size, self._mesh, self._run = len(rows[0][0]), mesh, run
+        self._batch_size, self._mesh, self._run = len(rows[0][1]), mesh, run
         self._length = examples.length
-        self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
+        self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
-        require_memory(needs, mesh, self._demand)
+        require_memory(needs, mesh, self._memory_advice)
 
     def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
         """Returns the number of words of which the predictions are the pieces."""
-        plan, tables, first, words = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), tables_of(corpus), 0, 0
+        plan, tables, first, words = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus), 0, 0
         for batch in self._batches():
-            rows = np.minimum(np.arange(first, first := first + len(batch["nsp_labels"])), plan.num_rows - 1)
+            rows = np.minimum(np.arange(first, first := first + len(batch["masked_targets"])), plan.num_rows - 1)
             words += int(words_begun(corpus, plan, rows, batch, tables).sum())
         return words
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """Returns the scores of `params` and of the baselines."""
         total: Sums = {}
-        with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
+        with fits_in_memory(self._memory_advice), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._program.gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
                 if self._program.is_new("evaluation", batch):  # the call takes the program from JAX's cache
-                    with self._run.compiling(self._run.ledger), compiling("the evaluation"):
+                    with self._run.compiling(self._run.goodput), compiling("the evaluation"):
                         self._program.evaluation_step.lower(*arguments).compile()
                 total = add_sums(total, self._program.evaluation_step(*arguments))
                 self._run.watchdog.alive("evaluation")

@@ -15,18 +15,15 @@ import itertools
 import pathlib
 from collections.abc import Collection
 
-from bert_jax.configs.pretraining import PretrainingExperiment, objective_of_values
+from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import read_model_config
-from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import SIZES, Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 
 WARMUP = 0.1
 """The warmup, as a fraction of a phase, that replaces a warmup longer than the phase."""
@@ -37,7 +34,7 @@ def infer_settings(
     given: Collection[str],
     *,
     vocabulary_size: int | None = None,
-    workdir: Place | None = None,
+    workdir: AnyPath | None = None,
     download: bool = True,
 ) -> tuple[JsonObject, list[str]]:
     """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
@@ -75,7 +72,7 @@ def infer_settings(
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")
-        elif of_pairs and is_in_file(str(settled.get("objective"))) and not objective_of_values(settled).judges_pairs:
+        elif of_pairs and is_in_file(str(settled.get("objective"))) and not read_objective(settled).judges_pairs:
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn to judge pairs")
     phases = settled.get("phases")
@@ -114,7 +111,7 @@ def _long_warmups(values: JsonObject) -> list[str]:
     return notes
 
 
-def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[JsonObject, str]:
+def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple[JsonObject, str]:
     """(the architecture fields of the model `init_from`, its name for messages); ({}, "") without one."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):
@@ -129,5 +126,9 @@ def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[J
             return {field: value for field, value in stored["model"].items() if field in fields}, name
     if not download and not pathlib.Path(name).exists():
         return {}, ""
+    from bert_jax.interop.huggingface import read_model_config
+    from bert_jax.interop.huggingface_config import config_from_json
+    from bert_jax.interop.locate import find_model_directory
+
     directory = find_model_directory(name)
     return dataclasses.asdict(config_from_json(read_model_config(directory), str(directory)).architecture), name

@@ -15,9 +15,9 @@ from bert_jax.data.batches import BatchSource
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.pretraining.corpora import Corpora, fingerprint
 from bert_jax.pretraining.program import flops_left, phase_row_flops
 from bert_jax.pretraining.reference_curves import comparison, find_curve, losses, usual_causes
+from bert_jax.pretraining.splits import Splits, fingerprint
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.training.curves import draw_curves
@@ -37,19 +37,19 @@ class PretrainingLog(RunLog):
     """
 
     def __init__(
-        self, experiment: PretrainingExperiment, program: Program, run: Run, corpora: Corpora, step: int, config: str = ""
+        self, experiment: PretrainingExperiment, program: Program, run: Run, splits: Splits, step: int, config: str = ""
     ):
         self._experiment = experiment
         self._objective = experiment.trained_objective
-        super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
+        super().__init__(run, run.workdir, run.goodput, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
-        self._fingerprint = fingerprint(corpora.train, corpora.eval) if config else ""
+        self._fingerprint = fingerprint(splits.train, splits.eval) if config else ""
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
-        _log_start(experiment, program.mesh, corpora, step, run.rejected_kernels)
+        _log_start(experiment, program.mesh, splits, step, run.rejected_kernels)
         self._curve, note = (
-            find_curve(config, experiment, corpora.train.num_tokens, self._fingerprint) if config else (None, "")
+            find_curve(config, experiment, splits.train.num_tokens, self._fingerprint) if config else (None, "")
         )
         if note:
             self.note(note)
@@ -79,7 +79,7 @@ class PretrainingLog(RunLog):
                 "config.examples.pairs=none, which leaves the head out",
                 100 * random,
             )
-        self.throughput = Throughput(self._run.ledger)
+        self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
         """Returns the fraction of masks of a phase if it differs from the held-out rows; otherwise ""."""
@@ -88,7 +88,7 @@ class PretrainingLog(RunLog):
             return ""
         return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
 
-    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+    def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
         """Returns the losses and accuracies."""
         return self._objective.summarise(window)
 
@@ -96,7 +96,7 @@ class PretrainingLog(RunLog):
         """Returns the scores of the objective that log lines show."""
         return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
 
-    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+    def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """Returns the rows, their FLOPs, and the FLOPs of all later steps."""
         rows = float(window["rows"])
         flops = rows * phase_row_flops(self._experiment, self._phase, self._teacher)
@@ -124,16 +124,16 @@ class PretrainingLog(RunLog):
             causes = usual_causes(self._curve, step, scores, self._experiment, fingerprint=corpus, skipped=self.skipped)
             log.warning("%s; %s", line, causes)
 
-    def draw_to(self, picture: pathlib.Path) -> None:
+    def draw_to(self, path: pathlib.Path) -> None:
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
-        panels = self._objective.shown_scores()
-        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
+        panels, formats = self._objective.shown_scores(), self._run.figure_formats
+        draw_curves(path.with_name(METRICS), path, panels, title=path.parent.name, phases=phases, formats=formats)
 
 
 def _log_start(
-    experiment: PretrainingExperiment, mesh: Mesh, corpora: Corpora, step: int, rejected: Mapping[str, str]
+    experiment: PretrainingExperiment, mesh: Mesh, splits: Splits, step: int, rejected: Mapping[str, str]
 ) -> None:
     """Logs lines about the model, the corpus and the devices, and the first step of the run."""
     m, devices = experiment.model, mesh.devices.flat
@@ -146,9 +146,9 @@ def _log_start(
     )
     log.info(
         "corpus: %s in %s to train on, %s held out",
-        counted(corpora.train.num_tokens, "token"),
-        counted(corpora.train.num_documents, "document"),
-        counted(corpora.eval.num_documents, "document"),
+        counted(splits.train.num_tokens, "token"),
+        counted(splits.train.num_documents, "document"),
+        counted(splits.eval.num_documents, "document"),
     )
     log.info(
         "devices: %d x %s, mesh %s",

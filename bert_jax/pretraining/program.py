@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.pretraining import OBJECTIVE, PretrainingExperiment
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.named import file_of, is_in_file
+from bert_jax.interface.named import is_in_file, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
@@ -20,7 +21,6 @@ from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
-from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.spikes import new_watched_state, spike_filter
@@ -35,6 +35,8 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     parameters = objective.abstract_parameters()
     multipliers = None
     if settings.layer_decay != 1.0:
+        from bert_jax.training.layerwise_rates import learning_rate_multipliers
+
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
     watched = experiment.spikes.policy != "none"
     return Program(
@@ -56,7 +58,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
     """Returns the program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all
     phases."""
-    own = experiment.of_phase(phase)
+    own = experiment.for_phase(phase)
     return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
 
 
@@ -65,13 +67,18 @@ def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) 
     return phase_program(experiment, program, phase).training_step(experiment.phases[phase].accumulation)
 
 
-def scalars_of(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
+def step_scalars(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
     """Returns the scalars of every step of a run."""
     return {"seed": np.uint32(experiment.seed)}
 
 
-EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
-"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`)."""
+_OF_BERT = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
+EXPORTED: Mapping[str, Sequence[str]] = {
+    **{name: ARCHITECTURES[name] for name in _OF_BERT},
+    "MarianMTModel": ("decoder", "lm_head"),
+}
+"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`), with the parts that their files
+must have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
@@ -79,7 +86,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
     if not is_in_file(experiment.objective):
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
-    with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
+    with file_errors_explained(source_file(experiment.objective), OBJECTIVE):
         objective.check(key)
         exported, parts = objective.exported, objective.model_parameters().keys()
     if exported is None:
@@ -89,7 +96,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
             f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
             "the encoder alone"
         )
-    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
+    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in EXPORTED[exported]]
     if lacking := [part for part in needed if part not in parts]:
         raise UserError(
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
@@ -99,7 +106,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
     """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded like a student's without ZeRO."""
-    config = taught_config(teacher.config, experiment)
+    config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
@@ -109,7 +116,7 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
     return dataclasses.replace(teacher, config=resolve(config, mesh), params=params)
 
 
-def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
+def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
     """Returns the teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed
     again."""
     student = dataclasses.replace(experiment.model, remat="none")

@@ -70,7 +70,7 @@ class ReferenceCurve:
     """The name of a held-out loss -> step -> band."""
 
 
-def band_of(values: Sequence[float]) -> Band:
+def prediction_band(values: Sequence[float]) -> Band:
     """Returns the mean of losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more, from 0. Needs two to ten
     values."""
     n, mean = len(values), statistics.fmean(values)
@@ -106,7 +106,7 @@ def as_json(curve: ReferenceCurve) -> str:
     return json.dumps(values, indent=1) + "\n"
 
 
-def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fingerprint_key: str) -> ReferenceCurve:
+def reference_curve(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fingerprint_key: str) -> ReferenceCurve:
     """Returns the curve of the runs in `workdirs`, which differ in nothing but their seeds. Raises UserError for fewer than two
     or more than ten runs, for unequal ones, and for runs without an evaluation in common."""
     if not 2 <= len(workdirs) <= len(_T_95) + 1:
@@ -125,7 +125,7 @@ def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fi
     scores = [_eval(workdir) for workdir in workdirs]
     steps = sorted(set.intersection(*(set(one) for one in scores)))
     measures = {
-        measure: {step: band_of([one[step][measure] for one in scores]) for step in steps}
+        measure: {step: prediction_band([one[step][measure] for one in scores]) for step in steps}
         for measure in losses(experiments[0].trained_objective)
         if steps and all(measure in one[step] for one in scores for step in steps)
     }

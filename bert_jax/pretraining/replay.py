@@ -20,23 +20,24 @@ from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.data.corpus.store import Corpus, open_splits
-from bert_jax.data.corpus.verification import staged
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
+from bert_jax.model.tokens import DECODER
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
-from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
-from bert_jax.pretraining.start import first_state, load_teacher, taught_by
+from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, step_scalars
+from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
+from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.spikes import skipped_batches
 from bert_jax.training.steps import Program, TrainState
@@ -71,19 +72,19 @@ class Replay:
         return float(np.sqrt(np.sum(np.square([*self.norms.values()], dtype=np.float64))))
 
 
-def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
+def replay_step(workdir: AnyPath, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
     """Prints a training step of the run in `workdir` once more. Returns the exit status."""
     quiet_libraries()
     start_logging(0)
     enable_compilation_cache()
-    experiment, corpus = experiment_of(workdir, overrides, may_change)
+    experiment, corpus = load_experiment(workdir, overrides, may_change)
     for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
         print(line)
     return 0
 
 
-def experiment_of(
-    workdir: Place, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
+def load_experiment(
+    workdir: AnyPath, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
 ) -> tuple[PretrainingExperiment, Corpus]:
     """(the experiment of the run in `workdir`, the texts that it was trained on).
 
@@ -105,7 +106,7 @@ def experiment_of(
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
-    train, eval_split = open_splits(staged(experiment.corpus.directory))
+    train, eval_split = open_splits(local_corpus(experiment.corpus.directory))
     if fingerprint(train, eval_split, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
@@ -114,7 +115,7 @@ def experiment_of(
     return experiment, train
 
 
-def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, step: int) -> Replay:
+def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, step: int) -> Replay:
     """Computes training step `step` of the run in `workdir` again, and writes nothing.
 
     Its weights are recomputed by training from the newest state before it: a checkpoint, or the initial state if that is less
@@ -127,7 +128,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     teacher = load_teacher(experiment, corpus.vocabulary)
-    experiment = taught_by(experiment, teacher)
+    experiment = with_teacher(experiment, teacher)
     program = pretraining_program(experiment, mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(experiment, program, workdir, corpus, step - 1)
@@ -138,10 +139,10 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the step's own dropout applies
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
-        arguments = program.arguments(state, to_device(batch, mesh, BATCH), scalars_of(experiment))
+        arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
         norms, sums = of_phase.norms_step(experiment.phases[phase].accumulation)(*arguments)
-        rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), scalars_of(experiment))
-        losses = _losses_of_rows(of_phase, state.params, batch)
+        rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), step_scalars(experiment))
+        losses = _row_losses(of_phase, state.params, batch)
     objective = experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 
@@ -162,7 +163,7 @@ class Batches:
 
 
 def _nearest_state(
-    experiment: PretrainingExperiment, program: Program, workdir: Place, corpus: Corpus, step: int
+    experiment: PretrainingExperiment, program: Program, workdir: AnyPath, corpus: Corpus, step: int
 ) -> TrainState:
     """Returns the newest state that is not after `step`, else the earliest that is there."""
     directory = workdir / "checkpoints"
@@ -175,7 +176,7 @@ def _nearest_state(
                 return checkpoints.restore(max(before) if before else min(there), program.state)
     if step >= experiment.checkpoints.every and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
-    return first_state(experiment, program, corpus)
+    return initial_state(experiment, program, corpus)
 
 
 def _trained_on(
@@ -186,7 +187,7 @@ def _trained_on(
     if first >= step:
         return state
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
-    scalars, training_step = scalars_of(experiment), functools.cache(functools.partial(phase_step, experiment, program))
+    scalars, training_step = step_scalars(experiment), functools.cache(functools.partial(phase_step, experiment, program))
     with Progress("trained", step - first, "steps") as progress:
         for at in range(first, step):
             batch = to_device(batches.at(at), program.mesh, BATCH)
@@ -208,7 +209,7 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
     return found
 
 
-def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
+def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
     """Returns the losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
 
     @jax.jit
@@ -225,8 +226,8 @@ def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -
 
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
-def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Yields the lines that the verb prints: the step, the norm of every gradient, and the rows, largest loss first."""
+def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iterator[str]:
+    """Yields the lines that the command prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the weights that it had"
@@ -251,6 +252,10 @@ def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterat
     yield f"{counted(len(order), 'row')}, the largest {titles[first]} first (without dropout); [shown -> predicted]"
     for row in order.tolist():
         losses = ", ".join(f"{titles[name].removesuffix(' loss')} {values[row]:.3f}" for name, values in found.losses.items())
+        if DECODER + "input_ids" in found.batch:
+            yield f"row {row}: {losses}"
+            yield from (f"  {line}" for line in pair_texts(found.batch, row, tokenizer))
+            continue
         yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row])}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
 
@@ -258,6 +263,15 @@ def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterat
 def _labels(labels: Int[np.ndarray, " P"]) -> str:
     names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
     return f" (second text: {', '.join(names)})" if names else ""
+
+
+def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
+    """Each pair of a row, "text -> translation"; ids where there is no `tokenizer`."""
+    spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
+    numbers, translated = batch["sequence_ids"][row], batch[DECODER + "sequence_ids"][row]
+    for pair in range(1, int(numbers.max(initial=0)) + 1):
+        text, target = batch["input_ids"][row][numbers == pair][:-1], batch["targets"][row][translated == pair][:-1]
+        yield f"{spell(text.tolist())} -> {spell(target.tolist())}"
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:

@@ -1,6 +1,6 @@
 """The start, life and end of a run: its workdir, processes, preemption and time.
 
-In: flags and a configuration. Out: a Run with a locked workdir, connected processes, a watchdog and a ledger of its time.
+In: flags and a configuration. Out: a Run with a locked workdir, connected processes, a watchdog and the accounting of its time.
 
     flags.py            the flags that say where and with which processes a run starts
     launch.py           begin: the start of a run, from the parsed flags to the training loop
@@ -10,7 +10,7 @@ In: flags and a configuration. Out: a Run with a locked workdir, connected proce
     processes.py        all that processes say to each other: the roll call, signs of life, agreements, shared work
     interruptions.py    Preemption (SIGTERM) and Watchdog (hangs)
     workdir.py          the directory of a run: the names of its files, locked, and bound to one configuration
-    restarts.py         starts a verb again after an exit status that a restart may mend
-    goodput.py          Ledger: the seconds of every activity over all starts of a run, kept in ledger.jsonl
+    restarts.py         starts a command again after an exit status that a restart may mend
+    goodput.py          GoodputRecorder: the seconds of every category over all starts of a run, kept in ledger.jsonl
     profile.py          profiles of a few steps, for XProf
 """

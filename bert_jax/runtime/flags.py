@@ -9,7 +9,7 @@ from annotated_types import Interval
 
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import InRange
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 
 PROCESSES = Interval(ge=1, le=2**16)
 
@@ -20,7 +20,7 @@ TIME = InRange(float, Interval(gt=0, le=1e9))
 class StartFlags:
     """The flags of a command line that say where and with which processes a run starts."""
 
-    workdir: Place
+    workdir: AnyPath
     coordinator: str | None
     processes: int | None
     process: int | None
@@ -32,6 +32,8 @@ class StartFlags:
     """The directory in which `aot --save` has written compiled steps."""
     changed_files: bool = False
     """Continues a run although a file of the user's own that it names has changed."""
+    figure_formats: tuple[str, ...] = ("png",)
+    """The formats in which curves and figures are drawn."""
 
 
 def add_process_flags(parser: FlagParser) -> None:

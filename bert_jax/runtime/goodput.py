@@ -1,6 +1,6 @@
-"""The ledger of time of a run: the seconds of every activity over all of its starts, kept in `ledger.jsonl`, and the goodput.
+"""The goodput of a run, from the seconds of every category of time over all of its starts, which are kept in `ledger.jsonl`.
 
-Every second between the first start of a run and its end belongs to exactly one activity. The goodput is the fraction of
+Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of
 `training`.
 """
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:  # it takes a second to import
 
 Made = TypeVar("Made")
 
-LEDGER = "ledger.jsonl"
+GOODPUT_FILE = "ledger.jsonl"
 EVERY = 30.0
 """Seconds between two lines of the file; the time after the last line of a killed start counts as time between starts."""
 POLL = 0.001
 """Seconds between two looks at the devices while no batch is ready."""
 
 
-class Activity(enum.StrEnum):
-    """An activity that takes time; the value is its key in `results.json`."""
+class TimeCategory(enum.StrEnum):
+    """A category of time; the value is its key in `results.json`."""
 
     TRAINING = "training"
     """Steps that no earlier start had done."""
@@ -55,27 +55,27 @@ class Activity(enum.StrEnum):
     BETWEEN = "between_starts"
 
 
-class Ledger:
-    """Measures the time of each activity since it was made, and adds up the starts of a run.
+class GoodputRecorder:
+    """Measures the time of each category since it was made, and adds up the starts of a run.
 
     `clock` counts seconds from any moment, `wall_clock` from the epoch. Safe to read from another thread.
 
-    >>> ledger = Ledger()
-    >>> with ledger.during(Activity.RESTORING):
+    >>> goodput = GoodputRecorder()
+    >>> with goodput.during(TimeCategory.RESTORING):
     ...     state = restore()
-    >>> with ledger.training(prefetch(rows, step, last_step), sums.is_computing) as batches:
+    >>> with goodput.training(prefetch(rows, step, last_step), sums.is_computing) as batches:
     ...     for batch in batches:
     ...         state, sums = train_step(state, batch)
-    ...         ledger.step_done(step := step + 1)
-    >>> ledger.totals()["goodput"]
+    ...         goodput.step_done(step := step + 1)
+    >>> goodput.totals()["goodput"]
     0.931
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time):
         self._clock, self._began = clock, wall_clock()
         self._since = clock()
-        self._activity = Activity.OTHER
-        self._seconds = dict.fromkeys(Activity, 0.0)
+        self._category = TimeCategory.OTHER
+        self._seconds = dict.fromkeys(TimeCategory, 0.0)
         self._of_this_step = 0.0  # the training time since the last step that was finished
         self._step = self._furthest = 0
         self._earlier: Sequence[JsonObject] = ()
@@ -86,18 +86,18 @@ class Ledger:
         self._earlier = earlier
         self._furthest = max((record["step"] for record in earlier), default=0)
 
-    def preceded_by(self, activity: Activity, seconds: float) -> None:
-        """Counts time before this ledger was created as that of an activity: the process started that many seconds earlier."""
+    def preceded_by(self, category: TimeCategory, seconds: float) -> None:
+        """Counts time before this recorder was created as that of a category: the process started that many seconds earlier."""
         with self._lock:
-            self._seconds[activity] += seconds
+            self._seconds[category] += seconds
             self._began -= seconds
 
     @contextlib.contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
-        """Counts the time of the `with` block as `activity`; a block within it may count as another one."""
-        before = self._change(activity)
+    def during(self, category: TimeCategory) -> Iterator[None]:
+        """Counts the time of the `with` block as `category`; a block within it may count as another one."""
+        before = self._change(category)
         try:
-            with jax.profiler.TraceAnnotation(activity.value):  # its name in a profile
+            with jax.profiler.TraceAnnotation(category.value):  # its name in a profile
                 yield
         finally:
             self._change(before)
@@ -109,7 +109,7 @@ class Ledger:
         A wait for a batch counts as waiting once the devices are idle, which `is_computing` tells. The time after the last
         finished step counts as training too, but not where an exception ends the block: that step will be repeated.
         """
-        with batches, self.during(Activity.TRAINING):
+        with batches, self.during(TimeCategory.TRAINING):
             yield self._awaited(batches, is_computing)
             self._finish_step()
 
@@ -123,22 +123,22 @@ class Ledger:
         self._furthest = max(self._furthest, self._step)
 
     def record(self) -> JsonObject:
-        """Returns the line of the ledger's file for this start: its number, the moment it began, the last finished step,
+        """Returns the line of `ledger.jsonl` for this start: its number, the moment it began, the last finished step,
         seconds."""
         with self._lock:
             self._settle()
             seconds = dict(self._seconds)
-            seconds[Activity.REPEATED] += self._of_this_step
+            seconds[TimeCategory.REPEATED] += self._of_this_step
         return {
             "start": max((record["start"] for record in self._earlier), default=0) + 1,
             "began": round(self._began, 3),
             "step": self._step,
-            "seconds": {str(activity): round(spent, 3) for activity, spent in seconds.items() if spent},
+            "seconds": {str(category): round(spent, 3) for category, spent in seconds.items() if spent},
         }
 
     def totals(self) -> JsonObject:
-        """Returns the entry "ledger" of `results.json`: all starts up to this moment; see `totals_of`."""
-        return totals_of([*self._earlier, self.record()])
+        """Returns the entry "ledger" of `results.json`: all starts up to this moment; see `sum_starts`."""
+        return sum_starts([*self._earlier, self.record()])
 
     def _awaited(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Made]:
         while True:
@@ -148,73 +148,73 @@ class Ledger:
                 if batches.is_ready():
                     batch = next(batches)
                 else:
-                    with self.during(Activity.WAITING):
+                    with self.during(TimeCategory.WAITING):
                         batch = next(batches)
             except StopIteration:
                 return
             yield batch
 
-    def _change(self, activity: Activity) -> Activity:
-        """Counts the time from now on as `activity`; returns the activity up to now."""
+    def _change(self, category: TimeCategory) -> TimeCategory:
+        """Counts the time from now on as `category`; returns the category up to now."""
         with self._lock:
             self._settle()
-            before, self._activity = self._activity, activity
+            before, self._category = self._category, category
         return before
 
     def _settle(self) -> None:
-        """Counts the time since the last call as the current activity."""
+        """Counts the time since the last call as the current category."""
         now = self._clock()
         spent, self._since = now - self._since, now
-        if self._activity is Activity.TRAINING:
+        if self._category is TimeCategory.TRAINING:
             self._of_this_step += spent
         else:
-            self._seconds[self._activity] += spent
+            self._seconds[self._category] += spent
 
     def _finish_step(self) -> None:
         with self._lock:
             self._settle()
-            kind = Activity.REPEATED if 0 < self._step <= self._furthest else Activity.TRAINING
+            kind = TimeCategory.REPEATED if 0 < self._step <= self._furthest else TimeCategory.TRAINING
             self._seconds[kind] += self._of_this_step
             self._of_this_step = 0.0
 
 
-def totals_of(records: Sequence[JsonObject]) -> JsonObject:
-    """Adds up the starts of a run: {"goodput", "starts", "seconds": of every activity}.
+def sum_starts(records: Sequence[JsonObject]) -> JsonObject:
+    """Adds up the starts of a run: {"goodput", "starts", "seconds": of every category}.
 
-    records: the lines of the ledger's file. The last line of a start replaces those before it. The time between two starts runs
+    records: the lines of `ledger.jsonl`. The last line of a start replaces those before it. The time between two starts runs
     from the last line of the former to the beginning of the latter; where a clock was set back, it counts as 0.
     """
     last = {record["start"]: record for record in records}
     starts = [last[number] for number in sorted(last)]
-    seconds = dict.fromkeys(map(str, Activity), 0.0)
+    seconds = dict.fromkeys(map(str, TimeCategory), 0.0)
     for start in starts:
-        for activity, spent in start["seconds"].items():
-            seconds[activity] = seconds.get(activity, 0.0) + spent
+        for category, spent in start["seconds"].items():
+            seconds[category] = seconds.get(category, 0.0) + spent
     for former, latter in itertools.pairwise(starts):
         ended = former["began"] + sum(former["seconds"].values())
-        seconds[Activity.BETWEEN] += max(0.0, latter["began"] - ended)
+        seconds[TimeCategory.BETWEEN] += max(0.0, latter["began"] - ended)
     return _summary(len(starts), seconds)
 
 
-def combined(ledgers: Sequence[JsonObject]) -> JsonObject:
-    """Adds the `totals_of` several ledgers, e.g. of the runs of a sweep."""
+def combined(totals: Sequence[JsonObject]) -> JsonObject:
+    """Adds the totals of several runs, e.g. of a sweep."""
     seconds: dict[str, float] = {}
-    for ledger in ledgers:
-        for activity, spent in ledger["seconds"].items():
-            seconds[activity] = seconds.get(activity, 0.0) + spent
-    return _summary(sum(ledger["starts"] for ledger in ledgers), seconds)
+    for one in totals:
+        for category, spent in one["seconds"].items():
+            seconds[category] = seconds.get(category, 0.0) + spent
+    return _summary(sum(one["starts"] for one in totals), seconds)
 
 
 def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
     total = sum(seconds.values())
-    goodput = seconds[Activity.TRAINING] / total if total else 0.0
+    goodput = seconds[TimeCategory.TRAINING] / total if total else 0.0
     return {"goodput": round(goodput, 4), "starts": starts, "seconds": {name: round(spent, 3) for name, spent in seconds.items()}}
 
 
 def goodput_line(totals: JsonObject) -> str:
-    """Returns the log line of `totals_of`: the goodput, and every activity that took half a second, the longest first.
+    """Returns the log line of `sum_starts`: the goodput, and every category that took half a second, the longest first.
 
-    >>> goodput_line(ledger.totals())
+    >>> goodput_line(goodput.totals())
     'goodput 93.1 % of 2h13m in 2 starts: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 1m44s'
     """
     spent = sorted(totals["seconds"].items(), key=lambda item: -item[1])
@@ -224,15 +224,15 @@ def goodput_line(totals: JsonObject) -> str:
     return f"{line}: {', '.join(parts)}" if parts else line
 
 
-class LedgerFile:
+class GoodputFile:
     """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
 
     A line holds the seconds of a start so far, so a later line replaces it, and a write that fails loses nothing for long.
     """
 
-    def __init__(self, workdir: pathlib.Path, ledger: Ledger):
-        self._path, self._ledger = workdir / LEDGER, ledger
-        ledger.continue_after(read_ledger(self._path))
+    def __init__(self, workdir: pathlib.Path, goodput: GoodputRecorder):
+        self._path, self._goodput = workdir / GOODPUT_FILE, goodput
+        goodput.continue_after(read_goodput(self._path))
         self._torn = True  # the last line may lack its end: another process was killed while it wrote it, or the disk was full
         self._writing = threading.Lock()
         self._closed = threading.Event()
@@ -242,7 +242,7 @@ class LedgerFile:
     def write(self) -> None:
         """Appends a line. Does nothing where the file cannot be written: the next line replaces this one."""
         with self._writing:
-            line = json.dumps(self._ledger.record()).encode() + b"\n"
+            line = json.dumps(self._goodput.record()).encode() + b"\n"
             try:
                 with self._path.open("ab", buffering=0) as file:
                     text = b"\n" + line if self._torn and file.tell() else line
@@ -262,8 +262,8 @@ class LedgerFile:
             self.write()
 
 
-def read_ledger(path: pathlib.Path) -> list[JsonObject]:
-    """Returns the records of a ledger's file in order, without lines that are empty or incomplete; none without a file."""
+def read_goodput(path: pathlib.Path) -> list[JsonObject]:
+    """Returns the records of `ledger.jsonl` in order, without lines that are empty or incomplete; none without a file."""
     try:
         return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:

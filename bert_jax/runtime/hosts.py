@@ -77,28 +77,27 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     """Returns the workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single
     worker."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
-    slices = _number_of(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
+    slices = _parse_number(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
     count = len(workers) * slices
     if count == 1:
         return None
-    here = _number_of(slice_, "MEGASCALE_SLICE_ID", 0, slices - 1, 0)
+    here = _parse_number(slice_, "MEGASCALE_SLICE_ID", 0, slices - 1, 0)
     first = (slice_.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]
     names = tuple(
         f"worker {i}" + (f" ({workers[i % len(workers)]})" if i // len(workers) == here else f" (slice {i // len(workers)})")
         for i in range(count)
     )
     name, zone = slice_.get("NODE_ID") or "TPU_NAME", slice_.get("ZONE") or "ZONE"
-    verb = pathlib.Path(sys.argv[0]).stem
-    command = shlex.join(["tpu_scripts/run.sh", verb, *sys.argv[1:]])
+    command = shlex.join(["tpu_scripts/run.sh", pathlib.Path(sys.argv[0]).stem, *sys.argv[1:]])
     where = pathlib.Path(__file__).resolve().parents[2]
     everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
     group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"
     remedy = f"gcloud compute tpus {group} --zone={zone} --worker=all --command={everywhere}"
-    worker = _number_of(slice_, "TPU_WORKER_ID", 0, len(workers) - 1, 0)
+    worker = _parse_number(slice_, "TPU_WORKER_ID", 0, len(workers) - 1, 0)
     return Hosts(f"{first}:{PORT}", count, worker + here * len(workers), names, remedy)
 
 
-def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+def _parse_number(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
     """Returns the number in the description of a slice, or the default without one. Raises UserError for another text."""
     text = slice_.get(name) or str(default)
     number = whole_number(text, low, high)

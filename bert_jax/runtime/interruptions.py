@@ -131,7 +131,7 @@ class Watchdog:
         return max(self._factor * statistics.median(self._steps), self._floor)
 
     def hang(self) -> str:
-        """If the process made no progress for longer than the limit, returns for how long and in which activity; else ""."""
+        """If the process made no progress for longer than the limit, returns for how long and in which category; else ""."""
         waited = self._clock() - self._last
         if waited <= self.limit():
             return ""

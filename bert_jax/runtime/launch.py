@@ -3,7 +3,7 @@
 def main() -> None:
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
     experiment = PretrainingExperiment.from_dict(flags.config)
-    with begin("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
+    with start_run("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
         ...  # run.workdir, run.is_first, run.preemption, run.watchdog
 """
 
@@ -14,23 +14,26 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 
 from bert_jax.files import JsonObject
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
-from bert_jax.runtime.processes import Share, meet, require_shared_directory
+from bert_jax.runtime.processes import RunShard, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
-from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
+
+if TYPE_CHECKING:  # which runs in buckets load
+    from bert_jax.storage.mirror import Mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +48,10 @@ class Run:
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """The directory with compiled steps of `aot --save`, if any."""
-    share: Share = dataclasses.field(default_factory=Share)
-    """This process's share of the runs of a sweep, if processes are independent."""
-    ledger: Ledger = dataclasses.field(default_factory=Ledger)
-    """The time of this start, by activity, and of those before it."""
+    shard: RunShard = dataclasses.field(default_factory=RunShard)
+    """This process's shard of the runs of a sweep, if processes are independent."""
+    goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
+    """The time of this start, by category, and of those before it."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
     """The upload of the workdir, where it is one in a bucket."""
@@ -56,22 +59,24 @@ class Run:
     """Raises UserError once the workdir was moved or removed. To be called before something is written to it."""
     rejected_kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The kernels that disagree with the plain path on these devices, with the reason; see `Execution.without_kernels`."""
+    figure_formats: Sequence[str] = ("png",)
+    """The formats in which curves and figures are drawn."""
 
-    def durable(self, path: pathlib.Path) -> Place:
+    def durable(self, path: pathlib.Path) -> AnyPath:
         """Returns the lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints
         are written there at once."""
         return self.mirror.durable(path) if self.mirror else path
 
-    def compiling(self, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a compilation: its time counts as compiling in `ledger`, and the watchdog uses its longer
+    def compiling(self, goodput: GoodputRecorder) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for a compilation: its time counts as compiling in `goodput`, and the watchdog uses its longer
         limit."""
         self.watchdog.compiling()
-        return ledger.during(Activity.COMPILING)
+        return goodput.during(TimeCategory.COMPILING)
 
 
 @contextlib.contextmanager
-def begin(
-    verb: str,
+def start_run(
+    command: str,
     flags: StartFlags,
     config: JsonObject,
     may_change: Sequence[str] = (),
@@ -82,17 +87,21 @@ def begin(
 
     A context manager: on exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as nested
     plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one `jax.distributed` run,
-    or are `independent`: each uses its own devices for its share of the runs of a sweep.
+    or are `independent`: each uses its own devices for its shard of the runs of a sweep.
     """
-    ledger = Ledger()
-    ledger.preceded_by(Activity.STAGING, seconds_spent())
+    goodput = GoodputRecorder()
+    goodput.preceded_by(TimeCategory.STAGING, seconds_spent())
     quiet_libraries()
     enable_compilation_cache()
     hosts = find_hosts(flags.coordinator, flags.processes, flags.process)
     index = hosts.index if hosts else 0
     with contextlib.ExitStack() as stack:
-        stack.enter_context(measured_by(functools.partial(ledger.during, Activity.STAGING)))
-        mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
+        stack.enter_context(measured_by(functools.partial(goodput.during, TimeCategory.STAGING)))
+        mirror = None
+        if is_remote(flags.workdir):
+            from bert_jax.storage.mirror import Mirror
+
+            mirror = Mirror(str(flags.workdir), f"-{index}" if index else "")
         workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 
         in_place: list[Callable[[], None]] = []
@@ -103,7 +112,9 @@ def begin(
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed, flags.changed_files)))
+            in_place.append(
+                stack.enter_context(open_workdir(workdir, command, config, may_change, completed, flags.changed_files))
+            )
             if mirror:
                 mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 
@@ -121,13 +132,13 @@ def begin(
                 stack.enter_context(mirror)
             if index and independent:
                 mirror.fetch()
-            mirror.begin()
+            mirror.start()
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(processes.watched_by(Watchdog(workdir, floor=flags.hang_seconds)))
-        share = Share() if together else stack.enter_context(processes.sharing(flags.workdir, preemption.request))
+        shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            with fits_in_memory(lambda: Demand("this run")):  # for other arrays than the steps', which report themselves
+            with fits_in_memory(lambda: MemoryAdvice("this run")):  # for other arrays than the steps', which report themselves
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":
                     from bert_jax.model.kernels.self_test import compare_kernels_once  # which a run on a CPU does not load
@@ -136,8 +147,9 @@ def begin(
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
                 yield Run(
-                    workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require, rejected
-                )
+                    workdir, is_first, preemption, watchdog, flags.compiled, shard, goodput, profile, mirror, require, rejected,
+                    flags.figure_formats,
+                )  # fmt: skip
         except Exception as error:
             processes.end_after(error)
             raise

@@ -11,7 +11,7 @@ connection to every other process, passes on what it finds out, so that every pr
 culprit. The same loop looks whether this process itself makes progress (`interruptions.Watchdog`).
 
 Whatever else the processes agree on before and during the training goes the same way: JSON values of all of them (`gather`), and
-the runs of a sweep or a study, which they divide among themselves without collectives (`Share`).
+the runs of a sweep or a study, which they divide among themselves without collectives (`RunShard`).
 
 JAX's service lives in process 0, and aborts every process that is still connected to it when process 0 exits. Its own barrier
 before the exit does not prevent that on busy machines: process 0 closes the service before the others have left the barrier. So
@@ -43,17 +43,15 @@ from typing import Any, TypeVar, cast
 import jax
 
 from bert_jax.data.corpus.store import CorruptedCorpus
-from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.messages import ask, framed, hear, own_address, signed, unframed
 from bert_jax.runtime.workdir import flatten, locked
-from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.paths import Place
+from bert_jax.sharding.device_errors import OutOfMemory, is_device_error
+from bert_jax.storage.paths import AnyPath
 
 log = logging.getLogger(__name__)
 
@@ -307,7 +305,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Asks this process to save and stop. Only set if each process works on its own."""
         self._asked_to_stop = False
         self._shares: dict[int, Any] = {}
-        """What the processes that are done with their shares have found, in process 0; in the others, that it has arrived."""
+        """What the processes that are done with their shards have found, in process 0; in the others, that it has arrived."""
         self._thread = threading.Thread(target=self._live, name="processes", daemon=True)
 
     def __enter__(self) -> Processes:
@@ -403,7 +401,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._watchdog = None
 
     @contextlib.contextmanager
-    def sharing(self, workdir: Place, stop: Callable[[], object]) -> Iterator[Share]:
+    def shard_runs(self, workdir: AnyPath, stop: Callable[[], object]) -> Iterator[RunShard]:
         """Lets each process work on its own from now on: the loss of one ends no other. `stop` is called when another process was
         asked to stop, or when process 0 is gone.
 
@@ -411,7 +409,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         that start is gone, so it stops. Raises UserError if it does not end.
         """
         if self.count == 1:
-            yield Share()
+            yield RunShard()
             return
         (workdir / FOLDER).mkdir(exist_ok=True)
         deadline = time.monotonic() + self._patience + EARLIER
@@ -427,7 +425,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._apart = stop
             if self._asked_to_stop:  # in the meantime
                 stop()
-            yield Share(self)
+            yield RunShard(self)
 
     def stop_all(self) -> None:
         """Tells the other processes, which work apart, that this one was asked to stop, so that they stop too."""
@@ -435,7 +433,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._send({"stop": True})
 
     def collect(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
-        """Collects the results of the processes that work independently; see `Share.gather`."""
+        """Collects the results of the processes that work independently; see `RunShard.gather`."""
         if self.index:
             self._send({"done": value})
         else:
@@ -693,16 +691,16 @@ FOLDER = ".processes"
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
-    """The share of this process in the runs of a sweep or a study.
+class RunShard:
+    """The shard of this process in the runs of a sweep or a study.
 
     Processes divide the runs among themselves, each on its own devices and without collectives. Otherwise a sweep on a slice of
     several hosts would train one small run after another on all chips, and collectives of processes that end hours apart would
     time out.
 
-    >>> with processes.sharing(workdir, stop=preemption.request) as share:
-    ...     mine = {run: train(run) for run in share.of(runs)}
-    ...     everything = share.gather(mine, waiting=lambda: False)  # in process 0; None in the others, which may then end
+    >>> with processes.shard_runs(workdir, stop=preemption.request) as shard:
+    ...     mine = {run: train(run) for run in shard.select(runs)}
+    ...     everything = shard.gather(mine, waiting=lambda: False)  # in process 0; None in the others, which may then end
     """
 
     processes: Processes | None = None
@@ -718,7 +716,7 @@ class Share:
         """The number of processes that share the work."""
         return self.processes.count if self.processes else 1
 
-    def of(self, items: Sequence[Item]) -> Sequence[Item]:
+    def select(self, items: Sequence[Item]) -> Sequence[Item]:
         """Returns every `count`-th of the `items`, from item `index`. Neighbouring runs, which differ in the seed only and cost
         the same, go to different processes."""
         return items[self.index :: self.count]
@@ -743,7 +741,7 @@ MARKER_FILE = ".shared"
 """The file by which the processes check that they share a directory."""
 
 
-def require_shared_directory(processes: Processes, directory: Place, patience: float = 60.0) -> None:
+def require_shared_directory(processes: Processes, directory: AnyPath, patience: float = 60.0) -> None:
     """Raises UserError in every process unless all see the `directory` of process 0 within `patience` seconds, since network file
     systems show a new file after some seconds: each writes its part of a checkpoint there."""
     if processes.count == 1:

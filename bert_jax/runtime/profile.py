@@ -32,7 +32,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
     written.
 
     >>> with Profile(range(10, 15), workdir / PROFILE) as profile:
-    ...     for batch in profile.of_steps(batches, step, sums.check):
+    ...     for batch in profile.trace_steps(batches, step, sums.check):
     ...         ...
     """
 
@@ -51,7 +51,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
         if self.steps and self.steps.stop > last_step:
             raise UserError(f"{self} ends after the last step of this run, {last_step:,}; name earlier steps")
 
-    def of_run(self, last_step: int, *, alone: bool) -> Profile:
+    def for_run(self, last_step: int, *, alone: bool) -> Profile:
         """Returns the profile of one run with so many steps. Of the runs of a sweep, only the first one with enough steps is
         profiled; a run that is `alone` must have enough, as in `require`."""
         if alone:
@@ -60,7 +60,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
             return self
         return Profile()
 
-    def of_steps(self, batches: Iterator[Made], step: int, wait: Callable[[int], object]) -> Iterator[Made]:
+    def trace_steps(self, batches: Iterator[Made], step: int, wait: Callable[[int], object]) -> Iterator[Made]:
         """`batches`, of which the first leads from `step` to the next. `wait(step)` waits until the devices have done `step`."""
         return batches if self.steps is None or step >= self.steps.stop else self._of_steps(batches, step, self.steps, wait)
 

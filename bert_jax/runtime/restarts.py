@@ -1,7 +1,8 @@
-"""Starts a verb again after an exit status that a restart may mend; `tpu_scripts/run.sh --restarts=N VERB ...` runs this module.
+"""Starts a command again after an exit status that a restart may mend; `tpu_scripts/run.sh --restarts=N
+COMMAND ...` runs this module.
 
-It ends with the verb's own exit status, but for two cases: 2 where the verb has failed twice after the same step, since then a
-restart does not mend it, and 42 where the restarts are used up.
+It ends with the command's own exit status, but for two cases: 2 where the command has failed twice after the same step, since
+then a restart does not mend it, and 42 where the restarts are used up.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, STOPPED, UserError
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.storage.objects import explained, place
-from bert_jax.storage.paths import Place
+from bert_jax.storage.objects import as_path, explained
+from bert_jax.storage.paths import AnyPath
 
 FIRST_PAUSE = 10.0
 """Seconds before the first restart; each further pause is twice as long."""
@@ -34,14 +34,14 @@ LONGEST_PAUSE = 160.0
 """Seconds. Less than --start-timeout (300 by default), so that the workers of a pod still meet when some paused longer."""
 
 
-def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
-    """Runs a verb until it ends with a status that no restart mends, at most 1 + `restarts` times. Returns its exit status.
+def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
+    """Runs a command until it ends with a status that no restart mends, at most 1 + `restarts` times. Returns its exit status.
 
-    Raises UserError if the verb fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. A
-    signal to this process ends the verb without a restart.
+    Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. A
+    signal to this process ends the command without a restart.
     """
-    command = [sys.executable, "-P", "-m", f"bert_jax.{verb}", *arguments]  # -P: not from the current directory
-    workdir = workdir_of(arguments)
+    command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: not from the current directory
+    workdir = find_workdir(arguments)
     failed: set[int] = set()
     with _Signals() as signals:
         for restart in range(1, restarts + 2):
@@ -49,7 +49,7 @@ def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause
             if signals.received or status not in MENDED_BY_RESTART:
                 return status
             step = steps_done(workdir) if workdir else 0
-            ended = f"{verb} ended with exit status {status} ({MENDED_BY_RESTART[status]}) {_after(step)}"
+            ended = f"{name} ended with exit status {status} ({MENDED_BY_RESTART[status]}) {_after(step)}"
             if status != STOPPED:
                 if step in failed:
                     raise UserError(
@@ -67,18 +67,18 @@ def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause
     return HUNG
 
 
-def workdir_of(arguments: Sequence[str]) -> Place | None:
-    """Returns the directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a verb; None without the
+def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
+    """Returns the directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a command; None without the
     flag."""
     found = None
     for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag == "--workdir":
-            found = place(value if equals else following)
+            found = as_path(value if equals else following)
     return found
 
 
-def steps_done(workdir: Place) -> int:
+def steps_done(workdir: AnyPath) -> int:
     """Returns the last step in the `metrics.jsonl` of the workdir; for a sweep or a study, the sum over its runs. 0 without
     any."""
     total = 0
@@ -135,6 +135,6 @@ class _Signals:
 
 
 def main() -> int:
-    """Runs the verb of the command line: N VERB [ARGUMENT ...], as `tpu_scripts/run.sh` has checked it."""
-    restarts, verb, *arguments = sys.argv[1:]
-    return keep_running(verb, arguments, int(restarts))
+    """Runs the command that is given as N COMMAND [ARGUMENT ...], as `tpu_scripts/run.sh` has checked it."""
+    restarts, name, *arguments = sys.argv[1:]
+    return keep_running(name, arguments, int(restarts))

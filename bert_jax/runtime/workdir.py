@@ -11,17 +11,18 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
-from bert_jax.interface.named import Record, file_of, record_of
-from bert_jax.runtime.goodput import LEDGER
+from bert_jax.interface.named import Record, file_record, source_file
+from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
-from bert_jax.storage.lock import locked_in_bucket
-from bert_jax.storage.mirror import Mirror
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
+
+if TYPE_CHECKING:  # which runs in buckets load
+    from bert_jax.storage.mirror import Mirror
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -42,13 +43,13 @@ log = logging.getLogger(__name__)
 @contextlib.contextmanager
 def open_workdir(
     directory: pathlib.Path,
-    verb: str,
+    command: str,
     config: JsonObject,
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
     changed_files: bool = False,
 ) -> Iterator[Callable[[], None]]:
-    """Locks the workdir for a run of `verb` with `config`, a nested plain dict, and writes its config.json.
+    """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
     `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
     `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
@@ -67,14 +68,14 @@ def open_workdir(
     made = _make(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
-        own = {key: record for key, value in flatten(config) if (record := record_of(str(value), f"config.{key}"))}
+        own = {key: record for key, value in flatten(config) if (record := file_record(str(value), f"config.{key}"))}
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
-            _require_same(directory, verb, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
+            _require_same(directory, command, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
             if not changed_files:
                 _require_same_files(directory, stored.get(FILES, {}), own, may_change)
-        written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {verb}"}
+        written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
         with contextlib.suppress(OSError):  # the current directory may be gone; then there are no relative paths
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
         if own:
@@ -94,7 +95,7 @@ def open_workdir(
             raise
 
 
-def require_in_place(directory: Place, holder: str | None = None) -> None:
+def require_in_place(directory: AnyPath, holder: str | None = None) -> None:
     """Raises UserError where a run's directory is gone from its place, or its lock file names another process than `holder`."""
     if not _is_in_place(directory, holder):
         raise UserError(
@@ -103,7 +104,7 @@ def require_in_place(directory: Place, holder: str | None = None) -> None:
         )
 
 
-def _is_in_place(directory: Place, holder: str | None) -> bool:
+def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
     try:
         there = (directory / LOCK).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
@@ -113,7 +114,7 @@ def _is_in_place(directory: Place, holder: str | None) -> bool:
     return holder is None or there == holder
 
 
-def stored_config(directory: Place) -> JsonObject:
+def stored_config(directory: AnyPath) -> JsonObject:
     """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
     where it names files of the user's own, `files`. Raises UserError where the file is not of a run."""
     path = directory / CONFIG
@@ -123,17 +124,17 @@ def stored_config(directory: Place) -> JsonObject:
     return stored
 
 
-def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObject:
-    """Returns the configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without its further
-    keys.
+def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> JsonObject:
+    """Returns the configuration of the run of `command` in a workdir, which a `flag` names, as `stored_config` without its
+    further keys.
 
     Raises UserError where there is no such run.
     """
     if not (directory / CONFIG).exists():
-        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {verb}")
+        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {command}")
     stored = stored_config(directory)
-    if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
-        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
+    if not str(stored[WRITTEN_BY]).endswith(f" {command}"):
+        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {command}")
     values = _values(stored)
     for key, record in stored.get(FILES, {}).items():
         _name_file(values, key.split("."), record, f"{flag}={directory}")
@@ -145,7 +146,7 @@ def _values(stored: JsonObject) -> JsonObject:
     return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
 
 
-def own_files(directory: Place) -> Mapping[str, Record]:
+def own_files(directory: AnyPath) -> Mapping[str, Record]:
     """Returns the user's own files that the run in a workdir names, by their keys; {} where there is no run."""
     return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
 
@@ -157,9 +158,9 @@ def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> No
     for group in groups:
         values = values[group]
     value = values[last]
-    values[last] = record["path"] + value.removeprefix(file_of(value))
+    values[last] = record["path"] + value.removeprefix(source_file(value))
     if groups[:1] != ["log"] and pathlib.Path(record["path"]).is_file():
-        now = record_of(values[last])
+        now = file_record(values[last])
         assert now is not None, "the value names a file"
         if now["sha256"] != record["sha256"]:
             says = _changed(f"{run} holds a run with another {record['path']}", ".".join(path), record, now)
@@ -173,7 +174,7 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
     )
 
 
-def from_start(directory: Place, path: str) -> str:
+def from_start(directory: AnyPath, path: str) -> str:
     """Returns a relative `path` in the configuration of the run in a workdir, as one from the directory in which the run was
     started, if it exists there; otherwise `path` as it is, such as the name of a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
@@ -183,7 +184,7 @@ def from_start(directory: Place, path: str) -> str:
     return str(there) if there.exists() else path
 
 
-def read_metrics(path: Place) -> list[JsonObject]:
+def read_metrics(path: AnyPath) -> list[JsonObject]:
     """Returns the records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
     try:
         return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
@@ -246,7 +247,7 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
     inside = sorted(directory.rglob("*"), reverse=True)  # what lies in a directory comes before it
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS
-    ours = {directory / name for name in (CONFIG, LOCK, LEDGER, METRICS)}
+    ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
     if files <= ours and not (metrics in files and metrics.stat().st_size):
         with contextlib.suppress(OSError):
             for path in inside:
@@ -256,9 +257,10 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
 
 
 def _remove_made_anew(directory: pathlib.Path) -> None:
-    """Removes what a save and the ledger, which write in the background, have made after the workdir was moved or removed."""
+    """Removes what a save and the goodput recorder, which write in the background, have made after the workdir was moved or
+    removed."""
     inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
-    if inside <= {LEDGER}:
+    if inside <= {GOODPUT_FILE}:
         remove_tree(directory)
 
 
@@ -287,11 +289,11 @@ def _may_change(key: str, patterns: Sequence[str]) -> bool:
 
 
 def _require_same(
-    directory: pathlib.Path, verb: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
+    directory: pathlib.Path, command: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
 ) -> None:
-    stored_verb = written_by.split()[-1]
-    if stored_verb != verb:
-        raise UserError(f"--workdir={directory} holds a run of `{stored_verb}`, not of `{verb}`; name another --workdir")
+    stored_command = written_by.split()[-1]
+    if stored_command != command:
+        raise UserError(f"--workdir={directory} holds a run of `{stored_command}`, not of `{command}`; name another --workdir")
     changed = differences(stored, asked)
     allowed = {key for key in changed if _may_change(key, may_change)}
     refused = [(key, *changed[key]) for key in changed if key not in allowed]
@@ -326,10 +328,12 @@ def _require_same_files(
 
 
 @contextlib.contextmanager
-def locked(directory: Place, name: str) -> Iterator[str | None]:
+def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
     """Holds the lock file `name` in a workdir; yields what it says, which is None in a bucket. Raises UserError naming the
     process that holds it already."""
     if is_remote(directory):
+        from bert_jax.storage.lock import locked_in_bucket
+
         with locked_in_bucket(directory, name):
             yield None
         return

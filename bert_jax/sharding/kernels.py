@@ -15,7 +15,7 @@ from jaxtyping import Array, UInt32
 
 from bert_jax.model.config import ModelConfig, Resolved
 from bert_jax.model.kernels import Axes, Parts, dispatch
-from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, shard_count
+from bert_jax.sharding.rules import automatic_axes, drop_indivisible_axes, mesh_axes, shard_count
 
 
 def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
@@ -40,7 +40,7 @@ def over_mesh(sizes: Mapping[str, int]) -> Parts:
         return Parts()
     spec = nn.logical_to_mesh_axes(tuple(sizes)) or PartitionSpec(*(None for _ in sizes))
     spec = drop_indivisible_axes(spec, tuple(sizes.values()))
-    return _MeshParts(tuple(zip(sizes, map(axes_of, spec), strict=True)), frozenset(split))
+    return _MeshParts(tuple(zip(sizes, map(mesh_axes, spec), strict=True)), frozenset(split))
 
 
 @dataclasses.dataclass(frozen=True)

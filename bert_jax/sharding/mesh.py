@@ -65,7 +65,7 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
     for device in devices:
-        slices.setdefault(_slice_of(device), []).append(device)
+        slices.setdefault(_slice_index(device), []).append(device)
     sizes = [len(slices[i]) for i in sorted(slices)]
     if len(set(sizes)) > 1:
         raise UserError(
@@ -85,7 +85,7 @@ def devices_along(mesh: Mesh, axis: str) -> list[jax.Device]:
     return list(np.moveaxis(mesh.devices, place, 0).reshape(mesh.shape[axis], -1)[:, 0])
 
 
-def _slice_of(device: jax.Device) -> int:
+def _slice_index(device: jax.Device) -> int:
     """Returns the number of the TPU slice of `device`; 0 for a device that has none."""
     return getattr(device, "slice_index", None) or 0
 
@@ -129,7 +129,7 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     """Returns the dimensions of the box of chips that `devices` enumerate in row-major order, slowest first; (len(devices),) if
     they are in another order, on several slices, or not TPUs."""
     whole = (len(devices),)
-    if devices[0].platform != "tpu" or len({_slice_of(device) for device in devices}) > 1:
+    if devices[0].platform != "tpu" or len({_slice_index(device) for device in devices}) > 1:
         return whole
     places = np.array([(*device.coords, device.core_on_chip) for device in devices])
     strides = sorted((int(np.argmax(along != along[0])) for along in places.T if np.ptp(along)), reverse=True)

@@ -150,7 +150,7 @@ def automatic_axes() -> set[str]:
     return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
 
 
-def axes_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Returns the mesh axes in one entry of a PartitionSpec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
@@ -166,7 +166,7 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
     work."""
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
-        axes = tuple(axis for axis in axes_of(entry) if axis in there)
+        axes = tuple(axis for axis in mesh_axes(entry) if axis in there)
         entries.append(axes if axes and size % shard_count(axes) == 0 else None)
     return PartitionSpec(*entries)
 

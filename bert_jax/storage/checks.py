@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from bert_jax.errors import UserError
 from bert_jax.files import remove_tree
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 
 PROBE = ".writable-"
 """The beginning of the name of the directory in which the checks are made."""
@@ -95,7 +95,7 @@ def _tell_of_clock(directory: pathlib.Path, file: pathlib.Path, written: float) 
         log.warning(message, directory, abs(difference), side, "timedatectl set-ntp true")
 
 
-def require_room(directory: Place, size: int) -> None:
+def require_room(directory: AnyPath, size: int) -> None:
     """Raises UserError where a checkpoint of `size` bytes does not fit on the disk of `directory`; a bucket has room."""
     if is_remote(directory):
         return

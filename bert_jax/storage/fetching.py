@@ -43,7 +43,7 @@ class Copy:
     """In nanoseconds."""
 
 
-def copy_of(file: pathlib.Path, generation: str) -> Copy:
+def copy_record(file: pathlib.Path, generation: str) -> Copy:
     """Returns the record of a file that equals the object of this generation."""
     facts = file.stat()
     return Copy(generation, facts.st_size, facts.st_mtime_ns)
@@ -52,7 +52,7 @@ def copy_of(file: pathlib.Path, generation: str) -> Copy:
 def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
     """Returns whether a file is there and is as it was recorded."""
     try:
-        return copy is not None and copy_of(file, copy.generation) == copy
+        return copy is not None and copy_record(file, copy.generation) == copy
     except OSError:
         return False
 
@@ -94,15 +94,15 @@ class Record:
             yield
 
 
-def copy_place(path: str | os.PathLike[str]) -> pathlib.Path:
+def cached_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the local path of the copy of a path in a bucket."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
 
 
-def local_place(path: str | os.PathLike[str]) -> pathlib.Path:
+def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the local path of a file or directory, or of its copy if it lies in a bucket."""
-    return copy_place(path) if is_remote(path) else pathlib.Path(path)
+    return cached_path(path) if is_remote(path) else pathlib.Path(path)
 
 
 def forget(directory: pathlib.Path) -> None:
@@ -123,7 +123,7 @@ def fetched(
     text = checked(os.fspath(path), name)
     if not is_remote(text):
         return pathlib.Path(text)
-    copy = copy_place(text)
+    copy = cached_path(text)
     if objects := listed(text, deep=deep):
         fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)
         return copy
@@ -150,23 +150,23 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     objects = {
         other: item for other, item in listed(above).items() if item.size and _matches(other.split("/"), wanted)
     }
-    copies = copy_place(above)
+    copies = cached_path(above)
     fetch(above, copies, objects, keep=True)
     return [copies / other for other in sorted(objects)]
 
 
-def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
+def fetch_chosen(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
     """Returns the local copies of some files in a directory of a bucket: `choose` gets the names of all, relative to it, and
     returns those to fetch, in their order."""
     text = checked(path, name)
     objects = listed(text)
     if not objects and (item := object_at(text)):
         above, _, last = text.rpartition("/")
-        fetch(above, copy_place(above), {last: item}, keep=True)
-        return [copy_place(text)]
+        fetch(above, cached_path(above), {last: item}, keep=True)
+        return [cached_path(text)]
     chosen = choose([other for other, item in objects.items() if item.size])
-    fetch(text, copy_place(text), {other: objects[other] for other in chosen}, keep=True)
-    return [copy_place(text) / other for other in chosen]
+    fetch(text, cached_path(text), {other: objects[other] for other in chosen}, keep=True)
+    return [cached_path(text) / other for other in chosen]
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
@@ -195,7 +195,7 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
     Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
     """
     record = Record(directory)
-    with staging(), _disk_errors(directory), record.held(wait=True):
+    with downloading(), _disk_errors(directory), record.held(wait=True):
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         require_space(remote, directory, sum(objects[name].size for name in due))
@@ -214,7 +214,7 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """Returns the seconds of `staging` so far that nothing else has measured, for the ledger of time of a run, which begins
+    """Returns the seconds of `downloading` so far that nothing else has measured, for the goodput of a run, which begins
     later."""
     return sum(_spent)
 
@@ -233,7 +233,7 @@ _measure: contextvars.ContextVar[Measure] = contextvars.ContextVar("_measure", d
 
 
 @contextlib.contextmanager
-def staging() -> Iterator[None]:
+def downloading() -> Iterator[None]:
     """Counts the time of the `with` block, including all its fetches, as time for downloading inputs."""
     with _measure.get()(), measured_by(contextlib.nullcontext):
         yield
@@ -241,7 +241,7 @@ def staging() -> Iterator[None]:
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Makes every `staging` of this thread take place within `measure()`, such as an activity of the ledger of a run, until the
+    """Makes every `downloading` of this thread take place within `measure()`, such as a category of the run's time, until the
     end of the `with` block."""
     before = _measure.set(measure)
     try:
@@ -276,7 +276,7 @@ def _download(
         with replacing(file) as part:
             download(f"{remote}/{name}", pathlib.Path(part.name), objects[name], arrived)
         with counting:
-            known[name] = copy_of(file, objects[name].generation)
+            known[name] = copy_record(file, objects[name].generation)
 
     with progress, ThreadPoolExecutor(_AT_ONCE, "fetching") as pool:
         list(pool.map(one, objects))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.interface.numbers import whole_number
 from bert_jax.storage.objects import StorageError, read, remove, write
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 
 BEAT, STALE = 10.0, 60.0
 """Seconds between two writes of a held lock, and after which one that is not written belongs to a dead process."""
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def locked_in_bucket(directory: Place, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
+def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
     """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that holds it already.
 
     Where another start takes the lock over, since this process was stopped for long, `leave` ends this process with an exit

@@ -1,6 +1,6 @@
 """A local mirror of a directory in a bucket: files are written locally and uploaded in the background and at the end.
 
-What a run writes all the time (lines of metrics, event files, pictures) is small, and a bucket cannot append to an object; so the
+What a run writes all the time (lines of metrics, event files, figures) is small, and a bucket cannot append to an object; so the
 files are made on a local disk as ever, and those that changed are uploaded every `EVERY` seconds. Checkpoints do not pass through
 here: Orbax writes them to the bucket.
 """
@@ -20,9 +20,9 @@ from types import TracebackType
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.storage.fetching import Copy, Record, copy_of, fetch, is_unchanged
-from bert_jax.storage.objects import Item, StorageError, listed, place, read, remove, require_bucket, upload
-from bert_jax.storage.paths import Place, cache_directory, checked, is_remote
+from bert_jax.storage.fetching import Copy, Record, copy_record, fetch, is_unchanged
+from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload
+from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
 EVERY = 30.0
 """Seconds between two uploads of what has changed; what a lost machine may lose."""
@@ -46,7 +46,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
     >>> with Mirror("gs://bucket/runs/mine") as mirror:
     ...     mirror.fetch()
-    ...     mirror.begin()                  # uploads in the background
+    ...     mirror.start()                  # uploads in the background
     ...     (mirror.directory / "metrics.jsonl").write_text("...")
     """
 
@@ -117,7 +117,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             self._known[name] = Copy(item.generation, item.size, 0)  # uploaded again
         return begins
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Begins to upload changes in the background."""
         self._goes_on = True
         self._thread.start()
@@ -137,7 +137,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             try:
                 for name in sorted(changed, key=lambda name: (name in self._last, name)):
                     with contextlib.suppress(FileNotFoundError):  # replaced or removed in the meantime
-                        before = copy_of(self.directory / name, "")
+                        before = copy_record(self.directory / name, "")
                         generation = upload(self.directory / name, f"{self.remote}/{name}")
                         self._known[name] = Copy(generation, before.size, before.modified)
                 for name in gone:
@@ -152,9 +152,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         for name in listed(self.remote).keys() - set(self._files()):
             remove(f"{self.remote}/{name}")
 
-    def durable(self, path: pathlib.Path) -> Place:
+    def durable(self, path: pathlib.Path) -> AnyPath:
         """Returns the place in the bucket of a file or directory in `directory`."""
-        return place(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
+        return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:
         names = [path.relative_to(self.directory).as_posix() for path in self.directory.rglob("*") if path.is_file()]

@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.storage.paths import SCHEME, Place, is_remote, split
+from bert_jax.storage.paths import SCHEME, AnyPath, is_remote, split
 
 CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
 """The time to connect, and the longest silence of the storage, after which a request is given up and tried again."""
@@ -87,7 +87,7 @@ def require_bucket(path: str | os.PathLike[str]) -> None:
         file_system().call("GET", "b/{}", split(path)[0])
 
 
-def place(path: str | os.PathLike[str]) -> Place:
+def as_path(path: str | os.PathLike[str]) -> AnyPath:
     """Returns the path, local or in a bucket, as an object with the methods of pathlib."""
     if not is_remote(path):
         return pathlib.Path(path)
@@ -171,7 +171,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
         remove(f"{os.fspath(path)}/{name}")
 
 
-def move_tree(path: Place, target: Place) -> None:
+def move_tree(path: AnyPath, target: AnyPath) -> None:
     """Moves a directory to a name that is free, on a disk or in a bucket."""
     if not is_remote(path):
         path.rename(target)

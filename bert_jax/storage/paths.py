@@ -13,7 +13,7 @@ from bert_jax.interface.flags import expand_home
 if TYPE_CHECKING:
     from etils import epath
 
-Place: TypeAlias = "pathlib.Path | epath.Path"
+AnyPath: TypeAlias = "pathlib.Path | epath.Path"
 """A local path, or one in a bucket with the same methods."""
 
 SCHEME = "gs://"

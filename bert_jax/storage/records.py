@@ -36,7 +36,7 @@ _READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A line of a file, from 1, for error messages; or an item of a list, or a row of a Parquet file."""
 
     path: pathlib.Path | str
@@ -100,14 +100,14 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
                     text = line.decode("utf-8")
                 except UnicodeDecodeError as error:
                     utf16 = head[:2] in UTF16
-                    raise Place(path, number).error(
+                    raise Location(path, number).error(
                         f"byte {place + error.start + 1:,} of the file (0x{line[error.start]:02x}) is not UTF-8"
                         f"{': it begins as UTF-16 does' if utf16 else ''}; convert it "
                         f"(iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
                     ) from error
                 text = text.removeprefix("\ufeff") if number == 1 else text
                 if (nul := text.find("\0")) >= 0:
-                    raise Place(path, number).error(
+                    raise Location(path, number).error(
                         f"character {characters + nul + 1:,} of the file is NUL, which no text holds; is it UTF-16 "
                         "(iconv -f UTF-16LE -t UTF-8)?"
                     )
@@ -159,7 +159,7 @@ class Line(NamedTuple):
 class TableRow(NamedTuple):
     """A row of a table of text."""
 
-    place: Place  # of its first line
+    location: Location  # of its first line
     cells: list[str]
     size: int  # of its lines, in bytes
     problem: str | None  # of the first of its lines that could not be read
@@ -173,7 +173,7 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
             is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR
             for i, text in enumerate(split_lines(line.text) if is_whole else [line.text.removesuffix("\n").removesuffix("\r")]):
                 cells = text.split(delimiter) if text.strip("\r") else []
-                yield TableRow(Place(path, line.number + i), cells, line.size, line.problem)
+                yield TableRow(Location(path, line.number + i), cells, line.size, line.problem)
         return
     number, first, size, problem = 0, 0, 0, None
 
@@ -193,12 +193,12 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
         try:
             row = next(rows, None)
         except csv.Error as error:
-            raise Place(path, first).error(
+            raise Location(path, first).error(
                 f"the quotes of this row do not match ({error}); double a quote inside quotes"
             ) from error
         if row is None:
             return
-        yield TableRow(Place(path, first), row, size, problem)
+        yield TableRow(Location(path, first), row, size, problem)
 
 
 # Files of columns

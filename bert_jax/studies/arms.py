@@ -17,7 +17,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment, StudyTaskConfig
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import staged
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
@@ -27,8 +27,8 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.kernels.dispatch import require_possible
-from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.inferred_settings import infer_settings
+from bert_jax.pretraining.splits import check_corpus
 from bert_jax.pretraining.start import load_teacher
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
@@ -197,7 +197,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     if not is_url(directory) and not pathlib.Path(directory).is_dir():
         place = missing_path(directory)
         raise UserError(f"there is no corpus {place}; make it with `python -m bert_jax.corpus`, or name it in config.corpus")
-    train, split = open_splits(staged(directory))
+    train, split = open_splits(local_corpus(directory))
     settled, _ = infer_settings(values, (), vocabulary_size=train.vocabulary.size)
     experiment = PretrainingExperiment.from_dict(settled)
     if values.get("init_from") and arm.continues:

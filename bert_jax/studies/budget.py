@@ -19,7 +19,7 @@ Speed = Sequence[float]
 """Seconds of a training step of every phase."""
 
 
-def tokens_of(phases: Sequence[PhaseConfig]) -> int:
+def count_tokens(phases: Sequence[PhaseConfig]) -> int:
     """Returns the places in the rows of all steps, padding included."""
     return sum(phase.steps * phase.batch_size * phase.length for phase in phases)
 
@@ -34,7 +34,7 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
     if arm.continues or budget.equal == "steps":
         return steps
     if budget.equal == "tokens":
-        factor = budget.tokens / tokens_of(phases)
+        factor = budget.tokens / count_tokens(phases)
     else:
         assert speed is not None, "equal seconds need a measured speed"
         factor = budget.seconds / sum(count * seconds for count, seconds in zip(steps, speed, strict=True))
@@ -52,7 +52,7 @@ def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
     return max(1, math.ceil(sum(steps) / study.evaluations))
 
 
-def kept_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
+def exported_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
     """Returns the steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: the
     steps of the nearest evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
@@ -64,7 +64,7 @@ def run_values(study: StudyExperiment, arm: ArmConfig, values: JsonObject, steps
     """Returns the values of one pretraining run of an arm: its steps and seed, its checkpoints, and the steps of its
     evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
-    kept = sorted({*kept_steps(study, arm, steps).values()})
+    kept = sorted({*exported_steps(study, arm, steps).values()})
     return with_steps(values, steps) | {
         "seed": seed,
         "log_every": max(1, last // 100),

@@ -15,7 +15,7 @@ from bert_jax.configs.study import ArmConfig, StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json, read_bytes, remove_tree, write_json
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.studies.arms import pretraining_values
 from bert_jax.studies.budget import planned_steps
 from bert_jax.studies.parts import digest, write_experiment
@@ -30,14 +30,14 @@ LONG_ENOUGH = 30.0
 """Seconds of steps of a phase that give its speed: on a shared machine it moves by a tenth from one 20 seconds to the next."""
 
 Run = Callable[[Sequence[str], pathlib.Path, str], None]
-"""(verb and flags, log file, title): runs a command to its end."""
+"""(command and flags, log file, title): runs a command to its end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """The directories, the runner of commands and the number of a process that measures the speed of arms."""
 
-    root: Place
+    root: AnyPath
     """The workdir of the study."""
     local: pathlib.Path
     """The directory for experiment files and logs of this process."""
@@ -46,7 +46,7 @@ class Measurement:
     """The number of this process in the study."""
 
 
-def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: Place) -> dict[str, list[int]]:
+def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: AnyPath) -> dict[str, list[int]]:
     """Returns the steps that plan.json fixes for the arms, by name; without those that are not planned yet.
 
     Raises UserError where an arm was planned with another budget or configuration.
@@ -121,17 +121,17 @@ def measured_speed(
     """
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
-        speed = _speed_of(study, arm, experiment, [least] * phases, measurement)
+        speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)
         seconds = min(LONG_ENOUGH, study.budget.seconds / 60)
         longer = [max(least, math.ceil(seconds / step)) for step in speed]
         if max(longer) > least:
-            speed = _speed_of(study, arm, experiment, longer, measurement)
+            speed = _measure_speed(study, arm, experiment, longer, measurement)
     finally:
         remove_tree(_workdir(arm, measurement))
     return speed
 
 
-def _speed_of(
+def _measure_speed(
     study: StudyExperiment,
     arm: ArmConfig,
     experiment: PretrainingExperiment,
@@ -168,11 +168,11 @@ def _speed_of(
     return speed
 
 
-def _workdir(arm: ArmConfig, measurement: Measurement) -> Place:
+def _workdir(arm: ArmConfig, measurement: Measurement) -> AnyPath:
     return measurement.root / arm.name / f"{CALIBRATION}-{measurement.index}"
 
 
-def _read(root: Place) -> JsonObject:
+def _read(root: AnyPath) -> JsonObject:
     try:
         found = parse_json(read_bytes(root / PLAN))
     except (OSError, ValueError):

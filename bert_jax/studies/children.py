@@ -1,7 +1,7 @@
-"""Runs the verbs of a study's parts as processes of their own, one after another, each with the whole machine.
+"""Runs the commands of a study's parts as processes of their own, one after another, each with the whole machine.
 
-This module is also the program of a child process, with the arguments PID, verb and flags. It is asked to stop (SIGTERM) when the
-process PID, which started it, has ended: so no training outlives a study that is killed.
+This module is also the program of a child process, with the arguments PID, COMMAND and flags. It is asked to stop (SIGTERM) when
+the process PID, which started it, has ended: so no training outlives a study that is killed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ POLL = 0.5
 LAST_LINES = 12
 
 
-def run_verb_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
-    """Runs `command` (a verb and its flags) to its end, with its output appended to the file `log`; returns the exit status.
+def run_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
+    """Runs `command` (its name and flags) to its end, with its output appended to the file `log`; returns the exit status.
 
     `watch` is called all the time; once it returns True, the process is asked to stop (SIGTERM).
     """
@@ -58,11 +58,11 @@ def _stop_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs `PID VERB FLAGS` in this process."""
-    parent, verb, *flags = arguments
+    """Runs `PID COMMAND FLAGS` in this process."""
+    parent, name, *flags = arguments
     threading.Thread(target=_stop_with, args=(int(parent),), name="parent", daemon=True).start()
-    sys.argv = [verb, *flags]
-    runpy.run_module(f"bert_jax.{verb}", run_name="__main__", alter_sys=True)
+    sys.argv = [name, *flags]
+    runpy.run_module(f"bert_jax.{name}", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -25,17 +25,17 @@ EVAL_LOSS = ""
 _CUT = "the axis does not begin at 0"
 
 
-def draw(content: JsonObject, study: StudyExperiment, picture: pathlib.Path) -> None:
-    """Draws the picture of a study; `content` is the content of `table.json`. Arms that are states of one run form a curve."""
+def draw(content: JsonObject, study: StudyExperiment, path: pathlib.Path, formats: Sequence[str] = ("png",)) -> None:
+    """Draws the figure of a study; `content` is the content of `table.json`. Arms that are states of one run form a curve."""
     table = content["table"]
     title = table["title"] + (f" ({table['setting']})" if table["setting"] else "")
     columns = list(table["arms"][0]["scores"])
     if any(arm.at < 1 for arm in study.arms):
         panels = [functools.partial(_curves, table, study, column) for column in (*columns, EVAL_LOSS)]
-        draw_panels(picture, title, panels, size=(4.6, 3.4))
+        draw_panels(path, title, panels, size=(4.6, 3.4), formats=formats)
     else:
         panels = [functools.partial(_arms, table, column) for column in columns]
-        draw_panels(picture, title, panels, size=(4.6, 1.0 + 0.34 * len(table["arms"])))
+        draw_panels(path, title, panels, size=(4.6, 1.0 + 0.34 * len(table["arms"])), formats=formats)
 
 
 def _arms(table: JsonObject, column: str, axes: Axes) -> None:

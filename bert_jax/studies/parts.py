@@ -21,9 +21,9 @@ from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
 from bert_jax.model.config import ModelConfig
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts
-from bert_jax.studies.budget import kept_steps, run_values
+from bert_jax.studies.budget import exported_steps, run_values
 from bert_jax.tasks.task import Task
 
 PRETRAINING, STATE = "pretraining", "model"
@@ -43,15 +43,15 @@ class Part:
     def __str__(self) -> str:
         return f"{self.arm}, seed {self.seed}, {self.name}"
 
-    def directory(self, root: Place) -> Place:
+    def directory(self, root: AnyPath) -> AnyPath:
         """Returns the directory with the files of all parts of this arm and seed."""
         return root / self.arm / f"seed-{self.seed}"
 
-    def workdir(self, root: Place) -> Place:
+    def workdir(self, root: AnyPath) -> AnyPath:
         """Returns the workdir of its run; of an earlier state the directory of the model."""
         return self.directory(root) / self.name
 
-    def record(self, root: Place) -> Place:
+    def record(self, root: AnyPath) -> AnyPath:
         """Returns the file that marks it as done and holds its numbers."""
         return self.directory(root) / f"{self.name}.json"
 
@@ -64,17 +64,17 @@ class Part:
         return pathlib.Path(self.directory(root)) / f"{self.name}.log"
 
 
-def parts_of(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
+def family_parts(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
     """Returns the parts of a family of arms with one seed, in the order in which they are run."""
     trained = [Part(arm.name, seed, PRETRAINING) for arm in family if not arm.shares]
     states = [Part(arm.name, seed, STATE) for arm in family if arm.at < 1]
     return [*trained, *states, *(Part(arm.name, seed, task.name) for arm in family for task in study.tasks)]
 
 
-def shares_of(study: StudyExperiment) -> list[list[Part]]:
+def part_groups(study: StudyExperiment) -> list[list[Part]]:
     """Returns the parts that one process runs after one another, by seed and family: the first results have one seed of every
     arm."""
-    return [parts_of(study, family, seed) for seed in study.seeds for family in families(study)]
+    return [family_parts(study, family, seed) for seed in study.seeds for family in families(study)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Planned:
     steps: Mapping[str, Sequence[int]]
     pretraining: Mapping[str, PretrainingExperiment]
     tasks: Mapping[str, Task]
-    root: Place
+    root: AnyPath
     """The workdir of the study, where it lasts."""
     teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
     """By the arms that are pretrained with a teacher."""
@@ -102,7 +102,7 @@ class Planned:
                 values = merged(values, {"init_from": str(start)})
             return values
         if part.name == STATE:
-            return {"init_from": str(trained), "step": kept_steps(study, trainer, self.steps[trainer.name])[arm.name]}
+            return {"init_from": str(trained), "step": exported_steps(study, trainer, self.steps[trainer.name])[arm.name]}
         task = next(task for task in study.tasks if task.name == part.name)
         values = finetuning_values(study, arm, task, part.seed)
         values = with_new_parts(values, self.pretraining[trainer.name], self.tasks[task.name].head)
@@ -110,13 +110,14 @@ class Planned:
         return merged(values, {"init_from": str(model)})
 
     def command(self, part: Part, local: pathlib.Path) -> list[str]:
-        """Returns the verb and flags of the part, whose experiment file is written to the directory `local` of this process."""
+        """Returns the command and flags of the part, whose experiment file is written to the directory `local` of this
+        process."""
         values, workdir = self.values(part), part.workdir(self.root)
         if part.name == STATE:
             return ["convert", f"--from={values['init_from']}", f"--step={values['step']}", f"--to={workdir}"]
-        verb = "pretrain" if part.name == PRETRAINING else "finetune"
+        command = "pretrain" if part.name == PRETRAINING else "finetune"
         write_experiment(part.experiment(local), values, f"{part} of the study {self.study.title}")
-        return [verb, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
+        return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
         """Returns whether the part has a record. Raises UserError where it is of another configuration."""
@@ -181,7 +182,7 @@ def digest(values: JsonObject) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def read_numbers(workdir: Place) -> JsonObject:
+def read_numbers(workdir: AnyPath) -> JsonObject:
     """Returns the numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
 
     Those under "measured" depend on time and machine; all others are the same whenever the part is run.

@@ -8,13 +8,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
+from bert_jax.errors import MENDED_BY_RESTART, UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import LOCK, locked
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.studies import children
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
 
@@ -58,8 +57,8 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as processes of their own, one after another, in the workdir of a `run` of the verb `study`. `hang_seconds`
-    is the flag of that name of all runs."""
+    """Runs commands as processes of their own, one after another, in the workdir of a `run` of the command `study`.
+    `hang_seconds` is the flag of that name of all runs."""
 
     def __init__(self, run: Run, hang_seconds: float):
         self._run, self._hang_seconds = run, hang_seconds
@@ -81,7 +80,7 @@ class Runner:
         self._run.require_in_place()
         trains = command[0] in ("pretrain", "finetune")
         own = [f"--hang-seconds={self._hang_seconds:g}"] if trains else []
-        status = children.run_verb_alone([*command, *own], log_file, watch)
+        status = children.run_alone([*command, *own], log_file, watch)
         self._run.require_in_place()
         if self._run.preemption.requested(0):
             raise Stopped(self._run.preemption.exit_status)
@@ -123,7 +122,7 @@ class Runner:
                 done(part)
         log.info("%s done", counted(len(parts), "part"))
 
-    def _wait_for_earlier(self, workdir: Place) -> None:
+    def _wait_for_earlier(self, workdir: AnyPath) -> None:
         """Waits until no process of an earlier start, which was killed, uses the workdir of a part any more."""
         while not is_remote(workdir) and (workdir / LOCK).exists():
             try:

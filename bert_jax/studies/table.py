@@ -16,12 +16,12 @@ from bert_jax.files import JsonObject
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.arms import chain
-from bert_jax.studies.budget import kept_steps
+from bert_jax.studies.budget import exported_steps
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
-"""The activities of a run's ledger that count as its training time; repeated steps were lost to a kill."""
+"""The categories of a run's time that count as its training time; repeated steps were lost to a kill."""
 
 
 def table(planned: Planned) -> JsonObject:
@@ -63,8 +63,8 @@ def table(planned: Planned) -> JsonObject:
             "seeds": list(study.seeds),
             "restarts": study.restarts,
             "reference": reference,
-            "tasks": {task.name: metric_of(planned, task.name) for task in study.tasks},
-            "baselines": {task.name: baseline_of(planned, task.name) for task in study.tasks},
+            "tasks": {task.name: task_metric(planned, task.name) for task in study.tasks},
+            "baselines": {task.name: task_baseline(planned, task.name) for task in study.tasks},
             "arms": arms,
             "expected": expected,
             "paper": study.paper,
@@ -109,16 +109,16 @@ def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
     return sum(record[kind] for record in found if record is not None)
 
 
-def metric_of(planned: Planned, task: str) -> str:
+def task_metric(planned: Planned, task: str) -> str:
     """Returns the metric of a task, SPLIT/METRIC: the one that the study names, or the task's own."""
     own = next(one for one in planned.study.tasks if one.name == task)
     loaded = planned.tasks[task]
     return own.metric or f"{next(split for split in loaded.splits if split.startswith('dev'))}/{loaded.metric}"
 
 
-def baseline_of(planned: Planned, task: str) -> float | None:
+def task_baseline(planned: Planned, task: str) -> float | None:
     """Returns the score of the best single answer to all examples of a task, as a fraction; None before a part is done."""
-    split, _, name = metric_of(planned, task).partition("/")
+    split, _, name = task_metric(planned, task).partition("/")
     for arm in planned.study.arms:
         for seed in planned.study.seeds:
             if record := planned.record(Part(arm.name, seed, task)):
@@ -159,7 +159,7 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
     """
     if is_untrained(arm):
         return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}
-    steps = steps_of(planned, arm)
+    steps = trained_steps(planned, arm)
     tokens = flops = 0.0
     for name, counts in steps.items():
         experiment = planned.pretraining[name]
@@ -180,12 +180,12 @@ def is_untrained(arm: ArmConfig) -> bool:
     return bool(arm.finetune.get("init_random"))
 
 
-def steps_of(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
+def trained_steps(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
     """Returns the steps of every phase of each pretraining that led to the arm's model, up to the state that it takes; by arm."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)
-        left = kept_steps(planned.study, trainer, planned.steps[trainer.name])[arm.name]
+        left = exported_steps(planned.study, trainer, planned.steps[trainer.name])[arm.name]
         counts = found[trainer.name]
         for i, count in enumerate(counts):
             counts[i] = min(count, left)

@@ -87,9 +87,9 @@ def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[Tex
         label = row.name(name, optional=may_lack_labels)
         number = row.values.get("idx", len(examples))
         if label is not None and label not in LABELS:
-            raise row.place.error(f"{name} is {label!r}, not true or false; {CORRECT_ROW}")
+            raise row.location.error(f"{name} is {label!r}, not true or false; {CORRECT_ROW}")
         if not isinstance(number, int):
-            raise row.place.error(f"idx is {number!r}, not a whole number; {CORRECT_ROW}")
+            raise row.location.error(f"idx is {number!r}, not a whole number; {CORRECT_ROW}")
         examples.append(TextExample(str(number), row.text("question"), row.text("passage"), label))
     if not examples:
         raise UserError(f"{path} has no questions; fetch it again")

@@ -107,7 +107,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
+def entity_tags(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
     """Returns the tags of a sentence of `length` words with these entities. Raises ValueError for entities that overlap or exceed
     the sentence, and for an unknown scheme."""
     if scheme not in SCHEMES:
@@ -133,7 +133,7 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
     """Returns the tags of the same entities in another scheme; the result is always valid."""
-    return tags_of(entities(tags), len(tags), scheme)
+    return entity_tags(entities(tags), len(tags), scheme)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.python_files import load_module
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
-from bert_jax.storage.fetching import copy_place, fetched, fetched_files
+from bert_jax.model.heads import KINDS
+from bert_jax.model.heads.head import TaskHead, head_classes
+from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers.tables import Say, note
@@ -41,7 +41,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     `say` is called with a sentence about each problem in the data that is not an error. Raises UserError for an unknown name
     and for missing or invalid files.
     """
-    module = _module_of(config)
+    module = _task_module(config)
     config = _with_local_files(config)
     official = not config.name.startswith("own/")  # the files of an own/ task have a key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
@@ -67,7 +67,7 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
             return str(fetched(path, f"config.task.{key}"))
         if not fetched_files(path, f"config.task.{key}"):
             raise UserError(f"config.task.{key}={path} matches no file; correct the pattern")
-        return str(copy_place(path))
+        return str(cached_path(path))
 
     own = config.own
     files = {"train": local(own.train, "own.train"), "dev": local(own.dev, "own.dev"), "test": local(own.test, "own.test")}
@@ -77,10 +77,10 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
 
 def head_class(config: TaskConfig) -> type[TaskHead]:
     """Returns the class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
-    return HEADS[_module_of(config).KIND]
+    return head_classes()[_task_module(config).KIND]
 
 
-def _module_of(config: TaskConfig) -> Any:
+def _task_module(config: TaskConfig) -> Any:
     """Returns the module that defines the task `config.name`. Raises UserError for an unknown name."""
     known = {**_TASKS, **(_own_tasks(config.module) if config.module else {})}
     if config.name not in known:
@@ -96,8 +96,8 @@ def _own_tasks(file: str) -> Mapping[str, Any]:
     where = f"config.task.module={file}"
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{where}: NAMES is {names!r}, not a tuple of names; {_WANTED}")
-    if kind not in HEADS:
-        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(HEADS)}; {_WANTED}")
+    if kind not in KINDS:
+        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(KINDS)}; {_WANTED}")
     try:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:

@@ -30,8 +30,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_object
 from bert_jax.finetuning import program as finetuning
 from bert_jax.interface.words import counted
+from bert_jax.interop.directory import CONFIG
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.interop.locate import CONFIG, find_model_directory
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.flops import forward_flops, task_row_flops
@@ -39,7 +40,7 @@ from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher, abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, scalars_of, taught_config
+from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, step_scalars, teacher_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
@@ -76,9 +77,9 @@ class StepProgram:
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
         """Returns the arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where
         there is one."""
-        taught = {} if self.teacher is None else {"teacher": self.teacher}
+        teacher = {} if self.teacher is None else {"teacher": self.teacher}
         if isinstance(self.state, TrainState):
-            return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch} | taught
+            return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch} | teacher
         return {"parameters": self.state, "batch": self.batch}
 
 
@@ -90,11 +91,11 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     experiment, teacher = _with_described_teacher(experiment)
     program = pretraining_program(experiment, mesh, teacher)
-    batch, scalars = _sharded_by_row(mesh, _rows(p.batch_size, experiment.example_config(phase))), scalars_of(experiment)
+    batch, scalars = _sharded_by_row(mesh, _rows(p.batch_size, experiment.example_config(phase))), step_scalars(experiment)
     lowered = _lower(mesh, phase_step(experiment, program, phase), *program.arguments(program.state, batch, scalars))
     flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
-    taught = program.teacher.params if program.teacher else None
-    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught, scalars)
+    teacher_params = program.teacher.params if program.teacher else None
+    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, teacher_params, scalars)
 
 
 def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
@@ -104,7 +105,7 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
         return experiment, None
     directory = find_model_directory(experiment.teacher)
     config = config_from_json(read_object(directory / CONFIG, "copy the model again"), str(directory))
-    config = taught_config(config, experiment)
+    config = teacher_config(config, experiment)
     boxed = abstract_parameters(config)
     shapes = nn.unbox({part: boxed[part] for part in TEACHER_PARTS})
     distillation = dataclasses.replace(experiment.distillation, teacher_width=config.hidden_size)
@@ -152,8 +153,8 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
     head, t, d = run.head_config(head_class(run.task).typical()), run.training, run.distillation
     config = run.model_config(model, mesh.devices.flat[0].platform)
-    taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
-    loss = LabelLoss(label_smoothing=t.label_smoothing, **taught)
+    distilled = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
+    loss = LabelLoss(label_smoothing=t.label_smoothing, **distilled)
     program = finetuning.finetuning_program(run, config, head, loss, 1, mesh)
     candidates = head.typical_candidates
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
@@ -167,7 +168,7 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
         batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
     state, arrays = program.state, _sharded_by_row(mesh, batch)
     flops = task_row_flops(config, head, shape, frozen=t.freeze_encoder)
-    arguments = program.arguments(state, arrays, finetuning.scalars_of(run, 0))
+    arguments = program.arguments(state, arrays, finetuning.step_scalars(run, 0))
     lowered = _lower(mesh, program.training_step(t.accumulation), *arguments)
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
 
@@ -269,7 +270,7 @@ class Case:
         groups = {"train": f"phases.{self.phase}", "eval": "evaluation", "finetune": "training"}
         return f"{groups[self.kind]}.{name}"
 
-    def batch_of(self, rows: int) -> JsonObject:
+    def batch_override(self, rows: int) -> JsonObject:
         """Returns the dotted key, with its value, that sets the batch to `rows`; in a sweep, larger batch sizes are reduced to
         `rows`."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
@@ -278,7 +279,7 @@ class Case:
         return {self.batch_key("batch_size"): rows}
 
 
-def kind_of(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
+def experiment_class(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
     """Returns the experiment class for the values of an experiment file: fine-tuning where they have a task, else pretraining."""
     return FinetuningExperiment if "task" in values else PretrainingExperiment
 
@@ -286,8 +287,8 @@ def kind_of(values: JsonObject) -> type[PretrainingExperiment] | type[Finetuning
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
     """Returns the steps to compile of the experiment file `given` by `--config` or another `flag`. Raises UserError for flags
     that do not apply to it."""
-    values = read_experiment(given, overrides, kind_of, flag)
-    if kind_of(values) is FinetuningExperiment:
+    values = read_experiment(given, overrides, experiment_class, flag)
+    if experiment_class(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
             raise UserError(f"--step={options.step}, but {given} fine-tunes and has only the step finetune; leave it out")
         if options.phase is not None:

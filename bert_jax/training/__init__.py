@@ -3,23 +3,21 @@
 In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard and other log sinks, curves.png,
 log lines, checkpoints, results.json and model/.
 
-    config.py             OptimizerConfig, SpikeConfig, LogConfig: the keys of an experiment that are about this folder
-    optimizers.py         AdamW, StableAdamW, LAMB and the original's Adam; what they know of each parameter; which ones decay
+    config.py             OptimizerConfig, SpikeConfig, LogConfig: this folder's keys of an experiment
+    optimizers.py         AdamW, StableAdamW, LAMB and the original's Adam; weight decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing
     steps.py              TrainState; Program: a step and an evaluation, as pure functions and compiled for a mesh
-    spikes.py             steps whose loss is a spike are left out; the rollback to an earlier state
+    spikes.py             skips steps whose loss is a spike; rolls back to an earlier state
     data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
     compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
-    checkpoints.py        saves and restores the training state; the only module that imports Orbax
-    digests.py            digests of the arrays of a state: whether a restored array equals the saved one
+    checkpoints.py        saves, restores and checks the training state; the only module that imports Orbax
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
     log.py                RunLog: the log line and the record of the steps since the last one, their rates and utilisation
-    metrics.py            metrics.jsonl
-    sinks.py              TensorBoard, Weights & Biases, MLflow: where the numbers of metrics.jsonl go too
+    metrics.py            metrics.jsonl, and the log sinks: TensorBoard, Weights & Biases, MLflow
     curves.py             curves.png, drawn from metrics.jsonl
     warm_start.py         loads the model that a run starts from
-    exporting.py          writes the trained model to the workdir, or to another disk where that one is full
+    exporting.py          writes the trained model to the workdir, or to another disk if that one is full
 """
 
 OPTIMIZERS = {
@@ -28,7 +26,7 @@ OPTIMIZERS = {
     "lamb": "bert_jax.training.optimizers:lamb",
     "stable_adamw": "bert_jax.training.optimizers:stable_adamw",
 }
-"""Name in `config.optimizer.name` -> where its function is. To add an optimizer, write its function and name it here."""
+"""Name in `config.optimizer.name` -> location of its function. To add an optimizer, write its function and list it here."""
 
 SCHEDULES = {
     "original": "bert_jax.training.schedules:original",
@@ -38,13 +36,14 @@ SCHEDULES = {
     "warmup": "bert_jax.training.schedules:warmup",
     "cosine": "bert_jax.training.schedules:cosine",
     "1-sqrt": "bert_jax.training.schedules:one_minus_sqrt",
+    "inverse_sqrt": "bert_jax.training.schedules:inverse_sqrt",
 }
 """Name of a learning-rate schedule of pretraining (`config.optimizer.schedule`, `config.phases.N.schedule`) and fine-tuning
-(`config.training.schedule`) -> where its function is. To add a schedule, write its function and name it here."""
+(`config.training.schedule`) -> location of its function. To add a schedule, write its function and list it here."""
 
 SINKS = {
-    "tensorboard": "bert_jax.training.sinks:Tensorboard",
-    "wandb": "bert_jax.training.sinks:Wandb",
-    "mlflow": "bert_jax.training.sinks:Mlflow",
+    "tensorboard": "bert_jax.training.metrics:Tensorboard",
+    "wandb": "bert_jax.training.metrics:Wandb",
+    "mlflow": "bert_jax.training.metrics:Mlflow",
 }
-"""Name in `config.log.sinks` -> where its class is. To add a log sink, write its class and name it here."""
+"""Name in `config.log.sinks` -> location of its class. To add a log sink, write its class and list it here."""

@@ -1,8 +1,9 @@
-"""Saves and restores the training state with Orbax: asynchronous, atomic, and with every restored state checked."""
+"""Saves and restores the training state with Orbax. Saves are asynchronous and atomic, and every restored state is checked."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -14,19 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.files import remove_tree
-from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.model.layers import hash_word
+from bert_jax.sharding.device_errors import is_device_error, memory_shortage
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, listed, move_tree
-from bert_jax.storage.paths import Place, is_remote
-from bert_jax.training.digests import differing, digests
+from bert_jax.storage.paths import AnyPath, is_remote
 
 log = logging.getLogger(__name__)
 
@@ -34,30 +36,29 @@ State: TypeAlias = PyTree[jax.Array]
 AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 QUARANTINE = "unreadable"
-ITEM = "state"  # named in every call: Orbax would infer it from the newest state, which may be damaged
+ITEM = "state"  # passed in every call: Orbax would infer it from the newest state, which may be damaged
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
 _REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, seconds: 2 s at most, after a failed save only
-PROBE, PROBE_SIZE = ".probe", 1 << 16  # a file of this size is written and removed before a save by several processes
-COMPLETE = "commit_success.txt"  # the object by which Orbax knows complete states in a bucket
+PROBE, PROBE_SIZE = ".probe", 1 << 16  # written and removed before a save by several processes
+COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
-# Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
-# a process, would wait for each other's directories until they time out.
+# Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, they
+# would wait for each other's directories until they time out.
 _save_lock = threading.Lock()
 
 
 class Checkpoints:
     """The states saved under `WORKDIR/checkpoints/STEP`, on a disk or in a bucket.
 
-    A state is written under a temporary name and renamed when complete (in a bucket, a marker object next to it shows that it
-    is complete), so a kill at any moment leaves complete states only.
-    Writing happens in the background: `save` returns once the arrays are copied to the host. A failed save (a full disk) is
-    logged at the next save and training continues, since the earlier states are intact; only `finish`, at the end of a run,
-    raises an error for it.
+    A state is written under a temporary name and renamed when complete (in a bucket, a marker object shows that it is complete),
+    so a kill at any moment leaves only complete states. Writing happens in the background: `save` returns once the arrays are
+    copied to the host. A failed save, e.g. on a full disk, is logged at the next save and training continues, since the earlier
+    states are intact. Only `finish`, at the end of a run, raises an error.
 
-    The digests of the arrays are saved with them and compared on restore, because Orbax writes no checksum of array data. Older
-    states without digests are restored without the comparison. A state with NaN or infinity is neither saved nor restored, since
+    Orbax writes no checksums of array data, so digests of the arrays are saved with them and compared on restore. Older states
+    without digests are restored without this comparison. A state with NaN or infinity is neither saved nor restored, since
     training cannot continue from it.
 
     >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
@@ -67,13 +68,12 @@ class Checkpoints:
     """
 
     _writer: ClassVar[Checkpoints | None] = None
-    """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
-    one that is under way refuses the next, so their saves must not overlap."""
+    """The instance with the latest save by several processes. All Orbax managers of a process share its barriers, and a pending
+    barrier rejects the next one, so saves must not overlap."""
 
-    def __init__(self, directory: Place, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
-        """Keeps the newest `keep` states, and in addition the states of the steps `keep_at`. With
-        `read_only` nothing is written or removed, not even what a killed run has left half-written: for a run that may be
-        training."""
+    def __init__(self, directory: AnyPath, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
+        """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or removed,
+        not even leftovers of a killed run; use it to read from a run that may be training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
         kept = [ocp.checkpoint_managers.LatestN(keep), ocp.checkpoint_managers.CustomSteps(frozenset(keep_at))]
         self._options = ocp.CheckpointManagerOptions(
@@ -99,25 +99,25 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Waits for the save in progress, after an exception too; not after a device error in one of several processes, since
-        that save may wait for a dead process."""
+        """Waits for the save in progress, even after an exception. After a device error in one of several processes it does not
+        wait, since that save may wait for a dead process."""
         if is_device_error(error) and jax.process_count() > 1:
             return
         self._wait_for_save(together=error is None)
         self._manager.close()
 
     def restore_latest(self, abstract_state: AbstractState, until: int | None = None) -> State | None:
-        """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings); None if there is
-        no state yet.
+        """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings). Returns None if
+        there is no state yet.
 
-        With `until`, only states up to that step count: later states are removed, since the run is about to repeat their steps.
-        If there are later states and no readable one up to `until`, the result is None: the run was killed while Orbax removed
-        the states that the later ones replaced.
+        With `until`, only states up to that step are considered. Later states are removed, since the run is about to repeat their
+        steps. If there are only later states, returns None: the run was killed while Orbax was removing the states that the later
+        ones replaced.
 
-        An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection; a
-        state that does not fit in memory does not count as unreadable. Raises UserError if there are states and none is readable;
-        they then stay in place, so that the next start raises too, instead of training from the beginning. Also raises UserError
-        where the disk has no room for one state more.
+        An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection. A
+        state that does not fit in memory does not count as unreadable. Raises UserError if there are states but none is readable.
+        They stay in place, so that the next run also fails instead of training from the start. Also raises UserError if the disk
+        has no room for another state.
         """
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
@@ -146,11 +146,11 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the states that are there, in order."""
+        """The steps of the saved states, in order."""
         return sorted(self._manager.all_steps())
 
     def restore(self, step: int, abstract_state: AbstractState) -> State:
-        """Returns the state of `step`, as `restore_latest` restores it. Raises UserError where it cannot be read."""
+        """Restores the state of `step`, like `restore_latest`. Raises UserError if it cannot be read."""
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
@@ -158,13 +158,14 @@ class Checkpoints:
         return state
 
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
-        """(state, None), or (None, error). All processes decide alike: a state that one cannot read is used by none."""
+        """Returns (state, None) or (None, error). All processes decide alike: a state that one process cannot read is used by
+        none."""
         found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
         try:
             found = self._read(step, abstract_state)
-        except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
-            if shortage_of(failure):
+        except Exception as failure:  # Orbax and TensorStore raise many types; all except out-of-memory mean an unreadable state
+            if memory_shortage(failure):
                 raise
             error = failure
         if not _on_all_processes(found is not None) or found is None:
@@ -176,10 +177,10 @@ class Checkpoints:
         return state, None
 
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
-        """(the state of `step`, its saved digests or None), read by this process alone.
+        """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading: where one process cannot read the state and goes on to
-        the next collective, the wait of the others meets that one, and all of them are aborted.
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
+        the next collective, the barrier of the others would meet that collective, and all would be aborted.
         """
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
@@ -188,23 +189,23 @@ class Checkpoints:
         return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
 
     def _quarantine(self, steps: Sequence[int]) -> None:
-        """Moves the states of `steps` to `unreadable/`, so that new states can have their step numbers."""
+        """Moves the states of `steps` to `unreadable/`, so that new states can use their step numbers."""
 
-        def move(path: Place) -> None:
+        def move(path: AnyPath) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
-            if is_remote(self._directory):  # where Orbax removes every directory that does not say that it is complete
+            if is_remote(self._directory):  # there Orbax removes every directory without a completion marker
                 (self._directory / QUARANTINE / COMPLETE).write_text("these states are not")
             move_tree(path, _free_name(self._directory / QUARANTINE / path.name))
 
         self._change_directories(steps, move)
 
     def _remove(self, steps: Sequence[int]) -> None:
-        """Removes the states of `steps`, the earliest first: after a kill, a later state that is left shows that earlier ones
-        may be incomplete (see `restore_latest`)."""
+        """Removes the states of `steps`, earliest first. After a kill, a remaining later state then shows that earlier ones may
+        be missing (see `restore_latest`)."""
         self._change_directories(sorted(steps), remove_tree)
 
-    def _change_directories(self, steps: Sequence[int], how: Callable[[Place], object]) -> None:
-        """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed meanwhile."""
+    def _change_directories(self, steps: Sequence[int], how: Callable[[AnyPath], object]) -> None:
+        """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed."""
         if not steps:
             return
         self._manager.close()
@@ -217,8 +218,8 @@ class Checkpoints:
         self._saved = max(self._manager.all_steps(), default=None)
 
     def save(self, step: int, state: State) -> None:
-        """Begins to save `state` as `step`. First waits for the previous save, and logs its failure; with several processes also
-        for the previous save of any other instance."""
+        """Starts saving `state` as `step`. First waits for the previous save and logs its failure; with several processes, also
+        waits for the previous save of any other instance."""
         self._wait_for_save()
         if jax.process_count() > 1:
             if Checkpoints._writer is not None:
@@ -234,16 +235,16 @@ class Checkpoints:
         try:
             with _save_lock:
                 if self._failed and is_remote(self._directory):
-                    self._reopen()  # writes of the failed save that Orbax has not asked after would fail this one
+                    self._reopen()  # pending writes of the failed save would make this one fail too
                 self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
         except Exception as error:
             self._note_failure(step, error)
 
     def _refusal(self, step: int) -> BaseException | None:
-        """Returns the reason, for all of several processes, why process 0 cannot begin to save; None if it can, or is alone.
+        """Returns why process 0 cannot start to save, on all of several processes; None if it can or is alone.
 
-        Orbax begins a save in process 0 between two waits of all processes. An error there would end the wait of process 0 alone:
-        its next collective would meet the wait of the others, and Gloo would abort them.
+        Orbax starts a save in process 0 between two barriers of all processes. After an error there, only process 0 would leave
+        the barrier; its next collective would meet the barrier of the others, and Gloo would abort them.
         """
         if jax.process_count() == 1:
             return None
@@ -269,8 +270,8 @@ class Checkpoints:
         self._manager = self._open()
 
     def _wait_for_save(self, together: bool = True) -> None:
-        """Waits for the save in progress and records its success or failure, which is that of all processes: a save that one of
-        them has not finished is not complete. `together` is False where the other processes do not wait too."""
+        """Waits for the save in progress and records whether it succeeded on all processes; a save that one process did not
+        finish is not complete. `together` is False if the other processes do not wait too."""
         if self._saving is None:
             return
         failure: BaseException | None = None
@@ -291,7 +292,7 @@ class Checkpoints:
         if jax.process_index() == 0 and not is_remote(self._directory):  # its partial files would keep the disk full
             _remove_partial(self._directory, step)
         log.warning(
-            "the checkpoint of step %s could not be saved (%s); training continues and the next save is tried",
+            "the checkpoint of step %s could not be saved (%s); training continues until the next save",
             f"{step:,}",
             _cause(error),
         )
@@ -311,7 +312,7 @@ class Checkpoints:
         step, error = self._failed
         return UserError(
             f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
-            "free disk space or repair the directory, then run the same command again: it continues from the newest checkpoint"
+            "free disk space or repair the directory, then rerun the same command, which continues from the newest checkpoint"
         )
 
     def finish(self) -> None:
@@ -320,11 +321,12 @@ class Checkpoints:
             raise error
 
 
-def _remove_partial(directory: Place, step: int) -> None:
-    """Removes from `directory` what the failed save of `step` has written.
+def _remove_partial(directory: AnyPath, step: int) -> None:
+    """Removes what the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads still write theirs. A file that appears during the removal
-    leaves the directory in place, so the removal is repeated until it stays away for `_REMOVAL_PAUSE`, at most `_REMOVALS` times.
+    Orbax raises at the first file that fails, while its other threads are still writing. Files that appear during the removal
+    keep the directory in place, so the removal is repeated, at most `_REMOVALS` times, until the directory stays away for
+    `_REMOVAL_PAUSE`.
     """
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
@@ -341,7 +343,7 @@ def _on_all_processes(here: bool) -> bool:
 
 
 def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueError | None:
-    """Returns the reason why a restored state is unusable, or None; `written` holds its saved digests, None for older states."""
+    """Returns why a restored state is unusable, or None. `written` holds its saved digests, or None for older states."""
     found, nonfinite = digests(state)
     changed = [] if written is None else differing(found, written)
     if changed:
@@ -357,16 +359,68 @@ def _format_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
 
 
-def _free_name(path: Place) -> Place:
+def _free_name(path: AnyPath) -> AnyPath:
     names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
     return next(name for name in names if not name.exists())
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the message of the operating system, by the number in TensorStore's long text if necessary; otherwise the first
+    """Returns the operating system's message, if necessary by the error number in TensorStore's long text; otherwise the first
     line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
     number = re.search(r"os_error_code='(\d+)'", text)
     return os.strerror(int(number[1])) if number else text.splitlines()[0][:200]
+
+
+# ------------------------------------------------------- digests: whether a restored array equals the saved one
+def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
+    """Returns (digest of every array by name, names of arrays with NaN or infinity).
+
+    A digest is the sum, modulo 2**32, of a hash of each element's bits and its index in the whole array, so it does not depend on
+    the sharding. Each device reads its own part once, and no array is copied to the host. A change of a single element always
+    changes the digest; other changes go undetected with probability 2**-32. This is a collective that every process must call.
+    """
+    results = {}
+    for name, array in by_name(state).items():
+        sharding = array.sharding
+        replicated = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
+        results[name] = _compiled(replicated)(array)
+        if jax.default_backend() == "cpu":  # there, concurrent programs with collectives can deadlock
+            jax.block_until_ready(results[name])
+    results = jax.device_get(results)
+    return {name: int(total) for name, (total, _) in results.items()}, [name for name, (_, bad) in results.items() if bad]
+
+
+def by_name(tree: PyTree[jax.Array]) -> dict[str, jax.Array]:
+    """Returns path -> leaf of a tree, with paths like `params.pooler.dense.bias`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]:
+    """Returns the names of arrays whose digests differ or that only one side has."""
+    return sorted(name for name in {*found, *written} if found.get(name) != written.get(name))
+
+
+@functools.cache
+def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It compiles once per shape. Parameters, optimizer slots and
+    models with different heads share shapes, so the first save waits half as long as with one program for all arrays."""
+    return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
+
+
+def _sum_and_nonfinite(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns (uint32 digest, whether any element is NaN or infinite)."""
+    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    bits = (x if x.dtype == bool else jax.lax.bitcast_convert_type(x, unsigned)).astype(jnp.uint32)
+    place = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        place = place * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    words = hash_word(bits + place * np.uint32(0x9E3779B9))
+    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
+    start = (np.uint32(0), np.False_)
+    # One reduction for both results: on a CPU, XLA runs it 15 times faster than two.
+    total, any_bad = jax.lax.reduce((words, bad), start, lambda a, b: (a[0] + b[0], a[1] | b[1]), tuple(range(x.ndim)))
+    return total, any_bad

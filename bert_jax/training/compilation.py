@@ -1,8 +1,8 @@
-"""Compiled steps: compiles one, logging the time, or loads a saved one; `aot --save=DIR` writes them on any machine, `pretrain
---compiled=DIR` loads them.
+"""Compiles steps, logging the time, or loads saved ones. `aot --save=DIR` writes them on any machine; `pretrain --compiled=DIR`
+loads them.
 
 A saved program is valid for one version of JAX, one compiler version, one kind and number of chips, and one lowered step. The
-file name is a hash of all of these; the first line of the file names all but the step (`compatibility`).
+file name is a hash of all of these; the first line of the file lists all except the step (`compatibility`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIX = ".program"
 
 @contextlib.contextmanager
 def compiling(what: str, prefix: str = "") -> Iterator[None]:
-    """Logs that `what` is being compiled, which may take minutes, and afterwards the time that it took."""
+    """Logs that `what` is being compiled, which may take minutes, and afterwards how long it took."""
     start = time.monotonic()
     log.info("%scompiling %s", prefix, what)
     yield
@@ -46,10 +46,10 @@ def compiled(
     saved: pathlib.Path | None = None,
     must_be_saved: bool = True,
 ) -> jax.stages.Compiled:
-    """Returns the jitted `function` compiled for the shapes of `arguments`, or loaded from the directory `saved`.
+    """Compiles the jitted `function` for the shapes of `arguments`, or loads it from the directory `saved`.
 
-    Compiling before the first step keeps compilation out of the first step's time. Where `saved` lacks the program, raises
-    UserError if it `must_be_saved`, and otherwise compiles: a run that has already trained some steps should go on.
+    Compiling before the first step keeps compilation out of the first step's time. If `saved` lacks the program, raises UserError
+    if `must_be_saved`; otherwise compiles, since a run that has already trained some steps should go on.
     """
     start = time.monotonic()
     lowered = function.lower(*arguments)
@@ -89,7 +89,7 @@ def compatibility(devices: Sequence[jax.Device]) -> str:
 def save_program(
     directory: pathlib.Path, lowered: jax.stages.Lowered, executable: jax.stages.Compiled, devices: Sequence[jax.Device]
 ) -> pathlib.Path:
-    """Writes a compiled program; returns its file."""
+    """Writes a compiled program and returns its file."""
     payload, _, _ = serialize_executable.serialize(executable)
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / program_name(lowered, devices)
@@ -98,10 +98,10 @@ def save_program(
 
 
 def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
-    """Loads the compiled form of `lowered` from `directory`. The files are unpickled and can run any code: do not use a directory
-    that others can write to.
+    """Loads the compiled form of `lowered` from `directory`. The files are unpickled and can run arbitrary code, so do not use a
+    directory that others can write to.
 
-    Raises UserError where the directory does not exist, or holds no program for this step, these devices and this JAX.
+    Raises UserError if the directory does not exist or holds no program for this step, these devices and this JAX.
     """
     remedy = "make it with `python -m bert_jax.aot --save=DIR` and the same --config, or leave --compiled out"
     if not directory.is_dir():

@@ -16,8 +16,8 @@ POLICIES = ("none", "skip", "rollback")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper states
-    only the betas and the weight decay."""
+    """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper
+    specifies only the betas and the weight decay."""
 
     name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
     """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
@@ -28,29 +28,31 @@ class OptimizerConfig:
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
     """Decoupled weight decay of every parameter except biases and LayerNorm parameters."""
     decouple_rate: bool = False
-    """True: a step at the peak learning rate of its phase takes the fraction `weight_decay` of every weight, whatever that rate
-    is: `weight_decay` is divided by it (the decouple_lr of optimi and Composer; ModernBERT's 1e-5). For pretraining."""
+    """Whether `weight_decay` is divided by the peak learning rate of the phase, so that a step at the peak rate removes the
+    fraction `weight_decay` of every weight, whatever the rate (decouple_lr in optimi and Composer; ModernBERT uses 1e-5). For
+    pretraining only."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
-    """The largest global norm of the gradient; 0 does not clip."""
+    """The maximum global norm of the gradient. 0 disables clipping."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
     """The schedule of pretraining: "original" (warmup, then the polynomial decay), "slanted_triangular" (ULMFiT,
-    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly; or a
-    piece of a schedule, which phases put together: "warmup" over the whole phase, and after a warmup "constant", "linear"
-    (transformers'), "cosine", or "1-sqrt" (arXiv:2405.18392, the decay of ModernBERT), which fall to the phase's `end_fraction`.
-    Or FILE.py:NAME. A phase may name its own."""
+    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly,
+    "inverse_sqrt" (arXiv:1706.03762, section 5.3; the paper's peak is (width * warmup_steps)^-0.5). Pieces that phases can
+    combine: "warmup", over the whole phase; "constant"; and "linear" (transformers'), "cosine" and "1-sqrt" (arXiv:2405.18392,
+    the decay of ModernBERT), which fall to the phase's `end_fraction` after a warmup. Or FILE.py:NAME. A phase may override
+    it."""
     layer_decay: Fraction = 1.0
-    """The learning rate of a layer in pretraining, as a fraction of the learning rate of the layer above: the discriminative
-    rates of ULMFiT (1 / 2.6) for a model that continues on other text."""
+    """The learning rate of a layer in pretraining, as a fraction of the rate of the layer above it: ULMFiT's discriminative rates
+    (1 / 2.6), for continuing to train a model on other text."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
         others = [name for name in SCHEDULES if name != "original"]
         if self.schedule in others and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
             raise UserError(
-                f"optimizer.schedule={self.schedule} has no decay_power and end_learning_rate; leave them out, or set "
+                f"optimizer.schedule={self.schedule} does not use decay_power and end_learning_rate; leave them out, or set "
                 "optimizer.schedule=original"
             )
 
@@ -60,15 +62,15 @@ class SpikeConfig:
     """The policy for spikes of the training loss."""
 
     policy: Annotated[str, OneOf(POLICIES)] = "none"
-    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "rollback": the same, and after
-    `in_a_row` spikes the run goes back to an earlier checkpoint and skips the batches since."""
+    """"none": no action. "skip": a step whose loss is a spike does not change the weights. "rollback": the same, and after
+    `in_a_row` spikes the run rolls back to an earlier checkpoint and skips the batches since then."""
     deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
     """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
     window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100
-    """Steps over which mean and deviation are taken: their moving averages decay by 1/window. The first `window` steps of a run
-    have no spikes."""
+    """The window of the mean and deviation, in steps: their moving averages decay by 1/window. The first `window` steps of a run
+    are never spikes."""
     in_a_row: Count = 3
-    """"rollback": spikes in a row after which the run goes back."""
+    """"rollback": the number of consecutive spikes that triggers a rollback."""
     rollback_steps: CountOrZero = 100
     """"rollback": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
     max_rollbacks: Count = 3
@@ -80,7 +82,7 @@ class LogConfig:
     """The log of a run."""
 
     sinks: tuple[Annotated[str, NamedIn(tuple(SINKS))], ...] = ("tensorboard",)
-    """Where the numbers of `metrics.jsonl` go too: "tensorboard", "wandb", "mlflow", or FILE.py:NAME."""
+    """Additional outputs for the metrics in `metrics.jsonl`: "tensorboard", "wandb", "mlflow", or FILE.py:NAME."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "log")

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.files import JsonObject, write_bytes
-from bert_jax.interface.figures import label, rendered
+from bert_jax.interface.figures import in_formats, label, rendered
 from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import read_metrics
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 TRAIN, EVAL, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
 EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
-"""The style of held-out scores: a line through dots, which the edge of the axes does not clip."""
+"""The style of held-out scores: a line with dots that the axes do not clip."""
 
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
@@ -33,17 +33,18 @@ SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which 
 
 def draw_curves(
     metrics: pathlib.Path,
-    picture: pathlib.Path,
+    path: pathlib.Path,
     scores: Mapping[str, Score],
     *,
     title: str,
     phases: Sequence[tuple[int, str]] = (),
+    formats: Sequence[str] = ("png",),
 ) -> bool:
-    """Draws a panel for each of the `scores` of an objective (`Objective.shown_scores`) with its baseline, and one for the
-    learning rate. Returns False if there is nothing to draw.
+    """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and one for the learning
+    rate, into `figure`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
 
-    `phases`: (first step, label) of every phase. A line marks each start after the first; baselines are drawn per phase, since
-    each phase has its own held-out rows.
+    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn per phase, since each phase
+    has its own held-out rows.
     """
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
@@ -55,12 +56,18 @@ def draw_curves(
     panels = [(name, draw) for name, draw in panels if name in present]
     if not panels:
         return False
-    _draw(records, [draw for _, draw in panels], picture, title, phases)
+    _draw(records, [draw for _, draw in panels], path, title, formats, phases=phases)
     return True
 
 
 def draw_task_curves(
-    metrics: pathlib.Path, picture: pathlib.Path, *, title: str, metric: str, baselines: Mapping[str, float]
+    metrics: pathlib.Path,
+    path: pathlib.Path,
+    *,
+    title: str,
+    metric: str,
+    baselines: Mapping[str, float],
+    formats: Sequence[str] = ("png",),
 ) -> bool:
     """Draws the fine-tuning loss, `metric` (such as "dev/f1") with the `baselines`, and the learning rate. Returns False if there
     is nothing to draw."""
@@ -79,17 +86,18 @@ def draw_task_curves(
 
     if not records:
         return False
-    _draw(records, [loss, score, _learning_rate], picture, title)
+    _draw(records, [loss, score, _learning_rate], path, title, formats)
     return True
 
 
 def draw_sweep(
-    picture: pathlib.Path,
+    path: pathlib.Path,
     *,
     title: str,
     metric: str,
     settings: Sequence[tuple[str, Sequence[float]]],
     baselines: Mapping[str, float],
+    formats: Sequence[str] = ("png",),
 ) -> None:
     """Draws the score of every run of a sweep as a dot, the mean of each setting as a bar, and the `baselines` as lines.
 
@@ -108,13 +116,18 @@ def draw_sweep(
     axes.set_xlim(-0.7, len(settings) - 0.3)
     axes.set_xlabel("")
     axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)
-    _save(figure, picture)
+    _save(figure, path, formats)
 
 
 def draw_panels(
-    picture: pathlib.Path, title: str, panels: Sequence[Callable[[Axes], None]], *, size: tuple[float, float]
+    path: pathlib.Path,
+    title: str,
+    panels: Sequence[Callable[[Axes], None]],
+    *,
+    size: tuple[float, float],
+    formats: Sequence[str] = ("png",),
 ) -> None:
-    """Draws any panels, three per row, each of a `size` in inches, into one file."""
+    """Draws any panels, three per row, each of a `size` in inches, into one file of each format."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.5), layout="constrained", dpi=120)
@@ -129,17 +142,18 @@ def draw_panels(
         axes.set_title(axes.get_title(), fontsize=11, color=INK)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture)
+    _save(figure, path, formats)
 
 
 def _draw(
     records: Records,
     panels: Sequence[Panel],
-    picture: pathlib.Path,
+    path: pathlib.Path,
     title: str,
+    formats: Sequence[str],
     phases: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """Draws the panels, two per row, into one file."""
+    """Draws the panels, two per row, into one file of each format."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
@@ -150,25 +164,26 @@ def _draw(
         _format_axes(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture)
+    _save(figure, path, formats)
 
 
-def _save(figure: Figure, picture: pathlib.Path) -> None:
-    """Writes the file atomically; a full disk gives a warning, since a plot must not end a run."""
-    try:
-        write_bytes(picture, rendered(figure, picture.suffix[1:]))
-    except OSError as error:
-        log.warning("%s could not be drawn (%s)", picture, error.strerror)
+def _save(figure: Figure, path: pathlib.Path, formats: Sequence[str]) -> None:
+    """Writes each file atomically. A full disk causes a warning, since a plot must not end a run."""
+    for name, form in zip(in_formats(path.name, formats), formats, strict=True):
+        try:
+            write_bytes(path.with_name(name), rendered(figure, form))
+        except OSError as error:
+            log.warning("%s could not be drawn (%s)", path.with_name(name), error.strerror)
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
+    """Returns (steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
     points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Returns the running mean over `window` values centred on each value; near the ends the window shrinks on both sides, so the
+    """Returns the running mean over `window` values centred on each value. Near the ends the window shrinks on both sides, so the
     mean does not lag."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
@@ -177,8 +192,8 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of
-    a phase cuts a window short; its mean over few batches would appear as a spike.
+    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of a
+    phase cuts a window short, and its mean over few batches would look like a spike.
 
     steps: int [n], the last step of each window, ascending; values: float [n], the mean of each. Returns both for the merged
     windows.

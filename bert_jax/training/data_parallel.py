@@ -1,9 +1,9 @@
-"""Gradients while the state is sharded over the data axis (ZeRO): every device holds and updates a part of each array.
+"""Gradients with ZeRO, where the state is sharded over the data axis and every device holds and updates a part of each array.
 
-ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data": the parameters are
-gathered in the dtype of the matrix products, one layer while the layer before is computed, and the gradients are
-reduce-scattered. With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces (12 % of a
-v5e's peak), or makes programs whose compilation does not end.
+ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data": parameters are
+gathered in the dtype of the matrix products, one layer while the previous layer is computed, and gradients are reduce-scattered.
+With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces (12 % of a v5e's peak) or makes
+programs that never finish compiling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Num, UInt32
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
+from bert_jax.model.encoder import stacked_layers, unstacked_layers
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Params
 from bert_jax.objectives.objective import Objective
@@ -29,16 +29,17 @@ from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside
 from bert_jax.training.steps import Gradients, StepSeed, gradients
 
 ALL_REDUCE_FROM = 64
-"""Number of chips from which on XLA lowers a reduce-scatter over all chips to an all-reduce; with 16 chips it does not."""
+"""The number of chips from which XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips it does not."""
 
 
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
-    """`gradients` for parameters sharded by `shardings` (a tree of NamedSharding); the gradients are sharded in the same way.
+    """Returns a version of `gradients` for parameters sharded by `shardings` (a tree of NamedSharding). The gradients are sharded
+    in the same way.
 
-    Kernels are gathered in `config.dtype`: those of a layer when the layer is computed, or of all layers before a loop over
-    layers (`config.scan_layers`). So are embedding tables, but their gradients are accumulated over tokens in float32.
-    The gradients of sharded arrays are summed over the devices in `reduce_dtype`, those of other arrays (biases, LayerNorm) in
-    float32. Without ZeRO on this mesh (`supports_zero`) it is `gradients` itself.
+    Kernels are gathered in `config.dtype`, each layer when it is computed, or all layers before a scan (`config.scan_layers`).
+    Embedding tables are gathered in the same dtype, but their gradients are accumulated over tokens in float32. Gradients of
+    sharded arrays are summed over devices in `reduce_dtype`, those of other arrays (biases, LayerNorm) in float32. If this mesh
+    does not support ZeRO (`supports_zero`), returns `gradients` itself.
     """
     if not supports_zero(mesh):
         return gradients
@@ -48,9 +49,11 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)
     dimensions = jax.tree.map(lambda s: data_dimension(s.spec), shardings)
 
-    def unstacked_dimensions(layers: int) -> Any:
+    def unstacked_dimensions() -> Any:
         one = functools.partial(jax.tree.map, lambda dimension: max(dimension - 1, -1))
-        return with_layers(dimensions, lambda stack: [one(stack)] * layers)
+        layers = {"encoder": config.num_layers, "decoder": config.decoder_layers}
+        stacks = {name: dimensions[name] for name in layers if name in dimensions}
+        return {**dimensions, **{n: {**stack, "layers": [one(stack["layers"])] * layers[n]} for n, stack in stacks.items()}}
 
     def gather(path: tuple[Any, ...], array: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         name, sharded = path[-1].key, dimension >= 0
@@ -78,7 +81,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             batch = batch | {"rows": own_rows(len(batch["input_ids"]), accumulation)}
             if unstacked:
                 parts = unstacked_layers(params)
-                sharded_dimensions = unstacked_dimensions(config.num_layers)
+                sharded_dimensions = unstacked_dimensions()
             with nn.logical_axis_rules(rules_inside_shard_map("data")):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, sharded_dimensions)
                 grads, sums = gradients(objective, whole, batch, counts, step_seed, accumulation)
@@ -99,19 +102,19 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """Returns the index of each of this device's `rows` among the rows of all devices in its microbatch, from which its random
-    masks follow (`Tokens.rows`)."""
+    """Returns the index of each of this device's `rows` among the rows of all devices in its microbatch, which determines its
+    random masks (`Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index("data").astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
-    """Returns the `axis_index_groups` of collectives over the data axis, for each dimension of the box of chips that the axis
-    runs through, slowest first: collectives over one dimension after the other give the collective over all chips. [None] is a
-    single collective over all chips.
+    """Returns the `axis_index_groups` of collectives over the data axis, one for each dimension of the box of chips along the
+    axis, slowest first. Collectives over one dimension after another equal the collective over all chips. [None] is a single
+    collective over all chips.
 
-    With `ALL_REDUCE_FROM` chips or more in one collective XLA lowers a reduce-scatter to an all-reduce, which sends twice the
-    bytes. On the two-dimensional slices of v5e and v6e one dimension after the other is faster (BERT-Large, 256 rows on v5e:8x8,
+    With `ALL_REDUCE_FROM` or more chips in one collective, XLA lowers a reduce-scatter to an all-reduce, which sends twice the
+    bytes. On the two-dimensional slices of v5e and v6e, one dimension after another is faster (BERT-Large, 256 rows on v5e:8x8,
     estimated: from 49.4 to 47.5 ms with 128 tokens, from 67.4 to 61.0 ms with 512). On three-dimensional slices the all-reduce
     uses the links of three dimensions at once and is faster (v5p:4x4x4: 56.2 ms against 58.0 ms).
     """

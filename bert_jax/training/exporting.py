@@ -1,4 +1,4 @@
-"""Writes the trained model and the results of a run to the workdir, or to another disk where that one is full."""
+"""Writes the trained model and the results of a run to the workdir, or to another disk if that one is full."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def export_trained(
     """Writes `model` to WORKDIR/model, with a card that describes its `training`, and `results`, if not None, to
     WORKDIR/results.json.
 
-    Where the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk, and
-    raises a UserError that names that directory.
+    If the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk and raises a
+    UserError that names it.
     """
     card = model_card(model, training or Training())
     try:
@@ -42,15 +42,15 @@ def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | N
     try:
         write_json(directory / RESULTS, results)
     except OSError as error:
-        return UserError(f"{directory / RESULTS} could not be written ({error.strerror}); free space and give the command again")
+        return UserError(f"{directory / RESULTS} could not be written ({error.strerror}); free space and rerun the command")
     return None
 
 
 def _exported_elsewhere(
     workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, card: str
 ) -> str:
-    """Writes the model and the results below the first of several directories that can be written; returns a sentence that names
-    the directory, or the errors of all of them."""
+    """Writes the model and the results below the first writable one of several directories. Returns a sentence that names the
+    directory, or the errors of all of them."""
     tried = []
     places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
     for place in dict.fromkeys(places):
@@ -69,7 +69,7 @@ def _exported_elsewhere(
 
 
 def on_host(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[np.ndarray]:
-    """Gathers parameters that may be sharded over devices and processes into whole numpy arrays. A collective: every process must
-    call it."""
+    """Gathers parameters that may be sharded over devices and processes into whole numpy arrays. This is a collective that every
+    process must call."""
     replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
     return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)

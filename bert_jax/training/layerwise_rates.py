@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 KeyPath = tuple[Any, ...]
-"""The path of a leaf in a tree, as `jax.tree_util.tree_map_with_path` gives it."""
+"""The path of a leaf, as in `jax.tree_util.tree_map_with_path`."""
 
 
 def depths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the depth of every parameter below the head: 0 for the heads and the pooler, 1 for the last layer and the final
-    norm, N for the first layer, N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N,
+    """Returns the depth of every parameter below the head: 0 for heads and pooler, 1 for the last layer and the final norm, N for
+    the first layer, N + 1 for the embeddings. The result is a tree like `params` of float32 arrays that broadcast against it ([N,
     1, ...] for stacked layers)."""
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
     layers = stacks[0].shape[0] if stacks else 0
@@ -41,14 +41,14 @@ def learning_rate_multipliers(
     unfreeze_every: int = 0,
     crf_multiplier: float = 1.0,
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
-    """Returns a function from the step to the factor of every parameter's learning rate; None if all factors are 1.
+    """Returns a function from the step to a factor for every parameter's learning rate, or None if all factors are 1.
 
     decay: the factor is `decay` to the power of the depth (discriminative fine-tuning of ULMFiT, arXiv:1801.06146, section 3.2;
         ELECTRA's layer-wise decay).
-    frozen: the factor is 0 for these parts of the tree.
-    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (gradual unfreezing, ULMFiT, section 3.3: the
-        head is trained first, then the last layer too, and so on); 0 trains all parameters from the start.
-    crf_multiplier: the factor of the transitions of a CRF.
+    frozen: the factor is 0 for these subtrees.
+    unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (ULMFiT's gradual unfreezing, section 3.3: first
+        only the head is trained, then also the last layer, and so on); 0 trains all parameters from the start.
+    crf_multiplier: the factor of a CRF's transitions.
     """
     if decay == 1.0 and not frozen and not unfreeze_every and crf_multiplier == 1.0:
         return None

@@ -1,5 +1,5 @@
-"""The log of a run: a line and a record in `metrics.jsonl` for the steps since the last one, with their throughput and model
-FLOPs utilisation (MFU); its time, its curves.
+"""The log of a run: log lines and records in `metrics.jsonl` with scores, throughput and model FLOPs utilisation (MFU), and the
+curves.
 
 `PretrainingLog` and `FinetuningLog` add the lines at the start of a run and after an evaluation.
 """
@@ -21,13 +21,12 @@ from jax.sharding import Mesh
 from bert_jax.files import JsonObject
 from bert_jax.hardware import peak_flops
 from bert_jax.interface.words import duration, prefixed
-from bert_jax.runtime.goodput import Activity, Ledger, LedgerFile
+from bert_jax.runtime.goodput import GoodputFile, GoodputRecorder, TimeCategory
 from bert_jax.runtime.launch import Run
 from bert_jax.training.config import LogConfig
-from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.sinks import load_sinks
+from bert_jax.training.metrics import MetricsWriter, load_sinks
 
-PICTURE = "curves.png"
+FIGURE = "curves.png"
 
 
 class Logged(Protocol):
@@ -38,38 +37,45 @@ class Logged(Protocol):
         """Its log."""
 
     def to_dict(self) -> JsonObject:
-        """Returns all of it as nested plain values, which log sinks are given."""
+        """Returns the configuration as nested plain values, for log sinks."""
 
 
 class RunLog(abc.ABC):
-    """The log of a run with files in `directory`; all of its lines begin with `prefix`.
+    """The log of a run with files in `directory`. All lines start with `prefix`.
 
     A subclass defines the units of the rates, how sums become scores and work, and how the curves are drawn.
     """
 
     unit = "rows"
-    """The unit that the rates count in addition to tokens."""
+    """The unit of the rates, in addition to tokens."""
 
     def __init__(
-        self, run: Run, directory: pathlib.Path, ledger: Ledger, mesh: Mesh, last_step: int, log: logging.Logger, prefix: str = ""
+        self,
+        run: Run,
+        directory: pathlib.Path,
+        goodput: GoodputRecorder,
+        mesh: Mesh,
+        last_step: int,
+        log: logging.Logger,
+        prefix: str = "",
     ):
-        self._run, self._directory, self._time, self._mesh, self._last_step = run, directory, ledger, mesh, last_step
+        self._run, self._directory, self._time, self._mesh, self._last_step = run, directory, goodput, mesh, last_step
         self._log, self.prefix = log, prefix
-        self.throughput = Throughput(ledger, unit=self.unit)
+        self.throughput = Throughput(goodput, unit=self.unit)
         self.metrics: MetricsWriter | None = None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
-        self._ledger: LedgerFile | None = None
+        self._goodput: GoodputFile | None = None
         self._is_drawn = True
         self.skipped = 0
-        """The steps of this start that were skipped."""
+        """The number of skipped steps since this start."""
 
     def open(self, step: int, experiment: Logged) -> None:
-        """Opens the files and log sinks of a run that begins or continues at `step`; records of later steps, which are repeated,
-        are dropped, with `step` -1 all of them. Raises UserError for a sink that is not there."""
-        load_sinks(experiment.log.sinks)  # in every process, which all refuse what is not there
+        """Opens the files and log sinks of a run that starts or resumes at `step`. Records of later steps are dropped, since
+        those steps will be repeated; `step` -1 drops all. Raises UserError for an unknown sink."""
+        load_sinks(experiment.log.sinks)  # in every process, so that all of them raise
         if self._run.is_first:
             self.metrics = MetricsWriter(self._directory, step, experiment.log.sinks, experiment.to_dict())
-            self._ledger = LedgerFile(self._directory, self._time)
+            self._goodput = GoodputFile(self._directory, self._time)
 
     def __enter__(self) -> Self:
         return self
@@ -77,9 +83,9 @@ class RunLog(abc.ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.metrics:
             self.metrics.close()
-        if self._ledger:
-            self._ledger.close()
-        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
+        if self._goodput:
+            self._goodput.close()
+        if not self._is_drawn:  # so that a run interrupted before its next evaluation has curves too
             self.draw()
 
     def note(self, text: str) -> None:
@@ -90,36 +96,36 @@ class RunLog(abc.ABC):
         """Logs one line as a warning."""
         self._log.warning("%s%s", self.prefix, text)
 
-    def pause(self, activity: Activity) -> contextlib.AbstractContextManager[None]:
-        """Returns a context whose time counts as `activity`, and not in the rates."""
-        return self.throughput.pause(activity)
+    def pause(self, category: TimeCategory) -> contextlib.AbstractContextManager[None]:
+        """Returns a context whose time counts as `category` instead of entering the rates."""
+        return self.throughput.pause(category)
 
     def rolled_back(self, step: int) -> None:
-        """Drops the records of the steps after `step`, which are repeated."""
+        """Drops the records of the steps after `step`, which will be repeated."""
         if self.metrics:
             self.metrics.rollback(step or -1)
         self._time.rolled_back()
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
-        """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
+        """Writes a log line and a record with the means over the steps since the last one, whose sums are `window`."""
         self._run.require_in_place()
-        scores = self.scores_of(window)
-        units, flops, flops_left = self.work_of(step, window)
+        scores = self.compute_scores(window)
+        units, flops, flops_left = self.count_work(step, window)
         self.throughput.add(units, tokens=float(window["tokens"]), flops=flops)
         rates = self.throughput.report(flops_left)
         kind = self._mesh.devices.flat[0].device_kind
         self.note(training_line(step, self._last_step, self.shown(scores), rates, kind, self._mesh.size))
         self.skipped += int(window["skipped"])
         if skipped := int(window["skipped"]):
-            self.warn(f"{skipped} of these steps had no finite loss or gradient and were skipped")
+            self.warn(f"{skipped} of these steps had a non-finite loss or gradient and were skipped")
         if spikes := int(window.get("spikes", 0)):
-            self.warn(f"{spikes} of these steps had a loss far above the mean before and were left out")
+            self.warn(f"{spikes} of these steps had a loss far above the running mean and were skipped")
         values = scores | rates | {"grad_norm": float(window["grad_norm"]) / max(float(window["steps"]), 1.0)}
         values |= {name: float(window[name]) for name in ("learning_rate", "skipped", "spikes") if name in window}
         self._is_drawn = False
         self.write(step, {f"train/{name}": value for name, value in values.items()})
-        if self._ledger:
-            self._ledger.write()
+        if self._goodput:
+            self._goodput.write()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Appends a record to `metrics.jsonl`."""
@@ -127,43 +133,44 @@ class RunLog(abc.ABC):
             self.metrics.write(step, values)
 
     @abc.abstractmethod
-    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the scores of the sums of some training steps."""
+    def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
+        """Computes scores from the sums of some training steps."""
 
     @abc.abstractmethod
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """Returns the texts of the scores that a log line shows."""
+        """Returns the scores to show in a log line, as texts."""
 
     @abc.abstractmethod
-    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns (the units and the FLOPs of the steps since the last call, whose sums are `window`; the FLOPs after `step`)."""
+    def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+        """Returns (units, FLOPs of the steps since the last call, whose sums are `window`; FLOPs left after `step`)."""
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
         self._is_drawn = True
         if self._run.is_first:
-            self.draw_to(self._directory / PICTURE)
+            self.draw_to(self._directory / FIGURE)
 
     @abc.abstractmethod
-    def draw_to(self, picture: pathlib.Path) -> None:
-        """Draws the curves to a file."""
+    def draw_to(self, path: pathlib.Path) -> None:
+        """Draws the curves to a file, which ends in .png, or to its siblings in `Run.figure_formats`."""
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
 class Throughput:
     """Rows (or the examples of labelled tasks), tokens and FLOPs per second since the last report, and the time left.
 
-    The time left is computed from FLOPs, not steps: a step of the second phase (length 512) costs several of the first.
+    The time left is computed from FLOPs instead of steps, since a step of the second phase (length 512) costs several of the
+    first.
 
-    >>> throughput = Throughput(ledger)
+    >>> throughput = Throughput(goodput)
     >>> throughput.add(64, tokens=7800, flops=64 * row_flops(...))       # after every step
-    >>> with throughput.pause(Activity.EVALUATING): evaluate()                # time not counted in the rates
+    >>> with throughput.pause(TimeCategory.EVALUATING): evaluate()                # time not counted in the rates
     >>> rates = throughput.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next
     window
     """
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic, unit: str = "rows"):
-        self._ledger, self._clock, self._unit = ledger, clock, unit
+    def __init__(self, goodput: GoodputRecorder, clock: Callable[[], float] = time.monotonic, unit: str = "rows"):
+        self._goodput, self._clock, self._unit = goodput, clock, unit
         self._reset()
 
     def _reset(self) -> None:
@@ -171,15 +178,15 @@ class Throughput:
         self._units = self._tokens = self._flops = 0.0
 
     def add(self, units: float, *, tokens: float, flops: float) -> None:
-        """Adds finished work to the current window; `units` are rows, or examples where the rates are of examples."""
+        """Adds finished work to the current window. `units` are rows or examples."""
         self._units, self._tokens, self._flops = self._units + units, self._tokens + tokens, self._flops + flops
 
     @contextlib.contextmanager
-    def pause(self, activity: Activity) -> Iterator[None]:
-        """Excludes the time inside the `with` block from the rates, and counts it as `activity` in the ledger of time."""
+    def pause(self, category: TimeCategory) -> Iterator[None]:
+        """Excludes the time inside the `with` block from the rates and counts it as `category` in the time accounting."""
         before = self._clock()
         try:
-            with self._ledger.during(activity):
+            with self._goodput.during(category):
                 yield
         finally:
             self._start += self._clock() - before
@@ -200,7 +207,8 @@ class Throughput:
 
 
 def utilisation(flops_per_second: float, device_kind: str, devices: int) -> float | None:
-    """Model FLOPs utilisation: the fraction of the bf16 peak of all devices; None on hardware without a known peak (any CPU)."""
+    """Returns the model FLOPs utilisation, the fraction of the bf16 peak of all devices, or None if the peak is unknown (any
+    CPU)."""
     peak = peak_flops(device_kind)
     return flops_per_second / (peak * devices) if peak else None
 

@@ -1,7 +1,7 @@
 """The training loop of `pretrain` and `finetune`.
 
-A state, batches as a function of the step, a compiled step, an evaluation, a log, checkpoints: the commands assemble these parts
-and call `train`, which reads from top to bottom. What becomes of the trained weights is the commands' too.
+The commands assemble the parts (a state, batches as a function of the step, a compiled step, an evaluation, a log, checkpoints)
+and call `train`. They also decide what to do with the trained weights.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,11 +20,10 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
-from bert_jax.storage.mirror import Mirror
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
@@ -32,27 +31,30 @@ from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState, add_sums
 
+if TYPE_CHECKING:  # which runs in buckets load
+    from bert_jax.storage.mirror import Mirror
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Steps that share a compiled step and an evaluation: a phase of pretraining, or a whole fine-tuning run."""
+    """A range of steps with the same compiled step and evaluation: a phase of pretraining, or a whole fine-tuning run."""
 
     end: int
-    """Its last step."""
+    """The last step."""
     rows: Callable[[int], Batch]
-    """Step -> the rows of its batch that belong to this process; the step is the number of steps before it."""
+    """Step (number of previous steps) -> the rows of its batch that belong to this process."""
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
-    """The compiled training step, from such rows. The memory of the old state is reused."""
+    """The compiled training step on these rows. It reuses the memory of the old state."""
     logs: Callable[[int], bool]
     """Whether a log line is due after a step."""
     evaluates: Callable[[int], bool]
-    """Whether the evaluation is due after a step; after step 0 too."""
+    """Whether an evaluation is due after a step, including step 0."""
     evaluate: Callable[[int, TrainState], bool]
-    """Evaluates the state after a step, and logs its scores. Returns whether the run ends with it: early stopping."""
+    """Evaluates the state after a step and logs its scores. Returns whether the run should stop early."""
     saves: Callable[[int], bool]
     """Whether a checkpoint is due after a step."""
     skipped_batches: int = 0
-    """The batches that were left out because of spikes of the loss: the batch of a step is that many later."""
+    """The number of batches skipped because of loss spikes; each step reads the batch of that many steps later."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,31 +64,31 @@ class Parts:
     run: Run
     directory: pathlib.Path
     """The directory of its files."""
-    ledger: Ledger
+    goodput: GoodputRecorder
     profile: Profile
     last_step: int
     stage: Callable[[TrainState], contextlib.AbstractContextManager[Stage]]
-    """The stage that the step after a state belongs to, with its step compiled."""
+    """State -> the stage of its next step, compiled."""
     log: RunLog
     saver: Saver
     abort_after_skipped: int
-    """The steps in a row without a finite loss and gradient after which the run fails."""
+    """The number of consecutive steps with a non-finite loss or gradient after which the run fails."""
     spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
     rollback: Callable[[Stage, LossSpike], TrainState] | None = None
-    """The state to go on from after spikes of the loss in a stage."""
+    """Returns the state to continue from after loss spikes in a stage."""
     is_ended: bool = False
-    """Whether the run has ended early before its first step of this start."""
+    """Whether the run had already stopped early before this start."""
     check: Callable[[], object] = lambda: None
-    """Called after every step; raises an error that ends the run."""
+    """Called after every step; an exception ends the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The end of the training."""
+    """The result of `train`."""
 
     state: TrainState
     is_whole: bool
-    """Whether the run is finished; if not, it was asked to stop."""
+    """Whether the run finished; otherwise it was asked to stop."""
     unsaved: UserError | None
     """The error of the last checkpoint, if it could not be saved."""
     best_unsaved: UserError | None
@@ -94,36 +96,36 @@ class Trained:
 
 
 def train(parts: Parts, state: TrainState) -> Trained:
-    """Trains `state` until the last step, until early stopping, or until the run is asked to stop.
+    """Trains `state` until the last step, early stopping, or a request to stop.
 
-    Raises UserError where the steps learn nothing, and where the run was asked to stop and its state could not be saved.
+    Raises UserError if the steps learn nothing, or if the run was asked to stop and its state could not be saved.
     """
-    run, log, saver, ledger = parts.run, parts.log, parts.saver, parts.ledger
+    run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
     while step < parts.last_step and not ended and not stopped:
         with parts.stage(state) as stage:
             sums = StepSums(parts.abort_after_skipped, parts.directory, stage.rows, parts.spikes)
             try:
                 if step == 0 and stage.evaluates(step):
-                    with log.pause(Activity.EVALUATING):
+                    with log.pause(TimeCategory.EVALUATING):
                         stage.evaluate(step, state)
-                with ledger.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
-                    for batch in parts.profile.of_steps(batches, step, sums.check):
+                with goodput.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
+                    for batch in parts.profile.trace_steps(batches, step, sums.check):
                         state, of_step = stage.step(state, batch)
                         step += 1
                         sums.add(step, of_step)
                         run.watchdog.step_done(step)
-                        ledger.step_done(step)
+                        goodput.step_done(step)
                         parts.check()
                         stopped = run.preemption.requested(step)
                         saves = stage.saves(step) or stopped
                         if stage.logs(step) or saves:
                             log.training(step, sums.take())
                         if stage.evaluates(step):
-                            with log.pause(Activity.EVALUATING):
+                            with log.pause(TimeCategory.EVALUATING):
                                 ended = stage.evaluate(step, state)
                         if saves or ended:
-                            with log.pause(Activity.SAVING):
+                            with log.pause(TimeCategory.SAVING):
                                 saver.save(step, state)
                         if stopped or ended:
                             break
@@ -136,19 +138,19 @@ def train(parts: Parts, state: TrainState) -> Trained:
                 log.rolled_back(step)
 
     is_whole = ended or step == parts.last_step
-    with ledger.during(Activity.SAVING):
+    with goodput.during(TimeCategory.SAVING):
         unsaved, best_unsaved = saver.finish(step)
     if is_whole:
         require_learned(step, int(state.skipped))
     elif error := unsaved or best_unsaved:
         raise error
     else:
-        log.note(f"stopped at step {step:,} of {parts.last_step:,}, saved; the same command continues")
+        log.note(f"stopped at step {step:,} of {parts.last_step:,}, saved; the same command resumes")
     return Trained(state, is_whole, unsaved, best_unsaved)
 
 
 def due(step: int, every: int, *, last: int) -> bool:
-    """Returns whether an action that is due every `every` steps, and after the `last` step, is due after `step`."""
+    """Returns whether an action that is due every `every` steps and after the `last` step is due after `step`."""
     return step % every == 0 or step == last
 
 
@@ -166,15 +168,15 @@ class Saver:
         in_place: Callable[[], None] = lambda: None,
     ):
         """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
-        too. `mirror` is told of every save, so that the metrics reach the bucket of a workdir as early as the state does.
-        `in_place` raises UserError where the workdir was moved or removed."""
+        too. `mirror` is notified of every save, so that the metrics reach the workdir's bucket as early as the state does.
+        `in_place` raises UserError if the workdir was moved or removed."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
         self._mirror, self._require_in_place = mirror, in_place
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving `state`, the state after `step`. Call it after the metrics of `step` are written: a run that is killed
-        between the two then repeats the step and loses no metrics."""
+        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`: a run that is killed in
+        between then repeats the step and loses no metrics."""
         self._require_in_place()
         self._before()
         if self._mirror:
@@ -200,10 +202,10 @@ class Saver:
 
 
 class StepSums:
-    """The sums of the steps since the last log line, kept on the device; ends a run whose steps are not finite.
+    """The sums of the steps since the last log line, kept on the device. Ends a run whose steps are not finite.
 
-    The run ends after `limit` consecutive steps without a finite loss and gradient. The batch of the last of them, which
-    `rows(step)` builds again, is written to `directory` for inspection.
+    The run ends after `limit` consecutive steps with a non-finite loss or gradient. The batch of the last one is rebuilt with
+    `rows(step)` and written to `directory` for inspection.
 
     >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
     >>> for batch in batches:
@@ -223,8 +225,8 @@ class StepSums:
         self._last: Sums = {}
 
     def add(self, step: int, sums: Sums) -> None:
-        """Adds the `sums` of the training step that led to `step`. Checks the step before it, so that the host does not wait for
-        the device. Raises UserError as `check` does."""
+        """Adds the `sums` of the training step that led to `step`. Checks the previous step, so that the host does not wait for
+        the device. Raises UserError like `check`."""
         self.check(step - 1)
         self._last, self._window = sums, add_sums(self._window, sums)
 
@@ -234,13 +236,13 @@ class StepSums:
         return jax.device_get(taken)
 
     def is_computing(self) -> bool:
-        """Returns whether the devices of this process still compute the training step that was added last."""
+        """Returns whether the devices of this process are still computing the last training step."""
         last: Any = self._last.get("skipped_in_a_row")  # the stubs of jax.Array lack is_ready
         return last is not None and not last.is_ready()
 
     def check(self, step: int) -> None:
-        """Waits for the training step that led to `step`, the last one added. Raises UserError where it ended a series of `limit`
-        steps that were not finite, or of spikes; LossSpike where the run has to go back."""
+        """Waits for the training step that led to `step`, the last one added. Raises UserError after `limit` consecutive
+        non-finite steps or spikes, and LossSpike if the run has to roll back."""
         if self._last and self._spikes.policy != "none":
             self._check_spikes(step, int(self._last["spikes_in_a_row"]))
         if not self._last or float(self._last["skipped_in_a_row"]) < self._limit:
@@ -271,10 +273,10 @@ class StepSums:
 
 
 def require_learned(steps: int, skipped: int) -> None:
-    """Raises UserError where more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
+    """Raises UserError if more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
     if 2 * (steps - skipped) < steps or steps == skipped:
         raise UserError(
             f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights: the loss or gradient of the others "
             "was not finite. "
-            "No model is exported; lower the learning rate and name another --workdir"
+            "No model is exported; lower the learning rate and use another --workdir"
         )

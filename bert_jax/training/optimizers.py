@@ -1,9 +1,9 @@
-"""The optimizers, as optax transformations that return a *direction*; the step multiplies it by -rate.
+"""The optimizers: optax transformations that return a *direction*, which the training step multiplies by -rate.
 
 An optimizer is a function `name(config, parameters)` of an `OptimizerConfig` and a tree of `Parameter`, which returns an
-`optax.GradientTransformation` from gradients to directions. Sign, learning rate and the multipliers of layers are the step's;
-`make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` names the BERT papers' optimizers; any other is in
-the user's own file (`config.optimizer.name=FILE.py:NAME`, such as experiments/extensions/muon.py).
+`optax.GradientTransformation` from gradients to directions. The training step applies the sign, the learning rate and layer
+multipliers; `make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` lists the optimizers of the BERT
+papers. Others can be defined in the user's own file (`config.optimizer.name=FILE.py:NAME`, e.g. experiments/extensions/muon.py).
 
 The parameters of all layers are stacked along a leading axis, "layer", so a quantity that is defined per layer is computed per
 slice of that axis.
@@ -23,7 +23,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
 from bert_jax.training import OPTIMIZERS
@@ -35,7 +35,7 @@ Params: TypeAlias = PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """The description of a parameter from which an optimizer decides how to treat it; a leaf of a tree."""
+    """The description of a parameter that tells an optimizer how to treat it. A leaf of a tree."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -45,7 +45,7 @@ class Parameter:
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
-    """Returns the tree of `Parameter` for parameters that are boxed with their axis names, as the model's initialisers make them.
+    """Returns the tree of `Parameter` for parameters boxed with their axis names by the model's initialisers.
 
     Raises UserError for a parameter without axis names.
     """
@@ -54,7 +54,7 @@ def described(boxed: Params) -> PyTree[Parameter]:
         if not isinstance(box, nn.Partitioned):
             name = "/".join(key.key for key in path)
             raise UserError(
-                f"the parameter {name} has no axis names, by which it is sharded and optimized; make it with "
+                f"the parameter {name} has no axis names, which sharding and optimizers need; make it with "
                 "bert_jax.model.layers.parameter, or give its initialiser to flax.linen.with_logical_partitioning"
             )
         axes = ["layer" if name == "layers" else name or "" for name in box.names]
@@ -82,7 +82,7 @@ def stacked(params: Params) -> PyTree[bool]:
 
 
 def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + epsilon) without bias correction, as in the original; with warmup the difference is small."""
+    """Returns m / (sqrt(v) + epsilon) without bias correction, as in the original. With warmup the difference is small."""
 
     def init(params: Params) -> optax.ScaleByAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -116,7 +116,7 @@ def layerwise_trust_ratio(parameters: PyTree[Parameter]) -> optax.GradientTransf
 
 
 class Decayed(optax.GradientTransformation):
-    """A transformation to directions that hold the weight decay already, so that `make_optimizer` adds none."""
+    """A transformation whose directions already include the weight decay, so that `make_optimizer` adds none."""
 
 
 def bert_adam(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
@@ -125,25 +125,25 @@ def bert_adam(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.G
 
 
 def adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Adam with bias correction."""
+    """Returns Adam with bias correction."""
     return optax.scale_by_adam(config.b1, config.b2, config.epsilon)
 
 
 def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """LAMB (arXiv:1904.00962): Adam and the weight decay, the sum of both scaled by the trust ratio of each layer."""
+    """Returns LAMB (arXiv:1904.00962): the sum of Adam and weight decay, scaled by the trust ratio of each layer."""
     moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
     return Decayed(*optax.chain(moments, weight_decay(config, parameters), layerwise_trust_ratio(parameters)))
 
 
 FUSED = (("query", "key", "value"), ("intermediate", "gate"))
-"""Modules whose arrays `stable_adamw` counts as one, where they are side by side: ModernBERT has one tensor of each, Wqkv, Wi."""
+"""Modules whose arrays `stable_adamw` treats as one, since ModernBERT stores each group in one tensor (Wqkv, Wi)."""
 
 
 def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """StableAdamW (arXiv:2304.13013) by the rule of optimi 0.3.3, with which ModernBERT was trained: AdamW, and where the root
-    mean square of g / sqrt(v) over an array exceeds 1, its learning rate is divided by it.
+    """Returns StableAdamW (arXiv:2304.13013) as in optimi 0.3.3, with which ModernBERT was trained. It is AdamW, except that if
+    the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by it.
 
-    v is the bias-corrected average of g^2 that includes this step, and at least epsilon^2. Every layer counts alone, and the
+    v is the bias-corrected average of g^2 including this step, and at least epsilon^2. Each layer is treated separately, and the
     arrays of `FUSED` together. The weight decay is multiplied by the learning rate, so it is divided too.
     """
     adamw = optax.chain(optax.scale_by_adam(config.b1, config.b2, config.epsilon), weight_decay(config, parameters))
@@ -154,14 +154,14 @@ def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
         return "/".join(together.get(key.key, key.key) for key in path)
 
     names = jax.tree_util.tree_map_with_path(name, parameters)
-    elements: dict[str, int] = collections.defaultdict(int)  # of an array in one layer
+    elements: dict[str, int] = collections.defaultdict(int)  # of an array, per layer
     for array, parameter in zip(jax.tree.leaves(names), jax.tree.leaves(parameters), strict=True):
         elements[array] += math.prod(size for size, axis in zip(parameter.shape, parameter.axes, strict=True) if axis != "layer")
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         directions, state = adamw.update(grads, state, params)
         corrected = 1 - config.b2 ** state[0].count
-        sums: dict[str, Any] = collections.defaultdict(float)  # of g^2 / v, by layer: [N], or a scalar
+        sums: dict[str, Any] = collections.defaultdict(float)  # of g^2 / v, per layer: [N], or a scalar
 
         def add(name: str, parameter: Parameter, gradient: Float[Array, "*shape"], v: Float[Array, "*shape"]) -> None:
             within = tuple(axis for axis, of in enumerate(parameter.axes) if of != "layer")
@@ -183,15 +183,15 @@ def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
 
 
 def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
-    """Returns the transformation from gradients to a direction, for parameters (arrays or shapes) boxed with their axis names.
+    """Returns the transformation from gradients to a direction for parameters (arrays or shapes) boxed with their axis names.
 
-    The order follows the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
-    step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, and
-    where the optimizer of a user's file returns something else than an optax transformation.
+    The order follows the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training step
+    clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, or if a
+    user's optimizer does not return an optax transformation.
     """
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
-    with file_errors_explained(file_of(config.name), key):
+    with file_errors_explained(source_file(config.name), key):
         direction = optimizer(config, parameters)
     if not isinstance(direction, optax.GradientTransformation):
         raise UserError(
@@ -201,11 +201,11 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     whole = direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
-        with file_errors_explained(file_of(config.name), key):
+        with file_errors_explained(source_file(config.name), key):
             return whole.update(grads, state, params)
 
     def init(params: Params) -> Any:
-        with file_errors_explained(file_of(config.name), key):
+        with file_errors_explained(source_file(config.name), key):
             return whole.init(params)
 
     return optax.GradientTransformation(init, update)

@@ -1,14 +1,13 @@
 """The learning rate as a pure function of the step.
 
-A schedule is a function `name(step, steps, ...)` of the step in its phase (int32, from 0) and the number of steps; it returns the
-factor of the peak rate. Each further parameter gets the value of the key of the experiment that it is named after
-(`SETTINGS`), or its own default:
+A schedule is a function `name(step, steps, ...)` of the step in its phase (int32, from 0) and the number of steps; it returns a
+factor of the peak rate. Each further parameter receives the experiment's key of the same name (`SETTINGS`) or its own default:
 
     def linear(step, steps, warmup_steps, end_fraction=0.0): ...
     def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2): ...        # fractions that only this function knows
 
-One with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` names the project's schedules for
-pretraining and fine-tuning; any other is in the user's own file (FILE.py:NAME, such as experiments/extensions/wsd.py).
+A schedule with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` lists the built-in schedules for
+pretraining and fine-tuning. Others can be defined in the user's own file (FILE.py:NAME, e.g. experiments/extensions/wsd.py).
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.training import SCHEDULES
 
 Rate = Float[Array, ""]
-"""A learning rate, or a factor of one; float32."""
+"""A learning rate or a factor of it, float32."""
 Schedule = Callable[[Int[Array, ""]], Rate]
 """A function from the step to the learning rate."""
 SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate", "end_fraction")
-"""The keys of an experiment that a schedule may name as parameters, besides `peak`. Fine-tuning has the first alone."""
+"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning has only the first."""
 Steps = int | Num[Array, ""]
-"""A number of steps, a constant of the program or traced."""
+"""A number of steps, constant or traced."""
 
 
 def original(
@@ -46,7 +45,7 @@ def original(
 ) -> Rate:
     """Returns the rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
 
-    The decay is counted from the first step, not from the end of the warmup, so at the end of the warmup the rate drops from
+    The decay starts at the first step, not at the end of the warmup. At the end of the warmup the rate therefore drops from
     `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The rate
     of the first step is 0.
     """
@@ -91,7 +90,7 @@ def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rat
 
 
 def slanted_triangular(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
-    """ULMFiT's schedule (arXiv:1801.06146, section 3.2): linearly from 1/32 to 1 over the warmup (cut_frac), then linearly
+    """Returns ULMFiT's schedule (arXiv:1801.06146, section 3.2): linear from 1/32 to 1 over the warmup (cut_frac), then linear
     back."""
     ratio = 32.0
     return 1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps)
@@ -104,21 +103,29 @@ def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     return jnp.clip((step.astype(jnp.float32) + warming) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
 
 
-def rate_by(name: str, key: str) -> Callable[..., Rate]:
-    """Returns the function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`; `settings` are the
-    available ones of `SETTINGS`. Numbers may be traced.
+def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
+    """The Transformer's schedule (arXiv:1706.03762, section 5.3): width^-0.5 * min(n^-0.5, n * warmup^-1.5) for step n, counted
+    from 1, as a factor of its peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
+    del steps
+    number, warmup = step.astype(jnp.float32) + 1.0, jnp.maximum(jnp.asarray(warmup_steps, jnp.float32), 1.0)
+    return jnp.minimum(jnp.sqrt(warmup / number), number / warmup)
 
-    Raises UserError for a schedule that is not there, or that needs a parameter which is none of the settings.
+
+def rate_by(name: str, key: str) -> Callable[..., Rate]:
+    """Returns the function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`. `settings` are the
+    available keys of `SETTINGS`. Numbers may be traced.
+
+    Raises UserError if the schedule does not exist or needs a parameter that is not a setting.
     """
     schedule = load_named(name, SCHEDULES, key)
-    with file_errors_explained(file_of(name), key):
+    with file_errors_explained(source_file(name), key):
         parameters = list(inspect.signature(schedule).parameters.values())[2:]
     given = {parameter.name for parameter in parameters}
     for parameter in parameters:
         is_needed = parameter.default is parameter.empty and parameter.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
         if is_needed and parameter.name not in ("peak", *SETTINGS):
             raise UserError(
-                f"{key}={name} needs {parameter.name}, which no key of an experiment gives it; give it a default, or name one of "
+                f"{key}={name} needs {parameter.name}, which is not a key of an experiment; give it a default, or use one of "
                 f"{', '.join(SETTINGS)} or peak"
             )
 
@@ -126,7 +133,7 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
         step: Int[Array, ""], steps: Steps, peak: float | Rate, settings: Mapping[str, float | Num[Array, ""]]
     ) -> Rate:
         named: dict[str, Any] = {setting: value for setting, value in settings.items() if setting in given}
-        with file_errors_explained(file_of(name), key):
+        with file_errors_explained(source_file(name), key):
             if "peak" in given:
                 found: Rate = schedule(step, steps, peak=peak, **named)
                 return found
@@ -143,7 +150,7 @@ class Span:
     schedule: str
     """A name in SCHEDULES, or FILE.py:NAME."""
     key: str = "config.optimizer.schedule"
-    """The key that names it."""
+    """The key that sets it."""
     start: int
     steps: int
     warmup_steps: int
@@ -151,16 +158,16 @@ class Span:
     decay_power: float = 1.0
     end_learning_rate: float = 0.0
     end_fraction: float | None = None
-    """The end of the decay, as a fraction of the peak; None: the schedule's own."""
+    """The end of the decay, as a fraction of the peak; None: the schedule's default."""
 
     def rate(self) -> Schedule:
-        """Returns the function from the step of the run to the rate. Raises UserError where the schedule cannot be used."""
+        """Returns the function from the run's step to the rate. Raises UserError if the schedule cannot be used."""
         found = rate_by(self.schedule, self.key)
         reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
         if self.end_fraction is not None and "end_fraction" not in reads:
             raise UserError(
                 f"end_fraction={self.end_fraction} of a phase is not for {self.key}={self.schedule}, which does not decay to a "
-                "fraction of its rate; leave it out, or name warmup, linear, cosine or 1-sqrt"
+                "fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"
             )
         settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         return lambda step: found(step - self.start, self.steps, self.peak, settings)

@@ -1,7 +1,7 @@
-"""Spikes of the loss: which steps count as one, the state that remembers the losses before, and the way back to an earlier one.
+"""Loss spikes: detects them, keeps the moving averages of the loss in the state, and rolls back to an earlier state.
 
-PaLM (arXiv:2204.02311, section 5.1) was trained again from a checkpoint some 100 steps before a spike, without the 200 to 500
-batches around it; the same batches did no harm to other weights. A single bad batch is left out more cheaply.
+PaLM (arXiv:2204.02311, section 5.1) was retrained from a checkpoint about 100 steps before a spike, without the 200 to 500
+batches around it; the same batches did no harm to other weights. It is cheaper to skip a single bad batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAST_DEVIATION = 0.01
-"""The standard deviation of the loss counts as at least this part of its mean, so that a quiet loss has no spikes of rounding."""
+"""The minimum standard deviation of the loss, relative to its mean, so that rounding does not cause spikes in a flat loss."""
 
 
 class LossSpike(Exception):
-    """Raised after enough spikes of the loss in a row that the run must roll back."""
+    """Raised after so many consecutive loss spikes that the run must roll back."""
 
     def __init__(self, step: int, in_a_row: int):
         super().__init__(f"{in_a_row} spikes in a row up to step {step}")
@@ -44,21 +44,21 @@ class LossSpike(Exception):
 
 @struct.dataclass
 class WatchedTrainState(TrainState):
-    """The state of a run with a policy for spikes; all float32 and int32 scalars."""
+    """The train state of a run with a spike policy. The additional fields are float32 and int32 scalars."""
 
     loss_mean: Float[Array, ""]
-    """The moving average of the losses, spikes left out."""
+    """The moving average of the losses, excluding spikes."""
     loss_variance: Float[Array, ""]
-    """That of the squared differences from it."""
+    """The moving average of the squared differences from the mean."""
     losses: Int[Array, ""]
-    """The number of losses in them."""
+    """The number of losses in the averages."""
     spikes: Int[Array, ""]
-    """Steps left out because their loss was a spike."""
+    """The number of steps skipped because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
     skipped_batches: Int[Array, ""]
     """The number of skipped batches: each step reads the batch of this many steps later."""
     rollbacks: Int[Array, ""]
-    """The number of times that the run has gone back."""
+    """The number of rollbacks."""
 
 
 def new_watched_state(params: Params, optimizer: optax.GradientTransformation) -> WatchedTrainState:
@@ -75,9 +75,9 @@ def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConf
 
 
 def spike_filter(config: SpikeConfig) -> SpikeFilter:
-    """Returns the judge that leaves out the steps whose loss is a spike, for the state of `new_watched_state`.
+    """Returns the spike filter, which skips steps whose loss is a spike, for the state of `new_watched_state`.
 
-    Its sums are "spikes" (0 or 1) and "spikes_in_a_row".
+    It adds the sums "spikes" (0 or 1) and "spikes_in_a_row".
     """
 
     def judged(
@@ -94,7 +94,7 @@ def spike_filter(config: SpikeConfig) -> SpikeFilter:
 def _with_loss(
     state: WatchedTrainState, loss: Float[Array, ""], counts: Bool[Array, ""], spike: Int[Array, ""], share: float
 ) -> WatchedTrainState:
-    """Returns the state with the loss in its averages, if it `counts`, and with the `spike` (0 or 1) counted."""
+    """Returns the state with the `spike` (0 or 1) counted and, if `counts`, the loss added to its averages."""
     is_first = state.losses == 0
     away = loss - state.loss_mean
     mean = jnp.where(is_first, loss, state.loss_mean + share * away)
@@ -110,13 +110,13 @@ def _with_loss(
 
 
 def skipped_batches(state: TrainState) -> int:
-    """Returns the number of skipped batches: the batch of a step is this many later."""
+    """Returns the number of skipped batches: each step reads the batch of this many steps later."""
     return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
 
 
 class Rollback:
-    """Rolls a run back after a spike of the loss. The run begins or continues with `state`, and `begin` returns the state before
-    step 0."""
+    """Rolls a run back after a loss spike. The run starts or resumes with `state`, and `begin` returns the state before step
+    0."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class Rollback:
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
         """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
-        `config.spikes.rollback_steps` steps before it, else the initial state. Removes later checkpoints; the batches from that
+        `config.spikes.rollback_steps` steps before it, or the initial state. Removes later checkpoints. The batches from that
         checkpoint to the spike are skipped.
 
-        A run that is killed before its next checkpoint meets the spike again and rolls back again. Raises UserError after
+        If the run is killed before its next checkpoint, it meets the spike again and rolls back again. Raises UserError after
         `config.spikes.max_rollbacks` rollbacks.
         """
         config, times = self._config, self._times

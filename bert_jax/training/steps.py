@@ -1,4 +1,4 @@
-"""Program: the training step and the evaluation of a run as pure functions, and compiled for the devices of a mesh.
+"""`Program`: the training step and the evaluation of a run, as pure functions and compiled for the devices of a mesh.
 
 `pretraining/program.py` and `finetuning/program.py` make one from an experiment.
 """
@@ -28,7 +28,7 @@ from bert_jax.training.optimizers import stacked
 AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
 
 OPTIMIZER = "optimizer"
-"""The name of the update in a profile; parts of the model are named by their Flax modules."""
+"""The name of the update in a profile. Parts of the model have the names of their Flax modules."""
 
 
 @struct.dataclass
@@ -36,13 +36,13 @@ class TrainState:
     """All arrays that training changes: the content of a checkpoint."""
 
     step: Int[Array, ""]
-    """int32: steps done, the skipped ones included; the number of the next batch."""
+    """int32: the number of finished steps, including skipped ones; also the index of the next batch."""
     params: Params
     opt_state: optax.OptState
     skipped: Int[Array, ""]
-    """int32: steps whose loss or gradient norm was not finite; they change `step` and the two counters only."""
+    """int32: the number of steps with a non-finite loss or gradient norm, which change only `step` and the two counters."""
     skipped_in_a_row: Int[Array, ""]
-    """int32: the number of skipped steps since the last step that was not skipped."""
+    """int32: the number of consecutive skipped steps."""
 
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
@@ -52,7 +52,7 @@ def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainS
 
 
 class StepSeed(NamedTuple):
-    """The numbers from which all dropout masks of a step follow, so that a resumed run draws the same masks."""
+    """The numbers that determine all dropout masks of a step, so that a resumed run draws the same masks."""
 
     seed: int | Integer[Array, ""]
     """The seed of the run."""
@@ -61,14 +61,14 @@ class StepSeed(NamedTuple):
 
 
 def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
-    """Returns the seed of all dropout masks of one microbatch, from the seed of the run, the step and the number of the
-    microbatch."""
+    """Derives the seed of a microbatch's dropout masks from the run's seed, the step and the index of the microbatch."""
     of_step = hash_word(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
     return hash_word(of_step + microbatch.astype(jnp.uint32))
 
 
 def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."]]:
-    """Arrays [B, ...] as [parts, B / parts, ...]. A part takes every parts-th row, so that each device's rows stay on it."""
+    """Splits arrays [B, ...] into [parts, B / parts, ...]. A part has every parts-th row, so that each device's rows stay on
+    it."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
@@ -79,12 +79,12 @@ Gradients = Callable[[Objective, Params, Batch, Sums, StepSeed, int], tuple[Para
 def gradients(
     objective: Objective, params: Params, batch: Batch, counts: Sums, step_seed: StepSeed, accumulation: int
 ) -> tuple[Params, Sums]:
-    """(the gradient of the loss, the objective's sums) over the rows of `batch`.
+    """Returns (gradient of the loss, the objective's sums) over the rows of `batch`.
 
-    `counts` belong to the whole batch, of which these rows may be a part. With `accumulation` > 1 the rows are processed in
-    that many microbatches. The loss of each is divided by the counts of the *whole* batch, so that the gradients add up to
-    the gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
-    accumulated in float32, in any dtype of the parameters.
+    `counts` belong to the whole batch, of which these rows may be a part. With `accumulation` > 1, the rows are processed in that
+    many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients add up to the gradient of
+    the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are accumulated in
+    float32 for any dtype of the parameters.
     """
 
     def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
@@ -112,25 +112,24 @@ def gradients(
 
 SpikeFilter = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
 """(state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the weights, the state with the
-judge's own counts, further sums of the step). See `training/spikes.py`."""
+filter's own counts, further sums of the step). See `training/spikes.py`."""
 
 
 Scalars = Mapping[str, Num[Array, ""]]
-"""The numbers that differ between runs that share a program: "seed", from which the dropout masks follow, and those that
-`Program.learning_rate` reads."""
+"""The numbers that may differ between runs that share a program: "seed", for dropout, and the inputs of
+`Program.learning_rate`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """The functions of a training step, which turn a batch into an update, and the placement of its arrays on the devices of a
-    mesh.
+    """The functions of a training step, and the placement of its arrays on the devices of a mesh.
 
-    Runs that differ only in their scalars and their data share a program, and what it compiles. `train_step`, `gradient_norms`
-    and `evaluate` are pure functions; the properties and methods below them compile these.
+    Runs that differ only in their scalars and data share a program and its compiled functions. `train_step`, `gradient_norms` and
+    `evaluate` are pure functions; the properties and methods below compile them.
     """
 
     objective: Objective
-    """With the kernels of the mesh."""
+    """The objective, with the kernels of the mesh."""
     parameters: Boxed
     """The boxed shapes of the parameters."""
     mesh: Mesh
@@ -139,14 +138,14 @@ class Program:
     learning_rate: Callable[[Int[Array, ""], Scalars], Float[Array, ""]]
     """(step, scalars) -> learning rate."""
     clip_norm: float
-    """The largest global norm of the gradient over the whole batch (the original clips the gradient of each core); 0 clips
-    none."""
+    """The maximum global norm of the gradient of the whole batch (the original clips the gradient of each core). 0 disables
+    clipping."""
     learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None
-    """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters; gradients with
-    the factor 0 are left out of the norm too. None is 1 for all."""
+    """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters. Gradients with
+    factor 0 do not count in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights; None where every finite one does."""
+    """Decides whether a step changes the weights; None: every finite step does."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
@@ -154,14 +153,14 @@ class Program:
     reduce_dtype: str = ""
     """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices; "" leaves the sum to XLA."""
     logits: Callable[[Params, Batch], Float[Array, "B ..."]] | None = None
-    """What an evaluation computes of a batch; None is the sums and counts of the objective."""
+    """The function that an evaluation computes on a batch; None: the objective's sums and counts."""
     _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
 
     # -------------------------------------------------------------------------------------------------------- pure functions
     def train_step(
         self, state: TrainState, batch: Batch, scalars: Scalars, teacher: Params | None = None, *, accumulation: int = 1
     ) -> tuple[TrainState, Sums]:
-        """(the state after one update, float32 scalars).
+        """Performs one update. Returns (the new state, float32 scalars).
 
         `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
         reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
@@ -171,9 +170,9 @@ class Program:
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
         "grad_norm", and the "learning_rate" of this step. `add_sums` adds several steps; the means are computed last.
 
-        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums
-        are 0, and the step is counted as skipped: a bad batch costs one step. The `spike_filter` counts the steps that it
-        leaves out.
+        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change, the sums
+        are 0, and the step is counted as skipped, so a bad batch costs one step. The `spike_filter` counts the steps that it
+        skips.
         """
         objective, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
         factors = self.learning_rate_multipliers(state.step) if self.learning_rate_multipliers else None
@@ -219,7 +218,7 @@ class Program:
     def gradient_norms(
         self, state: TrainState, batch: Batch, scalars: Scalars, teacher: Params | None = None, *, accumulation: int = 1
     ) -> tuple[PyTree[Float[Array, " ..."]], Sums]:
-        """(the L2 norm of the gradient of every parameter, before clipping; the sums and counts of the objective), as in
+        """Returns (the L2 norm of every parameter's gradient before clipping, the objective's sums and counts), as in
         `train_step` with these arguments.
 
         For stacked layers, one norm per layer: [N].
@@ -234,7 +233,7 @@ class Program:
     def _gradient(
         self, state: TrainState, batch: Batch, scalars: Scalars, teacher: Params | None, accumulation: int
     ) -> tuple[Objective, Params, Sums]:
-        """(the objective of the step, the gradient of its loss, its sums and counts)."""
+        """Returns (the objective of the step, the gradient of its loss, its sums and counts)."""
         objective = self.objective
         if self.teacher is not None and teacher is not None:
             objective = objective.with_teacher(dataclasses.replace(self.teacher, params=teacher))
@@ -244,8 +243,8 @@ class Program:
         return objective, grads, sums | counts
 
     def evaluate(self, params: Params, batch: Batch) -> Sums | Float[Array, "B ..."]:
-        """Returns the `logits` of a batch or, without them, the objective's sums and counts, without dropout. Rows of padding
-        have no targets and add 0 to these."""
+        """Evaluates a batch without dropout. Returns its `logits` or, if that is None, the objective's sums and counts. Padding
+        rows have no targets and add 0."""
         if self.logits is not None:
             return self.logits(params, batch)
         return self.objective.sums(params, batch, None) | self.objective.counts(batch)
@@ -253,7 +252,7 @@ class Program:
     # --------------------------------------------------------------------------------------------------------------- on the mesh
     @functools.cached_property
     def state(self) -> TrainState:
-        """The shapes of the state, with the sharding of each array."""
+        """The abstract state: the shape and sharding of each array."""
         abstract = jax.eval_shape(lambda params: self.new_state(params, self.optimizer), unboxed(self.parameters))
         params = parameter_shardings(self.parameters, self.mesh)
         if self.zero_sharding:
@@ -262,7 +261,7 @@ class Program:
 
     @functools.cached_property
     def shardings(self) -> TrainState:
-        """The shardings alone, a tree like the state."""
+        """The shardings of the state."""
         return jax.tree.map(lambda x: x.sharding, self.state)
 
     @functools.cached_property
@@ -274,18 +273,19 @@ class Program:
         return gradients_over_data(self.shardings.params, self.mesh, self.objective.model.config, self.reduce_dtype)
 
     @functools.cached_property
-    def begin(self) -> jax.stages.Wrapped:
-        """(function, *arguments) -> the state before step 0, with the parameters that `function(*arguments)` returns."""
+    def init_state(self) -> jax.stages.Wrapped:
+        """A function (function, *arguments) -> the state before step 0, with the parameters that `function(*arguments)`
+        returns."""
 
-        def begin(make: Callable[..., Params], *arguments: Any) -> TrainState:
+        def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
             return self.new_state(make(*arguments), self.optimizer)
 
-        return jax.jit(begin, static_argnums=0, out_shardings=self.shardings)
+        return jax.jit(init_state, static_argnums=0, out_shardings=self.shardings)
 
     def arguments(
         self, state: TrainState, batch: Mapping[str, AbstractOrArray], scalars: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Returns the arguments of the compiled steps: these and, in a distillation, the teacher's parameters."""
+        """Returns the arguments of the compiled steps: these arguments and, in a distillation, the teacher's parameters."""
         return (state, batch, scalars) if self.teacher is None else (state, batch, scalars, self.teacher.params)
 
     @property
@@ -295,7 +295,7 @@ class Program:
 
     @functools.cached_property
     def training_step(self) -> Callable[[int], jax.stages.Wrapped]:
-        """Accumulation -> the jitted `train_step`, the same one each time; the memory of the old state is donated."""
+        """Accumulation -> the jitted `train_step` (cached). The memory of the old state is donated."""
 
         def jitted(accumulation: int) -> jax.stages.Wrapped:
             step = functools.partial(self.train_step, accumulation=accumulation)
@@ -312,23 +312,22 @@ class Program:
 
     @functools.cached_property
     def evaluation_step(self) -> jax.stages.Wrapped:
-        """The jitted `evaluate`, replicated on every device, of parameters as `gathered` returns them."""
+        """The jitted `evaluate` of `gathered` parameters, replicated on every device."""
         shardings = parameter_shardings(self.parameters, self.mesh), NamedSharding(self.mesh, BATCH)
         return jax.jit(self.evaluate, in_shardings=shardings, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
 
     @functools.cached_property
     def gathered(self) -> jax.stages.Wrapped:
-        """Parameters -> the same, not sharded over the data axis."""
+        """Parameters -> the parameters without sharding over the data axis."""
         return jax.jit(lambda params: params, out_shardings=parameter_shardings(self.parameters, self.mesh))
 
     @functools.cached_property
     def copy(self) -> jax.stages.Wrapped:
-        """Parameters -> a copy of them, which outlives the state: a step donates its memory. One program, not one for each
-        array."""
+        """Parameters -> a copy, in one program. The copy outlives the state, whose memory a step donates."""
         return jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=self.shardings.params)
 
     def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether a `function` has not been called with the shapes of `batch` before, and has to be compiled."""
+        """Returns whether `function` has not been called with the shapes of `batch` before and must be compiled."""
         key = (function, *((name, batch[name].shape) for name in sorted(batch)))
         seen = key in self._compiled
         self._compiled.add(key)
@@ -336,5 +335,5 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """`window`, the sums of earlier steps, plus a step's, still on the device. The learning rate is replaced by the step's."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is replaced by the step's."""
     return {name: window[name] + value if window and name != "learning_rate" else value for name, value in sums.items()}

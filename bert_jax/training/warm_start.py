@@ -1,4 +1,4 @@
-"""Loads the model that a run starts from (`config.init_from`), for pretraining and fine-tuning."""
+"""Loads the model that a pretraining or fine-tuning run starts from (`config.init_from`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def load_start(init_from: str, *, init_new: str, init_drop: str = "", seed: int, vocab_multiple: int) -> Model:
-    """Loads the model. Its parts `init_new` start from random weights drawn from the `seed`, and those in `init_drop` are left
-    out. Raises UserError for other missing or unknown parts."""
+    """Loads the model. The parts in `init_new` start from random weights drawn with `seed`, and those in `init_drop` are dropped.
+    Raises UserError for other missing or unknown parts."""
     new = NewParts(part_names(init_new), seed=seed)
     return import_model(init_from, vocab_multiple=vocab_multiple, new=new, drop=part_names(init_drop))
 
@@ -29,9 +29,9 @@ def trained_parts(
     why_needed: str = "",
     why_unused: str,
 ) -> Model:
-    """`model` with the parts that a run has, `trained`; others are left out, which is logged with the reason `why_unused`.
+    """Returns `model` with only the parts that a run trains, `trained`. Dropped parts are logged with the reason `why_unused`.
 
-    Raises UserError if one of the `needed` parts is neither there nor in `init_new`; `why_needed` continues that sentence.
+    Raises UserError if one of the `needed` parts is missing and not in `init_new`; `why_needed` completes the message.
     """
     if absent := [part for part in needed if part not in model.params]:
         them = "them" if len(absent) > 1 else "it"
@@ -46,5 +46,5 @@ def trained_parts(
 
 
 def same_vocabulary(one: VocabularyInfo, other: VocabularyInfo) -> bool:
-    """Returns whether two models read a text as the same tokens."""
+    """Returns whether two models tokenise text identically."""
     return (one.sha256, one.lowercase) == (other.sha256, other.lowercase)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bert_jax.objectives.losses import binary_cross_entropy, cross_entropy
 from bert_jax.objectives.model import another_seed, apply_dense, dense, sampled, with_predictions
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.scores import majority_of
+from bert_jax.objectives.scores import majority_baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ReplacedTokens(Objective):
         "RTD loss": ("rtd_loss", "tokens"),
         "generator loss": ("mlm_loss", "masked"),
     }
-    baselines = {"RTD accuracy": majority_of("replaced", "tokens")}
+    baselines = {"RTD accuracy": majority_baseline("replaced", "tokens")}
 
     def parameters(self, model, key):
         small = model.scaled(self.generator_size)

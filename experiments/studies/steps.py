@@ -17,7 +17,7 @@ with masked words, 14 hours, 56 chip-hours by the estimate of
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
 Expected, before it was run: scores rise with the steps; masked words are above left to right almost from the beginning, although
-they predict 15 % of the tokens. The paper's numbers are in a picture: 1,000,000 steps are 1.0 above 500,000 on MNLI.
+they predict 15 % of the tokens. The paper's numbers are in a figure: 1,000,000 steps are 1.0 above 500,000 on MNLI.
 """
 
 from ml_collections import ConfigDict

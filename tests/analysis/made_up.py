@@ -1,4 +1,4 @@
-"""Results of analyses with numbers made up here, of the smallest shapes that show everything a picture can show."""
+"""Results of analyses with numbers made up here, of the smallest shapes that show everything a figure can show."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.looked_at import lines_of
 
 
 class Written(Folder):
-    """A folder in which pictures are descriptions, one line for each artist."""
+    """A folder in which figures are descriptions, one line for each artist."""
 
-    def picture(self, name: str, figure: Figure) -> None:
+    def figure(self, name: str, figure: Figure) -> None:
         """Writes the description."""
         self.write(name, "".join(f"{line}\n" for line in lines_of(figure)).encode())
 
@@ -161,15 +161,15 @@ def coreference_scores() -> tuple[CoreferenceScores, CoreferenceScores]:
 
 def _write_attention(folder: Folder) -> None:
     found = attention()
-    folder.picture("overview.png", overview_figure(found))
-    folder.picture("head of words.png", head_figure(found, 2, 3))
-    folder.picture("head of pieces.png", head_figure(found, 1, 2, in_words=False))
-    folder.picture("overview of pieces.png", overview_figure(found, in_words=False))
+    folder.figure("overview.png", overview_figure(found))
+    folder.figure("head of words.png", head_figure(found, 2, 3))
+    folder.figure("head of pieces.png", head_figure(found, 1, 2, in_words=False))
+    folder.figure("overview of pieces.png", overview_figure(found, in_words=False))
 
 
 def _write_heads(folder: Folder) -> None:
     write_heads(folder, head_statistics(6, 2))
-    folder.picture("tree of many.png", tree_figure(head_statistics(3, 11)))
+    folder.figure("tree of many.png", tree_figure(head_statistics(3, 11)))
 
 
 def _write_coreference(folder: Folder) -> None:
@@ -189,7 +189,7 @@ WRITES: dict[str, Callable[[Folder], None]] = {
     "dependencies_that_are_rare": lambda folder: write_dependencies(folder, dependency_scores(1, 2), {}, least=1_301),
     "coreference": _write_coreference,
 }
-"""What the writers of tables and pictures are given, by the name of the golden file."""
+"""What the writers of tables and figures are given, by the name of the golden file."""
 ROWS = 24
 """Of a longer table, the first ones are shown, and a sum of all."""
 

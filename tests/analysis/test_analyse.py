@@ -21,8 +21,8 @@ from tests.prediction.reference import engine_on
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are files, but nobody draws them."""
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+    """Figures are files, but nobody draws them."""
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("loaded")
-def test_heads_of_a_file_are_tables_and_pictures_and_a_line_that_is_no_text_fails_alone(tmp_path, capsys):
+def test_heads_of_a_file_are_tables_and_figures_and_a_line_that_is_no_text_fails_alone(tmp_path, capsys):
     (tmp_path / "in.txt").write_bytes(b"the river of Paris\n\n\xff\xfe\n" + b"the cab " * 20 + b"\n")
     out = tmp_path / "out"
     assert main(["heads", "--model=m", f"--output={out}", f"--input={tmp_path / 'in.txt'}", "--reach=2"]) == 1
@@ -40,13 +40,13 @@ def test_heads_of_a_file_are_tables_and_pictures_and_a_line_that_is_no_text_fail
     assert "in.txt, line 3: byte 1 is not UTF-8" in problems
     assert said.startswith("2 texts, 44 words; texts longer than 40 tokens were cut: 4 windows\n")
     assert "to the word before" in said
-    pictures = {path.stem for path in out.glob("*.png")}
-    assert pictures == {"heads", "distances", "tree", "plane"}
-    assert pictures < {path.stem for path in out.glob("*.tsv")}
+    figures = {path.stem for path in out.glob("*.png")}
+    assert figures == {"heads", "distances", "tree", "plane"}
+    assert figures < {path.stem for path in out.glob("*.tsv")}
 
 
 @pytest.mark.usefixtures("loaded")
-def test_attention_of_two_arguments_is_that_of_a_pair_as_a_page_pictures_and_arrays(tmp_path, capsys):
+def test_attention_of_two_arguments_is_that_of_a_pair_as_a_page_figures_and_arrays(tmp_path, capsys):
     out = tmp_path / "out"
     flags = ["--model=m", f"--output={out}", "--head=2-3", "--head=1-1", "--format=png,html"]
     assert main(["attention", *flags, "the cab", "of Paris"]) == 0
@@ -91,7 +91,7 @@ def test_neighbours_without_a_text_are_pieces_and_with_one_words_of_which_a_miss
 
 
 @pytest.mark.usefixtures("loaded")
-def test_dependencies_of_a_treebank_are_tables_a_picture_and_lines_for_controls(tmp_path, capsys):
+def test_dependencies_of_a_treebank_are_tables_a_figure_and_lines_for_controls(tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root") + row(3, "!", 2, "punct")
     long = "".join(row(i, "the", 59, "det") for i in range(1, 59)) + row(59, "cab", 0, "root")
     (tmp_path / "x.conllu").write_text("\n".join([*[good] * 9, row(1, "a", 1), long]))
@@ -152,13 +152,13 @@ def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verb", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")]
+    ("command", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")]
 )
-def test_what_heads_are_chosen_on_is_another_file(verb, units, tmp_path):
+def test_what_heads_are_chosen_on_is_another_file(command, units, tmp_path):
     path = write(tmp_path, PARIS)
     flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]
     with pytest.raises(UserError, match=f"--choose=.* is --input too; without --choose, {units} are chosen on"):
-        main([verb, "--model=m", f"--output={tmp_path / 'out'}", *flags])
+        main([command, "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
 @pytest.mark.usefixtures("loaded")
@@ -214,7 +214,7 @@ def test_a_control_of_probes_has_a_folder_of_its_own(tmp_path, capsys, monkeypat
 
 
 @pytest.mark.usefixtures("loaded")
-def test_coreference_of_documents_is_tables_pictures_and_lines_for_rules_and_controls(tmp_path, capsys):
+def test_coreference_of_documents_is_tables_figures_and_lines_for_rules_and_controls(tmp_path, capsys):
     damaged = conllu("a/NOUN/0/(1-x-1", name="f")
     path = write(tmp_path, PARIS + PARIS.replace("id = d", "id = e") + damaged)
     out = tmp_path / "out"
@@ -253,7 +253,7 @@ def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_lengt
     assert capsys.readouterr().err == ""
 
 
-def test_help_names_the_verbs_that_there_are(capsys):
+def test_help_names_the_commands_that_there_are(capsys):
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 0

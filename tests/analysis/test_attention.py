@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.analysis.attention import page as pages
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import Attention, arrays_of, read_head
+from bert_jax.analysis.attention.measure import Attention, attention_arrays, read_head
 from bert_jax.analysis.attention.page import attention_page, thumbnail
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
@@ -35,7 +35,7 @@ def test_the_words_of_both_texts_have_their_segment_and_weights_that_sum_to_one(
         assert weights.values.dtype == np.float32
         np.testing.assert_allclose(weights.values.sum(-1), 1, atol=1e-5)
     assert list(found.words.axes) == ["layer", "head", "from", "to"]
-    assert arrays_of(found)["pieces"].shape == (2, 4, len(found.tokens), len(found.tokens))
+    assert attention_arrays(found)["pieces"].shape == (2, 4, len(found.tokens), len(found.tokens))
 
 
 def stored(text: str, found: Attention) -> np.ndarray:
@@ -74,16 +74,16 @@ def test_a_head_is_named_layer_dash_head_from_one():
             read_head(name, 12, 12)
 
 
-def test_a_picture_is_a_png_whatever_the_letters(found, tmp_path):
+def test_a_figure_is_a_png_whatever_the_letters(found, tmp_path):
     figure = head_figure(found, 1, 1)
     figure.set_layout_engine("none")
     figure.set_dpi(15)
     figure.axes[0].text(0, 0, "\u4e2d\u6587")
-    Folder(tmp_path).picture("head.png", figure)
+    Folder(tmp_path).figure("head.png", figure)
     assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pictures_show_words_or_pieces_and_lines_while_there_is_room(found, monkeypatch):
+def test_figures_show_words_or_pieces_and_lines_while_there_is_room(found, monkeypatch):
     assert len(overview_figure(found).axes) == 8
     lines, heat_map, _ = head_figure(found, 2, 3).axes
     assert [tick.get_text() for tick in heat_map.get_yticklabels()] == list(found.word_texts)

@@ -166,9 +166,9 @@ def test_the_tree_joins_what_is_nearest_and_the_plane_keeps_distances():
     np.testing.assert_allclose(((placed[:, None] - placed) ** 2).sum(-1), squares, atol=1e-9)
 
 
-def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(found, tmp_path, monkeypatch):
+def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(found, tmp_path, monkeypatch):
     folder = Folder(tmp_path / "new" / "out")
-    monkeypatch.setattr(folder, "picture", lambda name, figure: folder.write(name, drawn(figure)))
+    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, drawn(figure)))
     write_heads(folder, found)
     names = {path.name for path in folder.path.iterdir()}
     assert {path.stem for path in folder.path.glob("*.png")} <= {path.stem for path in folder.path.glob("*.tsv")}

@@ -272,20 +272,20 @@ def test_what_cannot_be_compared_is_refused_or_left_out_with_the_reason(analyser
         Comparing(masked=0)
 
 
-def test_every_number_has_its_n_and_every_picture_its_table(same, other, tmp_path, monkeypatch):
+def test_every_number_has_its_n_and_every_figure_its_table(same, other, tmp_path, monkeypatch):
     for found, own in ((same, {"moved", "differences"}), (other, set())):
         folder = Folder(tmp_path / str(len(own)))
-        pictures = {}
-        monkeypatch.setattr(folder, "picture", lambda name, figure, pictures=pictures: pictures.update({name: figure}))
+        figures = {}
+        monkeypatch.setattr(folder, "figure", lambda name, figure, figures=figures: figures.update({name: figure}))
         write_comparison(folder, found)
         tables = {path.stem: path.read_text().splitlines() for path in folder.path.iterdir()}
         assert tables.keys() == {"heads", "divergences", "layers", "predictions"} | own
-        assert {name.removesuffix(".png") for name in pictures} <= tables.keys()
+        assert {name.removesuffix(".png") for name in figures} <= tables.keys()
         for name, (header, *rows) in tables.items():
             assert header.split("\t")[-1] == "n"
             assert rows
             assert all(int(row.split("\t")[-1]) > 0 and row.count("\t") == header.count("\t") for row in rows), name
-    shown = pictures["divergences.png"].axes[0]
+    shown = figures["divergences.png"].axes[0]
     np.testing.assert_allclose(shown.images[0].get_array(), np.sqrt(other.divergence.values))
     assert len(shown.lines[0].get_xdata()) == 2
     assert sum(row.split("\t")[1] == "" for row in tables["heads"]) == 6  # of eight heads two have a partner

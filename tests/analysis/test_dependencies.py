@@ -275,17 +275,17 @@ def test_shuffled_words_keep_their_heads_and_permuted_heads_are_those_of_others(
     assert permuted_heads(dataclasses.replace(one, heads=(-1,)), rng).heads == (-1,)
 
 
-def test_every_number_of_a_table_has_its_n_and_the_picture_its_tables(found, tmp_path, monkeypatch):
-    pictures = {}
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: pictures.update({name: figure}))
+def test_every_number_of_a_table_has_its_n_and_the_figure_its_tables(found, tmp_path, monkeypatch):
+    figures = {}
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: figures.update({name: figure}))
     write_dependencies(Folder(tmp_path), found, {"permuted-heads": found}, least=5)
-    assert list(pictures) == ["dependencies.png"]
+    assert list(figures) == ["dependencies.png"]
     for table in tmp_path.glob("*.tsv"):
         header, *rows = (line.split("\t") for line in table.read_text().splitlines())
         assert header[-1] == "n"
         assert rows
         assert all(len(row) == len(header) and row[-1].isdigit() for row in rows), table.name
-    drawn = pictures["dependencies.png"].axes[0].images[0].get_array()
+    drawn = figures["dependencies.png"].axes[0].images[0].get_array()
     rows = [best for best in found.best if best.n >= 5]
     np.testing.assert_array_equal(drawn, heat_map(found, rows))
     for y, best in enumerate(rows):

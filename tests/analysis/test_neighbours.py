@@ -213,14 +213,14 @@ def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(anal
         Neighbouring(count=0)
 
 
-def test_every_number_has_its_n_and_every_picture_its_table(found, analyser, tmp_path, monkeypatch):
+def test_every_number_has_its_n_and_every_figure_its_table(found, analyser, tmp_path, monkeypatch):
     folder = Folder(tmp_path / "out")
-    pictures = {}
-    monkeypatch.setattr(folder, "picture", lambda name, figure: pictures.update({name: figure}))
+    figures = {}
+    monkeypatch.setattr(folder, "figure", lambda name, figure: figures.update({name: figure}))
     write_pieces(folder, analyser.nearest_pieces(["the", "cab"], count=3))
     drawn = write_neighbours(folder, found, 2)
     tables = {path.stem: path.read_text().splitlines() for path in folder.path.iterdir()}
-    assert {name.removesuffix(".png") for name in pictures} < tables.keys() == {"pieces", "neighbours", "layers", "senses"}
+    assert {name.removesuffix(".png") for name in figures} < tables.keys() == {"pieces", "neighbours", "layers", "senses"}
     for name, (header, *rows) in tables.items():
         assert header.split("\t")[-1] == "n"
         assert rows
@@ -230,8 +230,8 @@ def test_every_number_has_its_n_and_every_picture_its_table(found, analyser, tmp
     numbers = [row.split("\t")[2] for row in tables["senses"][1:] if row.split("\t")[:2] == ["cab", "1"]]
     assert [n for n in numbers if n] == [str(n) for n in range(1, 10)]  # the sentence's own has none
     assert [own.word for own in drawn] == ["river", "cab", "the", "xyz"]
-    shown = pictures["senses.png"].axes
+    shown = figures["senses.png"].axes
     points = [line.get_xydata() for line in shown[0].lines]
     assert sum(len(line) for line in points) == 2 + 1  # the river, and the one of the sentence
-    assert len(pictures["layers.png"].axes[0].lines) == len({row.split("\t")[0] for row in tables["layers"][1:]})
+    assert len(figures["layers.png"].axes[0].lines) == len({row.split("\t")[0] for row in tables["layers"][1:]})
     assert next(summary(draw(found, found.occurrences[1], 2))) == "cab: 13 occurrences, 9 of them drawn at random"

@@ -1,4 +1,4 @@
-"""The tables, pictures and lines of `neighbours`, of made-up results."""
+"""The tables, figures and lines of `neighbours`, of made-up results."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.neighbours.command import print_missing, print_nearest, print_pieces
 from bert_jax.analysis.neighbours.figures import (
     Measure,
     draw,
@@ -22,7 +23,6 @@ from bert_jax.analysis.neighbours.figures import (
     write_pieces,
 )
 from bert_jax.analysis.neighbours.measure import NearPiece, Neighbours, Occurrences, WordPieces
-from bert_jax.analysis.neighbours.verb import print_missing, print_nearest, print_pieces
 from tests.looked_at import assert_as_looked_at
 
 LAYERS = [0, 2]
@@ -98,7 +98,7 @@ def written(folder: Folder) -> dict[str, str]:
 
 def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[str] = []
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: drawn.append(name))
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
     write_pieces(folder := Folder(tmp_path), PIECES[:1])
     words = write_neighbours(folder, FOUND, 2)
     assert [own.word for own in words] == ["bank", "river"]
@@ -151,7 +151,7 @@ def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytes
 def test_words_without_a_sentence_have_no_table_of_near_ones_and_missing_ones_no_senses(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: None)
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
     shape = (2, 0, 3)
     empty = dataclasses.replace(
         FOUND, marked=(), vectors=array(np.zeros(shape, np.float32), "marked"), contexts={}, occurrences=(MISSING,)
@@ -229,5 +229,5 @@ MEASURES = [
         ("neighbours_senses_of_six_layers", many_layers),
     ],
 )
-def test_every_picture_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)

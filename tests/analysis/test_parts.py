@@ -21,7 +21,7 @@ import scipy.stats
 from bert_jax.analysis import analyser
 from bert_jax.analysis import reading as progress
 from bert_jax.analysis.attention import page
-from bert_jax.analysis.attention.measure import arrays_of, read_head
+from bert_jax.analysis.attention.measure import attention_arrays, read_head
 from bert_jax.analysis.bootstrap import CONFIDENCE
 from bert_jax.analysis.compare import measure as comparison
 from bert_jax.analysis.compare.flags import Comparing
@@ -219,14 +219,14 @@ def clock(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_takes_two_seconds_shows_how_far_it_is_and_its_end(clock, capsys):
     file = _Lines()
-    with progress.progress_of(file) as say, progress.progress_through(["a"] * 5) as (texts, tell):
+    with progress.line_progress(file) as say, progress.progress_through(["a"] * 5) as (texts, tell):
         for file.line, _ in zip((3, 6, 9), texts, strict=False):
             say("words")
             tell("words")
             clock[0] += 1.0
     lines = ["read 9/9 lines, words", "read 3/5 texts, words, ETA 2s"]
     assert capsys.readouterr().err.splitlines() == lines
-    with progress.progress_of(file) as say, progress.progress_through(iter("abc")) as (texts, tell):
+    with progress.line_progress(file) as say, progress.progress_through(iter("abc")) as (texts, tell):
         for file.line, _ in zip((3, 6, 9), texts, strict=False):
             clock[0] += 1.0
             say("words")
@@ -237,7 +237,7 @@ def test_what_takes_two_seconds_shows_how_far_it_is_and_its_end(clock, capsys):
 
 
 def test_a_stage_shows_how_far_it_is_and_ends_with_its_last_unit(clock, capsys):
-    say = progress.progress_of_stage("training", "steps")
+    say = progress.stage_progress("training", "steps")
     for done in (1, 2, 3, 4):
         say(done, 4)
         clock[0] += 1.5
@@ -334,7 +334,7 @@ def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
         read_head("2", 1, 3)
 
 
-def test_a_page_says_of_each_piece_what_it_is_and_holds_small_pictures_of_all_heads(monkeypatch):
+def test_a_page_says_of_each_piece_what_it_is_and_holds_small_figures_of_all_heads(monkeypatch):
     found = attention()
     for precise, bits in ((found.pieces.values.size, 16), (found.pieces.values.size - 1, 8)):
         monkeypatch.setattr(page, "PRECISE", precise)
@@ -355,7 +355,7 @@ def test_a_page_says_of_each_piece_what_it_is_and_holds_small_pictures_of_all_he
 
 def test_the_arrays_of_an_attention_are_all_of_it():
     found = attention()
-    arrays = arrays_of(found)
+    arrays = attention_arrays(found)
     np.testing.assert_array_equal(arrays["words"], found.words.values)
     np.testing.assert_array_equal(arrays["pieces"], found.pieces.values)
     assert arrays["tokens"].tolist() == ["[CLS]", "the", "$1", "$1#", "[SEP]", "[SEP]"]

@@ -15,7 +15,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.probe import linear
 from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile
-from bert_jax.analysis.probe.features import read_features, scale_of
+from bert_jax.analysis.probe.features import fit_scale, read_features
 from bert_jax.analysis.probe.figures import over_seeds
 from bert_jax.analysis.windows import word_windows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -66,7 +66,7 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces_in_windows(analyser):
             parts = [states[:, at[i] : at[i + 1]] for i in range(1, len(window.words) - 1)]
             expected += [part.mean(1) for part in parts]
     np.testing.assert_allclose(features.vectors, np.stack(expected), atol=5e-3)  # float16
-    scale = scale_of(features.vectors)
+    scale = fit_scale(features.vectors)
     np.testing.assert_allclose(scale.mean, np.stack(expected).mean(0), atol=5e-3)
     np.testing.assert_allclose(scale.deviation, np.stack(expected).std(0), atol=5e-3)
 
@@ -85,8 +85,8 @@ def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, m
         read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
 
-def test_all_probes_of_a_treebank_are_tables_and_pictures(files, analyser, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
     monkeypatch.setattr(linear, "LEARNING_RATE", 0.1)
     files[1].write_text(files[1].read_text() + "1\tx\n")

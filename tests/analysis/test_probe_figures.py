@@ -1,4 +1,4 @@
-"""The tables and pictures of probes, of made-up results."""
+"""The tables and figures of probes, of made-up results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.probe.command import _read, print_found
 from bert_jax.analysis.probe.figures import labels_figure, parsers_figure, structure_figure, write_probes
 from bert_jax.analysis.probe.measure import SCORES, LabelProbes, ParserProbes, Probes, StructureProbes
-from bert_jax.analysis.probe.verb import _read, print_found
 from tests.looked_at import assert_as_looked_at
 
 PROBES, SEEDS = [0, 1, "mix"], range(2)
@@ -108,7 +108,7 @@ def test_the_tables_hold_every_number_and_the_terminal_the_best_layers(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     drawn: list[str] = []
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: drawn.append(name))
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
     write_probes(Folder(tmp_path), FOUND)
     written = {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in tmp_path.iterdir()}
     assert written == TABLES
@@ -122,7 +122,7 @@ def test_the_tables_hold_every_number_and_the_terminal_the_best_layers(
 def test_probes_that_were_not_trained_have_no_table_and_no_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: None)
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
     none = Probes(None, None, None, (1, 1), 0, 0)
     for field, table in (("labels", {"labels.tsv", "mix.tsv"}), ("structure", {"structure.tsv"}), ("parsers", {"parsers.tsv"})):
         write_probes(folder := Folder(tmp_path / field), dataclasses.replace(none, **{field: getattr(FOUND, field)}))
@@ -159,7 +159,7 @@ def tall(found: NamedArray, probes: int) -> NamedArray:
         ("probe_parsers", lambda: parsers_figure(PARSERS)),
     ],
 )
-def test_every_picture_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)
 
 

@@ -10,7 +10,7 @@ import scipy.optimize
 
 from bert_jax.analysis.probe import features, linear
 from bert_jax.analysis.probe.annotated import NONE, Annotated, Labels, control_task, majority_accuracy, numbered, spread
-from bert_jax.analysis.probe.features import scale_of
+from bert_jax.analysis.probe.features import fit_scale
 from bert_jax.analysis.probe.linear import linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.measure import label_kinds
 
@@ -105,7 +105,7 @@ def test_the_scale_is_that_of_all_words_and_a_constant_entry_has_none(monkeypatc
     monkeypatch.setattr(features, "CHUNK", 3)
     vectors = (np.random.default_rng(4).standard_normal((8, 2, 3)) * 0.25 + 1.5).astype(np.float16)
     vectors[:, 1, 2] = 0.5
-    scale = scale_of(vectors)
+    scale = fit_scale(vectors)
     exact = vectors.astype(np.float64)
     np.testing.assert_allclose(scale.mean, exact.mean(0), rtol=1e-6)
     expected = exact.std(0)
@@ -117,9 +117,9 @@ def test_an_entry_that_only_rounding_moves_is_constant():
     rng = np.random.default_rng(7)
     constants = np.array([0.3, 40.0, 2e-6], np.float16)
     rounded = np.where(rng.random((500, 1, 3)) < 0.5, constants, np.nextafter(constants, np.float16(0)))
-    assert scale_of(rounded).deviation.tolist() == [[1.0, 1.0, 1.0]]
+    assert fit_scale(rounded).deviation.tolist() == [[1.0, 1.0, 1.0]]
     small = (0.3 + 3e-3 * rng.standard_normal((500, 1, 1))).astype(np.float16)
-    assert scale_of(small).deviation[0, 0] == pytest.approx(3e-3, rel=0.1)
+    assert fit_scale(small).deviation[0, 0] == pytest.approx(3e-3, rel=0.1)
 
 
 def test_words_are_read_a_batch_at_a_time_and_the_last_one_is_filled_up():
@@ -191,7 +191,7 @@ def best_probe(vectors: np.ndarray, labels: np.ndarray, classes: int) -> np.ndar
 def test_probes_are_converged_and_the_mix_reads_the_layer_that_holds_the_label(data, monkeypatch):
     monkeypatch.setattr(linear, "LEARNING_RATE", 0.05)
     vectors, labels = data
-    scale = scale_of(vectors)
+    scale = fit_scale(vectors)
     said: list[tuple[int, int]] = []
     probes = train_linear(vectors, [labels], scale, 150, seed=1, say=lambda done, total: said.append((done, total)))
     assert said == [(1, 3), (2, 3), (3, 3)]
@@ -220,7 +220,7 @@ def test_the_bias_of_a_probe_is_not_held_small():
 
 def test_the_mix_is_read_by_a_converged_probe_too(data):
     vectors, labels = data
-    scale = scale_of(vectors)
+    scale = fit_scale(vectors)
     probe = train_linear(vectors, [labels], scale, 3, seed=1)["tag"]
     read = (vectors.astype(np.float64) - scale.mean) / scale.deviation
     mixed = float(probe["mix"]["gamma"]) * (read * mix_shares(probe["mix"])[None, :, None]).sum(1)
@@ -240,7 +240,7 @@ def test_selectivity_is_that_of_converged_regressions_and_labels_are_not_trained
     drawn = rng.integers(0, classes, 300)[kinds].astype(np.int32)
     tasks = [Labels(name, tuple("ABCDEFGH"), y[:words], y[words:]) for name, y in (("label", own), ("control", drawn))]
     training, held_out = vectors[:words], vectors[words:]
-    scale = scale_of(training)
+    scale = fit_scale(training)
     probes = train_linear(training, tasks, scale, 2, seed=0)
     accuracy = linear_accuracy(probes, held_out, tasks, scale)
     read = (vectors[:, 0].astype(np.float64) - scale.mean[0]) / scale.deviation[0]

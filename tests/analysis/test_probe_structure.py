@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.analysis.probe import structural
 from bert_jax.analysis.probe.annotated import Annotated
-from bert_jax.analysis.probe.features import Features, scale_of
+from bert_jax.analysis.probe.features import Features, fit_scale
 from bert_jax.analysis.probe.linear import standardised
 from bert_jax.analysis.probe.structural import (
     batches,
@@ -52,7 +52,7 @@ def features() -> Features:
 
 def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
     monkeypatch.setattr(structural, "LEARNING_RATE", 0.05)
-    scale = scale_of(features.vectors)
+    scale = fit_scale(features.vectors)
     said: list[tuple[int, int]] = []
     probe = train_structural(features, scale, rank=8, epochs=60, seed=1, say=lambda done, total: said.append((done, total)))
     assert (said[:3], said[-1]) == ([(32, 2400), (40, 2400), (72, 2400)], (2400, 2400)), "sentences of all epochs"
@@ -72,7 +72,7 @@ def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
 
 
 def test_distances_depths_and_their_loss_are_those_of_a_loop(features):
-    scale = scale_of(features.vectors)
+    scale = fit_scale(features.vectors)
     scales = (scale.mean, scale.deviation)
     probe = structural_initial(2, WIDTH, 3, seed=4)
     (batch,) = batches(features, [3, 5])

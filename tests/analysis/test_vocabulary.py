@@ -10,7 +10,7 @@ import pytest
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.vocabulary import measure as vocabularies
 from bert_jax.analysis.vocabulary.figures import lengths, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.measure import Vocabulary, groups, script_of
+from bert_jax.analysis.vocabulary.measure import Vocabulary, groups, letter_script
 from bert_jax.errors import UserError
 
 
@@ -36,7 +36,7 @@ def test_every_piece_is_of_one_kind_and_has_its_script(found, analyser):
     [("Ωμέγα", "greek"), ("aя", "mixed"), ("1973", "digits"), ("½", "digits"), ("…", "marks"), ("µ", "other"), ("نص", "arabic")],
 )
 def test_a_script_is_that_of_all_letters(text, script):
-    assert script_of(text) == script
+    assert letter_script(text) == script
 
 
 def test_names_are_capitals_without_a_lower_case_twin_or_those_of_a_list(found, analyser, model):
@@ -102,11 +102,11 @@ class Stored:
 
 
 def write_all(folder: Folder, tour: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "picture", lambda name, figure: folder.write(name, b"drawn"))
+    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, b"drawn"))
     write_vocabulary(folder, tour)
 
 
-def test_tables_hold_every_piece_and_pictures_what_they_show(found, tmp_path, monkeypatch):
+def test_tables_hold_every_piece_and_figures_what_they_show(found, tmp_path, monkeypatch):
     write_all(folder := Folder(tmp_path), found, monkeypatch)
     rows = [line.split("\t") for line in (tmp_path / "vocabulary.tsv").read_text().splitlines()]
     assert [row[1] for row in rows[1:]] == [piece.piece for piece in found.pieces]

@@ -1,4 +1,4 @@
-"""The tables, pictures and lines of a vocabulary that is made up."""
+"""The tables, figures and lines of a vocabulary that is made up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.vocabulary import verb
+from bert_jax.analysis.vocabulary import command
 from bert_jax.analysis.vocabulary.figures import examples, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, read_piece, script_of
+from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, letter_script, read_piece
 from bert_jax.errors import UserError
 from tests.looked_at import assert_as_looked_at
 
@@ -119,7 +119,7 @@ parameters of pooler                    40  6.6 %
 
 def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[str] = []
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: drawn.append(name))
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
     write_vocabulary(folder := Folder(tmp_path / "a"), FOUND)
     assert {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.iterdir()} == TABLES
     assert drawn == ["lengths.png", "parameters.png"]
@@ -152,30 +152,30 @@ def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
         asked.extend([*given, with_splits])
         return FOUND if with_splits else dataclasses.replace(FOUND, splits=None)
 
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: None)
-    monkeypatch.setattr(verb, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
-    monkeypatch.setattr(verb, "staged", lambda corpus, flag: f"{corpus} of {flag}")
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
+    monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
+    monkeypatch.setattr(command, "local_corpus", lambda corpus, flag: f"{corpus} of {flag}")
     (tmp_path / "names.txt").write_text(" Ada \nParis\n")
     flags = argparse.Namespace(**SHOWN, output=tmp_path / "out", corpus="c", new_words=2, names=str(tmp_path / "names.txt"))
-    assert verb.run(flags) == 0
+    assert command.run(flags) == 0
     said = capsys.readouterr().out
     assert said.startswith(SAID + f"written to {tmp_path / 'out'}: vocabulary.tsv, ")
     assert asked == ["c of --corpus", ["Ada", "Paris"], True]
     assert (tmp_path / "out" / "words.txt").read_text() == "word0\nword1\n"
     assert (tmp_path / "out" / "splits.tsv").read_text().splitlines()[1] == "word0\tword ##0\t10\t10"
     asked.clear()
-    assert verb.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
+    assert command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
     assert asked == [None, None, False]
     assert capsys.readouterr().out.startswith(SAID.partition("words\n")[2])
     assert not (tmp_path / "b" / "words.txt").exists()
     with pytest.raises(UserError, match="--new-words=2 looks for words in a corpus; name one by --corpus=DIR"):
-        verb.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
+        command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
 
 
 def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: pathlib.Path):
     (tmp_path / "names.txt").write_bytes(b"Ada\n\xff\n")
     with pytest.raises(UserError, match=r"names.txt, line 2: byte 1 is not UTF-8"):
-        verb.read_names(str(tmp_path / "names.txt"))
+        command.read_names(str(tmp_path / "names.txt"))
 
 
 def test_a_piece_is_of_the_first_kind_that_fits():
@@ -208,7 +208,7 @@ def test_a_piece_is_of_the_first_kind_that_fits():
 
 
 def test_an_accent_of_its_own_belongs_to_the_script_of_its_letter():
-    assert (script_of("e\u0301"), script_of("\u0301")) == ("latin", "other")
+    assert (letter_script("e\u0301"), letter_script("\u0301")) == ("latin", "other")
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_an_accent_of_its_own_belongs_to_the_script_of_its_letter():
         ("vocabulary_parameters_of_a_row", lambda: parameters_figure(Vocabulary((), {"a": {"b": 93, "c": 7}, "d": {}}))),
     ],
 )
-def test_every_picture_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)

@@ -31,7 +31,7 @@ CASES = [
     Case("slices told twice", "--topology=4xv5e:4x4 --slices=2",
       "--topology=4xv5e:4x4 has 4 slices, which contradicts --slices=2; give one of them"),
     Case("a step that is none", "--step=trian", "--step=trian is unknown: did you mean 'train'?"),
-    Case("the step of another verb", "--step=finetune",
+    Case("the step of another command", "--step=finetune",
       "--step=finetune, but $experiment pretrains; give an experiment of experiments/finetune/"),
     Case("a phase that is not there", "--phase=7", "--phase=7: $experiment has the phases 0 to 1"),
     Case("a phase of a task", "--config=$repository/experiments/finetune/squad.py:v1.1 --phase=0",

@@ -1,4 +1,4 @@
-"""A bad input: what is asked of which verb, and how the verb has to refuse it."""
+"""A bad input: what is asked of which command, and how the command has to refuse it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 
 Spoil = Callable[[pathlib.Path], None]
-"""Does some damage in the directory in which the verb runs."""
+"""Does some damage in the directory in which the command runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One mistake.
 
-    The verb runs in an empty directory of its own. $NAME in flags, files and `says` is the path of one of the things of `places`,
-    which no verb may change; $here is that directory's own.
+    The command runs in an empty directory of its own. $NAME in flags, files and `says` is the path of one of the things of
+    `places`, which no command may change; $here is that directory's own.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Case:
         return [filled(text, places) for text in self.says.split(" ... ")]
 
     def prepare(self, directory: pathlib.Path, places: Mapping[str, pathlib.Path]) -> None:
-        """Makes the directory in which the verb runs."""
+        """Makes the directory in which the command runs."""
         for copy in self.copies.split():
             name, _, place = copy.partition("=")
             _link(places[place or name], directory / name)
@@ -65,19 +65,19 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The cases of one verb."""
+    """The cases of one command."""
 
-    verb: str
+    command: str
     usual: str
-    """The flags with which the verb would do its work, were it not for the case's."""
+    """The flags with which the command would do its work, were it not for the case's."""
     cases: Sequence[Case]
 
-    def command(self, case: Case, places: Mapping[str, pathlib.Path]) -> list[str]:
-        """The verb and its arguments: the case's, and those of the usual ones that they do not replace."""
+    def command_line(self, case: Case, places: Mapping[str, pathlib.Path]) -> list[str]:
+        """The command and its arguments: the case's, and those of the usual ones that they do not replace."""
         given = shlex.split(case.flags)
         replaced = {*(argument.partition("=")[0] for argument in given), *case.without.split()}
         usual = [argument for argument in shlex.split(self.usual) if argument.partition("=")[0] not in replaced]
-        return [self.verb, *(filled(argument, places) for argument in [*given, *usual])]
+        return [self.command, *(filled(argument, places) for argument in [*given, *usual])]
 
 
 def filled(text: str, places: Mapping[str, pathlib.Path]) -> str:

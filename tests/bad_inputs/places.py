@@ -1,4 +1,4 @@
-"""What the cases find: a corpus, models with every head, tables, a finished run. No verb may change any of it."""
+"""What the cases find: a corpus, models with every head, tables, a finished run. No command may change any of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every bad input that is known, a row each in the table of its verb: one sentence that names the value, the limit and the
+"""Every bad input that is known, a row each in the table of its command: one sentence that names the value, the limit and the
 remedy, exit status 2, and what was there is as it was."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 TABLES = [module.TABLE for module in (corpus, pretrain, finetune, study, predict, analyse, convert, aot, doctor)] + tasks.TABLES
-CASES = [pytest.param(table, case, id=f"{table.verb}: {case.name}") for table in TABLES for case in table.cases]
+CASES = [pytest.param(table, case, id=f"{table.command}: {case.name}") for table in TABLES for case in table.cases]
 
 
 @pytest.mark.parametrize(("table", "case"), CASES)
@@ -48,7 +48,7 @@ def test_a_bad_input_is_refused_in_one_sentence_and_changes_nothing(
         file_size=case.file_size,
         closed=case.closed,
     )
-    (done,) = forked.run(scratch, table.command(case, places), devices=case.devices, around=around, timeout=SECONDS)
+    (done,) = forked.run(scratch, table.command_line(case, places), devices=case.devices, around=around, timeout=SECONDS)
     assert done.status == case.exit, done.output
     assert "Traceback" not in done.output
     said = done.output[done.output.find("error: ") :]

@@ -25,7 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bert_jax.data.batches import BatchSource, tables_of
+from bert_jax.data.batches import BatchSource, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.masking import MaskingTables
@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     corpus = open_corpus(options.corpus) if options.corpus else made_up_corpus(10_000)
     made_up = MaskingTables(mask_id=103, legal_ids=np.arange(999, V, dtype=np.int32), continuation=np.arange(V) % 4 == 0)
-    tables = tables_of(corpus) if options.corpus else made_up
+    tables = corpus_masking_tables(corpus) if options.corpus else made_up
     print(f"{corpus.num_documents:,} documents, {corpus.num_sentences:,} sentences, {corpus.num_tokens:,} tokens")
     figures: list[dict[str, Any]] = []
     for _ in range(2):

@@ -169,7 +169,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     config, head = experiment.model_config(start.config, "cpu"), experiment.head_config(labelled.head)
     loss = label_loss(experiment, labelled, data.features["train"])
     program = finetuning_program(experiment, config, head, loss, batches.steps_per_epoch, mesh)
-    state = program.begin(dict, with_own_head(start, config, head, experiment).params)
+    state = program.init_state(dict, with_own_head(start, config, head, experiment).params)
     scalars = {
         "steps": np.int32(10 * options.steps),
         "warmup_steps": np.int32(options.steps),

@@ -41,12 +41,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bert_jax.data.batches import BatchSource, tables_of
+from bert_jax.data.batches import BatchSource, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.masking import MaskingTables
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
+from bert_jax.interface.command import run_main
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.objectives.flops import model_row_flops
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
@@ -169,7 +169,7 @@ def text(directory: pathlib.Path | None) -> tuple[Corpus, MaskingTables]:
     """The corpus, or one of random words, and what masking needs to know of its vocabulary."""
     if directory:
         corpus = open_corpus(directory)
-        return corpus, tables_of(corpus)
+        return corpus, corpus_masking_tables(corpus)
     return made_up_corpus(10_000), MaskingTables(103, np.arange(999, V, dtype=np.int32), np.arange(V) % 4 == 0)
 
 
@@ -213,7 +213,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     from bert_jax.data.batches import to_device
     from bert_jax.data.prefetch import prefetch
     from bert_jax.model.kernels.dispatch import in_words
-    from bert_jax.pretraining.program import pretraining_program, scalars_of
+    from bert_jax.pretraining.program import pretraining_program, step_scalars
     from bert_jax.pretraining.start import initial_parameters
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -237,7 +237,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     rows = source.at
     try:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            state, scalars = program.begin(functools.partial(initial_parameters, experiment)), scalars_of(experiment)
+            state, scalars = program.init_state(functools.partial(initial_parameters, experiment)), step_scalars(experiment)
             step = program.training_step(experiment.phases[0].accumulation)
             step = step.lower(state, to_device(rows(0), mesh, BATCH), scalars).compile()
             batches = prefetch(rows, 0, WARM_UP + options.steps * options.blocks)
@@ -335,4 +335,4 @@ def by_side(figures: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 if __name__ == "__main__":
-    run_verb(main)
+    run_main(main)

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.pretraining.corpora import check_corpus
+from bert_jax.pretraining.splits import check_corpus
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -46,7 +46,7 @@ from bert_jax.data.batches import BatchSource, to_device
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
+from bert_jax.interface.command import run_main
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import pretraining_program
@@ -320,4 +320,4 @@ def report_same_start(ours: np.ndarray, plain: np.ndarray, file: pathlib.Path | 
 
 
 if __name__ == "__main__":
-    run_verb(main)
+    run_main(main)

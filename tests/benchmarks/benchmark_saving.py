@@ -5,7 +5,7 @@
 A state of pretraining (parameters and both moments of Adam) is saved as `pretrain` saves it, in DIR and in a bucket of the
 emulator on this machine. Of each save the table has the time until the training goes on, beside the time of a plain copy of the
 state in memory, which no save in the background can do without, and of the digests, which are computed before; and the time until
-the save is complete. Then a loop of empty steps runs as the loop of a run does, with the ledger of time and without a profile,
+the save is complete. Then a loop of empty steps runs as the loop of a run does, with the goodput recorder and without a profile,
 and without both: the difference is what they add to a step of any length. Median of --saves; the first save, which compiles the
 digests, is left out. Run it on an idle machine with room for two states on the disk and four in memory. All figures go to
 --json=FILE.
@@ -37,13 +37,12 @@ from bert_jax.data.prefetch import prefetch
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.runtime.environment import quiet_libraries
-from bert_jax.runtime.goodput import Ledger
+from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage import objects
-from bert_jax.storage.paths import Place
-from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.storage.paths import AnyPath
+from bert_jax.training.checkpoints import Checkpoints, digests
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.digests import digests
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import TrainState, new_state
 from tests.benchmarks.figures import flag_parser, give
@@ -72,7 +71,7 @@ def in_memory(state: TrainState) -> None:
     jax.tree.map(lambda x: np.array(x, copy=True), state)
 
 
-def saves(place: Place, state: TrainState, count: int) -> Iterator[dict[str, float]]:
+def saves(place: AnyPath, state: TrainState, count: int) -> Iterator[dict[str, float]]:
     """Seconds of each save in `place`: until it returns, and until it is complete. The first is left out."""
     with Checkpoints(place) as checkpoints:
         for step in range(count + 1):
@@ -83,7 +82,7 @@ def saves(place: Place, state: TrainState, count: int) -> Iterator[dict[str, flo
 
 
 def bookkeeping() -> dict[str, float]:
-    """Microseconds of an empty step in a loop without and with the ledger and a profile that is off."""
+    """Microseconds of an empty step in a loop without and with the goodput recorder and a profile that is off."""
 
     def bare() -> None:
         with prefetch(int, 0, EMPTY_STEPS) as batches:
@@ -91,11 +90,11 @@ def bookkeeping() -> dict[str, float]:
                 pass
 
     def as_in_a_run() -> None:
-        ledger, profile, step = Ledger(), Profile(), 0
-        with ledger.training(prefetch(int, 0, EMPTY_STEPS), lambda: False) as batches:
-            for _ in profile.of_steps(batches, step, int):
+        goodput, profile, step = GoodputRecorder(), Profile(), 0
+        with goodput.training(prefetch(int, 0, EMPTY_STEPS), lambda: False) as batches:
+            for _ in profile.trace_steps(batches, step, int):
                 step += 1
-                ledger.step_done(step)
+                goodput.step_done(step)
 
     found: dict[str, list[float]] = {"bare": [], "run": []}
     for _ in range(5):
@@ -122,7 +121,7 @@ def report(figures: dict[str, Any], file: pathlib.Path | None) -> None:
         for where, found in figures["saves"].items()
     ]
     added = figures["bookkeeping"]["run"] - figures["bookkeeping"]["bare"]
-    print(f"an empty step takes {added:+.0f} microseconds longer with the ledger on and the profile off")
+    print(f"an empty step takes {added:+.0f} microseconds longer with the goodput recorder on and the profile off")
     give(columns, rows, figures, file)
 
 

@@ -32,7 +32,7 @@ import transformers
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
+from bert_jax.interface.command import run_main
 from bert_jax.tasks.entity_scores import entity_scores
 from bert_jax.tasks.examples import QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.conll import read_conll
@@ -325,4 +325,4 @@ def best_answer(logits: np.ndarray, offsets: Sequence[tuple[int, int] | None], c
 
 
 if __name__ == "__main__":
-    run_verb(main)
+    run_main(main)

@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 
 from bert_jax.storage import objects
-from bert_jax.storage.fetching import copy_place, fetched
-from bert_jax.storage.objects import place
+from bert_jax.storage.fetching import cached_path, fetched
+from bert_jax.storage.objects import as_path
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done, Started, Surroundings
 from tests.end_to_end.runs import (
@@ -256,7 +256,7 @@ class Trial:
     def is_done(self) -> bool:
         """Whether the run has its results."""
         with contextlib.suppress(OSError):
-            return bool(place(f"{self.workdir}/results.json").exists())
+            return bool(as_path(f"{self.workdir}/results.json").exists())
         return False
 
     def compare(self, *, exact: bool = True) -> str:
@@ -264,7 +264,7 @@ class Trial:
         only within rounding. Raises Wrong; returns the words for the table."""
         wanted = self.toys.undisturbed(self.processes)
         if self.storage == BUCKET:  # as a third machine sees it
-            shutil.rmtree(copy_place(self.workdir), ignore_errors=True)
+            shutil.rmtree(cached_path(self.workdir), ignore_errors=True)
         ours = fetched(self.workdir, "--model")
         if exact:
             if learned(ours) != learned(wanted):
@@ -304,10 +304,10 @@ class _Program:
 
 def _spawn(directory: pathlib.Path, command: Sequence[str], environment: Mapping[str, str]) -> Started:
     output = directory / f"spawned-{time.monotonic_ns()}.txt"
-    verb, *arguments = command
+    name, *arguments = command
     with output.open("wb") as file:
         program = subprocess.Popen(
-            [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
+            [sys.executable, "-m", f"bert_jax.{name}", *arguments],
             cwd=REPOSITORY,
             env=environment_of_a_person() | dict(environment),
             stdout=file,

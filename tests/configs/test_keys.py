@@ -17,8 +17,8 @@ from bert_jax.configs.sections import _value
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
-from bert_jax.interface.ranges import kinds_of
-from bert_jax.prediction.verbs import VERBS, parser_of
+from bert_jax.interface.ranges import value_types
+from bert_jax.prediction.commands import COMMANDS, command_parser
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
 
@@ -56,7 +56,7 @@ def test_every_alias_stands_for_a_key_and_is_none_itself():
 
 
 @pytest.mark.parametrize(
-    ("verb", "schema", "flag", "says"),
+    ("command", "schema", "flag", "says"),
     [
         ("finetune", FinetuningExperiment, "--learning_rate=1e-5", "did you mean --config.training.learning_rate?"),
         ("finetune", FinetuningExperiment, "--epochs=2", "did you mean --config.training.epochs or --config.sweep.epochs?"),
@@ -65,9 +65,9 @@ def test_every_alias_stands_for_a_key_and_is_none_itself():
         ("pretrain", PretrainingExperiment, "--hang_seconds=9", "did you mean '--hang-seconds'?"),
     ],
 )
-def test_a_key_given_as_a_flag_is_suggested_as_the_key(verb: str, schema: type, flag: str, says: str):
+def test_a_key_given_as_a_flag_is_suggested_as_the_key(command: str, schema: type, flag: str, says: str):
     with pytest.raises(UserError) as error:
-        flag_parser(verb, "", schema).parse_args([flag])
+        flag_parser(command, "", schema).parse_args([flag])
     assert str(error.value).startswith(f"unknown argument {flag}: ")
     assert says in str(error.value)
 
@@ -77,7 +77,7 @@ def test_a_flag_is_suggested_by_its_name_and_not_by_its_dashes():
     assert nearest("--topk", ["--output", "--input"]) == "known: --input, --output"
     assert nearest("--learning_rate", ["--coordinator", "--config"]) == "known: --config, --coordinator"
     for name in ("classify", "fill-mask"):
-        parser: FlagParser = parser_of(name, VERBS[name])
+        parser: FlagParser = command_parser(name, COMMANDS[name])
         with pytest.raises(UserError) as error:
             parser.parse_args(["--model=m", "--topk=3", "text"])
         assert "--output'?" not in str(error.value)
@@ -121,7 +121,7 @@ NO_PATHS = {
 
 def _takes_text(hint: Any) -> bool:
     """Whether a key takes any text, or several."""
-    return any(kind is str or "str" in f"{get_args(kind)[:1]}" for kind in kinds_of(hint)) and "dict" not in f"{hint}"
+    return any(kind is str or "str" in f"{get_args(kind)[:1]}" for kind in value_types(hint)) and "dict" not in f"{hint}"
 
 
 @pytest.mark.parametrize("schema", [PretrainingExperiment, FinetuningExperiment, StudyExperiment])

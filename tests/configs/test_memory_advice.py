@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
+from bert_jax.configs.memory_advice import evaluation_advice, finetuning_advice, pretraining_advice, scoring_advice, state_advice
 from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.sharding.config import MeshConfig
@@ -28,17 +28,17 @@ def flags(remedies: Any) -> dict[str, str]:
 
 def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
     whole = experiment()
-    demand = pretraining_demand(whole, 1, make_mesh(whole.mesh))
-    assert demand.what == "the training step of phase 1"
-    assert demand.batch == "256 rows of 128 tokens a step, 32 a device (config.phases.1.batch_size=256, accumulation=2)"
-    assert list(demand.remedies) == [
+    memory = pretraining_advice(whole, 1, make_mesh(whole.mesh))
+    assert memory.what == "the training step of phase 1"
+    assert memory.batch == "256 rows of 128 tokens a step, 32 a device (config.phases.1.batch_size=256, accumulation=2)"
+    assert list(memory.remedies) == [
         "--config.phases.1.accumulation=4",
         "--config.model.remat=full",
         "--config.mesh.fsdp=2",
         "--config.phases.1.batch_size=128 (in another --workdir: it changes the trained model)",
     ]
-    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in demand.advice
-    assert "The workdir is unchanged" in demand.advice
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in memory.advice
+    assert "The workdir is unchanged" in memory.advice
 
 
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 2}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
@@ -46,8 +46,8 @@ def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
 def test_what_is_advised_is_what_a_run_takes(mesh: dict[str, int], batch_size: int, accumulation: int):
     whole = experiment(batch_size, accumulation, mesh=mesh)
     now = make_mesh(whole.mesh)
-    advised = flags(pretraining_demand(whole, 0, now).remedies)
-    advised |= flags(evaluation_demand(whole, 0, now).remedies)
+    advised = flags(pretraining_advice(whole, 0, now).remedies)
+    advised |= flags(evaluation_advice(whole, 0, now).remedies)
     rows, parts = int(advised.get("phases.0.batch_size", batch_size)), int(advised.get("phases.0.accumulation", accumulation))
     check_batch_size("fewer", rows, accumulation, now)
     check_batch_size("more microbatches", batch_size, parts, now)
@@ -59,13 +59,13 @@ def test_what_is_advised_is_what_a_run_takes(mesh: dict[str, int], batch_size: i
 @pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2), (16, 1), (72, 3)])
 def test_the_next_number_of_microbatches_and_the_largest_batch_within_a_half_are_advised(batch_size: int, accumulation: int):
     whole = experiment(batch_size, accumulation, evaluation={"batch_size": batch_size})
-    advised = flags(pretraining_demand(whole, 1, make_mesh(whole.mesh)).remedies)
+    advised = flags(pretraining_advice(whole, 1, make_mesh(whole.mesh)).remedies)
     per_device = batch_size // 8
     more = [n for n in range(1, per_device + 1) if n >= 2 * accumulation and per_device % n == 0]
     fewer = [rows for rows in range(1, batch_size + 1) if 2 * rows <= batch_size and rows % (8 * accumulation) == 0]
     assert advised.get("phases.1.accumulation") == (str(more[0]) if more else None)
     assert advised.get("phases.1.batch_size") == (str(fewer[-1]) if fewer else None)
-    scored = flags(evaluation_demand(whole, 1, make_mesh(whole.mesh)).remedies)
+    scored = flags(evaluation_advice(whole, 1, make_mesh(whole.mesh)).remedies)
     rows = range(8, batch_size // 2 + 1, 8)
     assert scored.get("evaluation.batch_size") == (str(rows[-1]) if rows else None)
 
@@ -85,7 +85,7 @@ def test_a_tasks_step_is_divided_as_long_as_every_device_has_a_row(
     training = {"batch_size": batch_size, "accumulation": accumulation}
     task = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
     given: Any = Rows(rows)
-    found = flags(finetuning_demand(task, given, 128, make_mesh(task.mesh, jax.devices()[:2])).remedies)
+    found = flags(finetuning_advice(task, given, 128, make_mesh(task.mesh, jax.devices()[:2])).remedies)
     assert {key.removeprefix("training."): value for key, value in found.items() if key.startswith("training.")} == advised
 
 
@@ -96,11 +96,11 @@ def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
         ({}, {"mesh.fsdp": "2"}),
     ):
         whole = experiment(mesh=mesh)
-        demand = state_demand(whole, make_mesh(whole.mesh))
-        assert flags(demand.remedies) == advised
-        assert demand.what == "the state (parameters and optimizer)"
-        assert "--topology=v5e:4x4` reports" in demand.advice
-    scored = scoring_demand(
+        memory = state_advice(whole, make_mesh(whole.mesh))
+        assert flags(memory.remedies) == advised
+        assert memory.what == "the state (parameters and optimizer)"
+        assert "--topology=v5e:4x4` reports" in memory.advice
+    scored = scoring_advice(
         FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
     )
     assert scored.batch == "64 rows of 384 tokens a step, 32 a device"
@@ -110,17 +110,17 @@ def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
 def test_nothing_is_advised_that_is_done_already():
     whole = experiment(8, 1, model={"remat": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
     mesh = make_mesh(whole.mesh)
-    assert not pretraining_demand(whole, 0, mesh).remedies
-    assert not evaluation_demand(whole, 0, mesh).remedies
-    assert not state_demand(whole, mesh).remedies
+    assert not pretraining_advice(whole, 0, mesh).remedies
+    assert not evaluation_advice(whole, 0, mesh).remedies
+    assert not state_advice(whole, mesh).remedies
 
 
 def test_an_evaluation_has_a_batch_of_its_own():
     whole = experiment()
-    demand = evaluation_demand(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
-    assert demand.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
-    assert list(demand.remedies) == ["--config.evaluation.batch_size=128"]
-    assert "--step=eval --phase=0`" in demand.advice
+    memory = evaluation_advice(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
+    assert memory.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
+    assert list(memory.remedies) == ["--config.evaluation.batch_size=128"]
+    assert "--step=eval --phase=0`" in memory.advice
 
 
 class Rows:
@@ -133,16 +133,16 @@ class Rows:
 def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
     task = FinetuningExperiment.from_dict({"init_from": "m", "training": {"batch_size": 32}, "task": {"length": 384}})
     rows: Any = Rows(24)
-    demand = finetuning_demand(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
-    assert demand.batch == "24 rows of 384 tokens a step, 12 a device (config.training.batch_size=32, accumulation=1)"
-    assert list(demand.remedies) == [
+    memory = finetuning_advice(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
+    assert memory.batch == "24 rows of 384 tokens a step, 12 a device (config.training.batch_size=32, accumulation=1)"
+    assert list(memory.remedies) == [
         "--config.training.accumulation=2",
         "--config.model.remat=full",
         "--config.mesh.fsdp=2",
         "--config.training.batch_size=16 (in another --workdir: it changes the trained model)",
         "--config.task.length below 384 (in another --workdir: it changes the trained model)",
     ]
-    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in demand.advice
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in memory.advice
 
 
 def test_a_task_of_one_row_a_device_that_trains_its_head_alone_has_little_left():
@@ -150,6 +150,6 @@ def test_a_task_of_one_row_a_device_that_trains_its_head_alone_has_little_left()
     task = FinetuningExperiment.from_dict(values)
     rows: Any = Rows(1)
     mesh = make_mesh(task.mesh, jax.devices()[:1])
-    (remedy,) = finetuning_demand(task, rows, 128, mesh).remedies
+    (remedy,) = finetuning_advice(task, rows, 128, mesh).remedies
     assert remedy.startswith("--config.task.length below 128")
-    assert list(scoring_demand(task, 64, 128, mesh).remedies) == [remedy]
+    assert list(scoring_advice(task, 64, 128, mesh).remedies) == [remedy]

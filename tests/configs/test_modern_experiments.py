@@ -51,13 +51,13 @@ def test_the_weight_decay_of_a_published_recipe_is_that_of_a_step_at_the_peak():
         found = experiment(name)
         firsts = [max(j for j in range(i + 1) if not found.phases[j].continue_schedule) for i in range(len(wanted))]
         peaks = [found.phases[first].learning_rate for first in firsts]
-        decays = [found.of_phase(i).optimizer.weight_decay * peak for i, peak in enumerate(peaks)]
+        decays = [found.for_phase(i).optimizer.weight_decay * peak for i, peak in enumerate(peaks)]
         assert decays == pytest.approx(wanted)
 
 
 def test_the_rotary_base_rises_with_the_rows_in_full_layers_alone():
     found = experiment("modern_base.py")
-    bases = [(found.of_phase(i).model.rotary_theta, found.of_phase(i).model.sliding_rotary_theta) for i in (0, 5, 6, 7)]
+    bases = [(found.for_phase(i).model.rotary_theta, found.for_phase(i).model.sliding_rotary_theta) for i in (0, 5, 6, 7)]
     assert bases == [(10_000.0, 10_000.0)] * 2 + [(160_000.0, 10_000.0)] * 2
 
 

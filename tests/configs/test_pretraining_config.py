@@ -65,7 +65,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("phases", [], "nothing to train"),
         ("phases.0.length", 1024, "length=1024 is longer than the position table, model.max_position=512"),
         ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
-        ("phases.0.accumulation", 3, "batch_size=256 does not divide into 3 microbatches"),
+        ("phases.0.accumulation", 3, "batch_size=256 is not divisible by 3 microbatches"),
         ("phases.0.warmup_steps", 16, "warmup_steps=16 must be between 0 and the phase's steps=15"),
         ("phases.0.continue_schedule", True, "no phase precedes the first one"),
         ("phases.0.max_predictions", 0, "max_predictions=0"),
@@ -393,6 +393,12 @@ def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warm
     assert (spans[1].peak, spans[1].end_fraction) == (5e-5, 0.1)
 
 
+def test_the_stages_of_a_ramp_have_the_rows_of_a_microbatch_of_its_phase():
+    steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "accumulation": 8}
+    stages = batch_ramp(steady, sizes=[3, 10, 20], tokens=33_000)
+    assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (20, 4), (40, 8)]
+
+
 def test_a_ramp_beyond_its_phase_is_refused():
     with pytest.raises(UserError, match="a ramp of 6,000 tokens is longer than its phase of 5,000"):
         batch_ramp({"tokens": 5_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=6_000)
@@ -401,7 +407,7 @@ def test_a_ramp_beyond_its_phase_is_refused():
 def test_a_fully_decoupled_weight_decay_is_divided_by_the_peak_of_the_schedule():
     phases = [{"steps": 1, "learning_rate": 8e-4}, {"steps": 1, "continue_schedule": True}, {"steps": 1, "learning_rate": 3e-4}]
     found = of_phases(*phases, optimizer={"weight_decay": 1e-5, "decouple_rate": True})
-    assert [found.of_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
-    assert of_phases({"steps": 1}).of_phase(0).optimizer.weight_decay == 0.01
+    assert [found.for_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
+    assert of_phases({"steps": 1}).for_phase(0).optimizer.weight_decay == 0.01
     with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 has no weight decay with config\.optimizer\.decouple_rate"):
         of_phases({"steps": 1, "learning_rate": 0.0}, optimizer={"decouple_rate": True})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data import batches as source_module
-from bert_jax.data.batches import BatchSource, tables_of
+from bert_jax.data.batches import BatchSource, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
@@ -171,6 +171,6 @@ def test_the_tables_come_from_the_tokenizer_of_the_corpus(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused5]", *"abcdefghijklmnopqrstuvwxyz", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
-    tables = tables_of(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, tokenizer=tokenizer))
+    tables = corpus_masking_tables(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, tokenizer=tokenizer))
     assert tables.legal_ids.tolist() == list(range(6, 33))
     assert np.flatnonzero(tables.continuation).tolist() == [32]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data.counter_rng import key_of, lower_half, random_bits, rehash, uniform_integers
+from bert_jax.data.counter_rng import hash_bits, lower_half, make_key, random_bits, uniform_integers
 
 N = 200_000
 
@@ -17,21 +17,21 @@ def test_bits_are_the_published_splitmix64_sequence():
 
 @pytest.mark.parametrize("shift", range(0, 64, 8))
 def test_every_byte_is_uniform(shift):
-    byte = random_bits(key_of(7, 1), np.arange(N)) >> np.uint64(shift) & np.uint64(255)
+    byte = random_bits(make_key(7, 1), np.arange(N)) >> np.uint64(shift) & np.uint64(255)
     assert stats.chisquare(np.bincount(byte.astype(int), minlength=256)).pvalue > 1e-4
 
 
-def test_neighbouring_keys_and_counters_and_rehashed_bits_are_uncorrelated():
+def test_neighbouring_keys_and_counters_and_hashed_bits_are_uncorrelated():
     counter = np.arange(N)
     uniform = [
         bits / 2.0**64
         for bits in (
-            random_bits(key_of(7, 1), counter),
-            random_bits(key_of(7, 1), counter + 1),
-            random_bits(key_of(7, 2), counter),
-            random_bits(key_of(8, 1), counter),
-            lower_half(random_bits(key_of(7, 1), counter)),
-            rehash(random_bits(key_of(7, 1), counter)),
+            random_bits(make_key(7, 1), counter),
+            random_bits(make_key(7, 1), counter + 1),
+            random_bits(make_key(7, 2), counter),
+            random_bits(make_key(8, 1), counter),
+            lower_half(random_bits(make_key(7, 1), counter)),
+            hash_bits(random_bits(make_key(7, 1), counter)),
         )
     ]
     correlation = np.corrcoef(uniform) - np.eye(len(uniform))
@@ -39,13 +39,13 @@ def test_neighbouring_keys_and_counters_and_rehashed_bits_are_uncorrelated():
 
 
 def test_a_key_depends_on_the_order_of_its_parts_and_takes_any_integer():
-    keys = {int(key_of(*parts)) for parts in [(1, 2), (2, 1), (0, 0), (0,), (-1, 2), (2**70, 1)]}
+    keys = {int(make_key(*parts)) for parts in [(1, 2), (2, 1), (0, 0), (0,), (-1, 2), (2**70, 1)]}
     assert len(keys) == 6
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 1000])
 def test_below_is_uniform_below_the_limit(limit):
-    numbers = uniform_integers(limit, random_bits(key_of(3), np.arange(N)))
+    numbers = uniform_integers(limit, random_bits(make_key(3), np.arange(N)))
     assert numbers.min() == 0
     assert numbers.max() == limit - 1
     if limit > 1:

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax.data import batches
-from bert_jax.data.batches import _part_of, process_rows, process_shard, to_device
+from bert_jax.data.batches import _find_shard, process_rows, process_shard, to_device
 from bert_jax.errors import UserError
 
 BATCH = {"input_ids": np.arange(64, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
@@ -56,10 +56,10 @@ def test_one_process_holds_every_row_once_however_the_devices_share_them():
     ],
 )
 def test_processes_with_the_same_devices_rows_make_the_same_part_and_others_another(pieces, parts):
-    assert [_part_of(process, pieces) for process in pieces] == parts
+    assert [_find_shard(process, pieces) for process in pieces] == parts
 
 
 @pytest.mark.parametrize("pieces", [{0: {0, 1}, 1: {1, 2}}, {0: {0}, 1: {1, 2}}])
 def test_a_mesh_that_cuts_the_batch_unevenly_over_hosts_is_an_error(pieces):
     with pytest.raises(UserError, match="overlapping or unequal parts"):
-        _part_of(0, pieces)
+        _find_shard(0, pieces)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.data.batches import eval_batches, tables_of
+from bert_jax.data.batches import corpus_masking_tables, eval_batches
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import assemble_rows
@@ -63,7 +63,7 @@ def test_they_are_the_first_rows_of_epoch_0_of_the_seed_for_one_host_where_nothi
     plan = plan_epoch(CORPUS, CONFIG, seed=3, epoch=0)
     first, second = eval_batches(CORPUS, CONFIG, 4, 8, 3)
     for batch, rows in ((first, np.arange(4)), (second, np.arange(4, 8))):
-        for name, array in assemble_rows(CORPUS, plan, rows, tables_of(CORPUS)).items():
+        for name, array in assemble_rows(CORPUS, plan, rows, corpus_masking_tables(CORPUS)).items():
             np.testing.assert_array_equal(batch[name], array)
 
 
@@ -75,7 +75,7 @@ def test_fewer_rows_are_a_part_of_all_rows():
 
 
 def test_too_small_a_split_is_an_error():
-    with pytest.raises(UserError, match="two at least"):
+    with pytest.raises(UserError, match="at least two"):
         next(eval_batches(corpus_of([[4, 4]]), CONFIG, 16, None, seed=0))
 
 

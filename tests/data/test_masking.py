@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.counter_rng import key_of, lower_half, random_bits, random_bits_32, uniform_integers
+from bert_jax.data.counter_rng import lower_half, make_key, random_bits, random_bits_32, uniform_integers
 from bert_jax.data.masking import (
     UNUSED,
     MaskingTables,
@@ -21,7 +21,7 @@ from tests.data.corpora import vocabulary
 
 
 def keys_of(examples: int) -> np.ndarray:
-    return random_bits(key_of(1), np.arange(examples))[:, np.newaxis]
+    return random_bits(make_key(1), np.arange(examples))[:, np.newaxis]
 
 
 def random_candidates(examples: int, places: int) -> np.ndarray:
@@ -155,7 +155,7 @@ def test_spans_are_those_of_a_loop_that_draws_one_after_another():
 
 
 def test_spans_are_geometric_up_to_ten_words_with_a_mean_of_3_8():
-    lengths = span_lengths(random_bits(key_of(3), np.arange(100_000)))
+    lengths = span_lengths(random_bits(make_key(3), np.arange(100_000)))
     expected = 0.2 * 0.8 ** np.arange(10)
     assert stats.chisquare(np.bincount(lengths)[1:], 100_000 * expected / expected.sum()).pvalue > 1e-4
     assert lengths.mean() == pytest.approx(3.8, abs=0.03)
@@ -192,7 +192,7 @@ def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
     config = ExampleConfig(length=128, max_predictions=20, mask_probability=mask, random_probability=random)
     tokens = np.full(200_000, 500, np.int32)
     tables = MaskingTables(103, np.arange(1000, 3000, dtype=np.int32))
-    seen = replace_tokens(tokens, random_bits(key_of(2), np.arange(200_000)), config, tables)
+    seen = replace_tokens(tokens, random_bits(make_key(2), np.arange(200_000)), config, tables)
     for share, expected in [(seen == 103, mask), (seen >= 1000, random), (seen == 500, 1 - mask - random)]:
         assert share.mean() == pytest.approx(expected, abs=5 * np.sqrt(max(expected * (1 - expected), 0) / 200_000) + 1e-12)
 
@@ -200,7 +200,7 @@ def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
 def test_random_replacements_are_uniform_over_the_legal_ids_and_nothing_else():
     legal = np.array([7, 11, 13, 200, 201, 30_000], np.int32)
     config = ExampleConfig(length=128, max_predictions=20, mask_probability=0.0, random_probability=1.0)
-    bits, tables = random_bits(key_of(2), np.arange(60_000)), MaskingTables(103, legal)
+    bits, tables = random_bits(make_key(2), np.arange(60_000)), MaskingTables(103, legal)
     seen = replace_tokens(np.zeros(60_000, np.int32), bits, config, tables)
     ids, counts = np.unique(seen, return_counts=True)
     assert ids.tolist() == legal.tolist()

@@ -182,9 +182,9 @@ def test_what_becomes_of_a_token_is_independent_of_which_others_are_chosen():
     hidden = places & (batch["input_ids"][full] == 103)
     for offset in (0, 1):
         p = np.arange(1, 31)
-        chosen, fate = places[:, 2 * p + offset], hidden[:, p]
-        rates = [chosen[places[:, p] & fate].mean(), chosen[places[:, p] & ~fate].mean()]
-        assert rates[0] == pytest.approx(rates[1], abs=5 * np.sqrt(0.15 * 0.85 / (places[:, p] & ~fate).sum()))
+        chosen, decision = places[:, 2 * p + offset], hidden[:, p]
+        rates = [chosen[places[:, p] & decision].mean(), chosen[places[:, p] & ~decision].mean()]
+        assert rates[0] == pytest.approx(rates[1], abs=5 * np.sqrt(0.15 * 0.85 / (places[:, p] & ~decision).sum()))
 
 
 def test_a_mask_count_that_exceeds_the_limit_is_cut():
@@ -247,17 +247,19 @@ def test_the_masked_fraction_is_one_of_words_where_words_are_counted(packed):
 
 
 def test_a_span_has_one_replacement_and_spans_follow_the_mix():
-    """Spans that touch are told apart by their first positions, so runs between unmasked tokens are compared: of one fate unless
-    two spans touch."""
+    """Spans that touch are told apart by their first positions, so runs between unmasked tokens are compared: of one decision
+    unless two spans touch."""
     tables = dataclasses.replace(TABLES, continuation=np.zeros_like(CONTINUATION))
     _, batch = all_rows(settings(masking="spans", mask_probability=0.5, random_probability=0.25), tables=tables)
     places, seen, before = masked_places(batch), batch["input_ids"], originals(batch)
-    fate = np.where(seen == 103, 0, np.where(seen == before, 2, 1))
+    decision = np.where(seen == 103, 0, np.where(seen == before, 2, 1))
     both = places[:, 1:] & places[:, :-1]
-    assert np.mean(fate[:, 1:][both] == fate[:, :-1][both]) > 0.9  # independent fates agree in 0.375 of the neighbours
+    assert (
+        np.mean(decision[:, 1:][both] == decision[:, :-1][both]) > 0.9
+    )  # independent decisions agree in 0.375 of the neighbours
     n = places.sum() / 3.8
     for i, expected in enumerate((0.5, 0.25, 0.25)):
-        assert np.mean(fate[places] == i) == pytest.approx(expected, abs=6 * np.sqrt(expected * (1 - expected) / n))
+        assert np.mean(decision[places] == i) == pytest.approx(expected, abs=6 * np.sqrt(expected * (1 - expected) / n))
 
 
 def test_a_row_is_the_same_in_any_company(monkeypatch):

@@ -1,4 +1,4 @@
-"""Verbs in processes that start at once: forked from one that has imported everything, so that a test can afford a dozen.
+"""Commands in processes that start at once: forked from one that has imported everything, so that a test can afford a dozen.
 
 A process is given command lines as a person types them after `tpu_scripts/run.sh`, and does them one after another. It can
 be told to send itself a signal at a certain call of a certain function, so that a run ends exactly there, not somewhere near.
@@ -27,19 +27,19 @@ import jax
 from jax._src import compiler, distributed
 from matplotlib.figure import Figure
 
-from bert_jax.interface.command import run_verb
-from bert_jax.storage.objects import place
+from bert_jax.interface.command import run_main
+from bert_jax.storage.objects import as_path
 from bert_jax.training import curves as plots
 from tests.contexts import share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
-VERBS = (
+COMMANDS = (
     *("corpus", "pretrain", "finetune", "study", "predict", "analyse", "convert", "aot", "doctor"),
     *("tasks.glue_submission", "tasks.texts"),
 )
 SERVER.set_forkserver_preload(
-    [*(f"bert_jax.{module}" for module in VERBS), "tests.end_to_end.forked", "tests.end_to_end.traced"]
+    [*(f"bert_jax.{module}" for module in COMMANDS), "tests.end_to_end.forked", "tests.end_to_end.traced"]
 )
 
 
@@ -81,7 +81,7 @@ class Signal:
     def send(self) -> None:
         """Sends it to this process."""
         deadline = time.monotonic() + 60
-        while not all(place(path).exists() for path in self.once_there) and time.monotonic() < deadline:
+        while not all(as_path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 
@@ -222,7 +222,7 @@ def _child(
     slow: str,
     around: Surroundings,
 ) -> None:
-    """In the new process: the verbs, with everything they say in `outputs` and their statuses beside."""
+    """In the new process: the commands, with everything they say in `outputs` and their statuses beside."""
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     os.environ.update(environment)
     _keep_what_is_compiled(environment[CACHE], commands[0])
@@ -230,21 +230,21 @@ def _child(
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
     multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
-    _draw_blank_pictures()
+    _draw_blank_figures()
     if prepare:
         prepare()
     if at:
         at.arm()
     if slow:
         _slow_down(slow)
-    for (verb, *arguments), output in zip(commands, outputs, strict=True):
+    for (command, *arguments), output in zip(commands, outputs, strict=True):
         with pathlib.Path(output).open("wb") as file:
             sys.stdout.flush()
             sys.stderr.flush()
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         around.enter()
-        status = _do(verb, arguments)
+        status = _do(command, arguments)
         for stream in (sys.stdout, sys.stderr):
             if stream:
                 stream.flush()
@@ -267,15 +267,15 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
     compiler._cache_write = as_process_0
 
 
-def _draw_blank_pictures() -> None:
-    """Saves a blank picture where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
+def _draw_blank_figures() -> None:
+    """Saves a blank figure where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
 
     Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `training/curves.py`.
     """
 
-    def blank(records: Any, panels: Any, picture: pathlib.Path, *rest: Any) -> None:
-        if not picture.exists():
-            plots._save(Figure(figsize=(0.1, 0.1)), picture)
+    def blank(records: Any, panels: Any, path: pathlib.Path, title: str, formats: Sequence[str], **rest: Any) -> None:
+        if not path.exists():
+            plots._save(Figure(figsize=(0.1, 0.1)), path, formats)
 
     plots._draw = blank
 
@@ -291,12 +291,12 @@ def _slow_down(name: str) -> None:
     os.rename = late
 
 
-def _do(verb: str, arguments: list[str]) -> int:
-    """The exit status that `python -m bert_jax.VERB` would have."""
-    module = importlib.import_module(f"bert_jax.{verb}")
-    sys.argv = [verb, *arguments]
+def _do(command: str, arguments: list[str]) -> int:
+    """The exit status that `python -m bert_jax.COMMAND` would have."""
+    module = importlib.import_module(f"bert_jax.{command}")
+    sys.argv = [command, *arguments]
     try:
-        run_verb(module.main)
+        run_main(module.main)
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:

@@ -204,7 +204,7 @@ class Kind:
     files: tuple[str, ...]
     """Of predictions."""
     predict: tuple[str, ...]
-    """The verb of `predict` and its flags."""
+    """The command of `predict` and its flags."""
     asked: Callable[[pathlib.Path], list[dict[str, Any]]]
     """Its records for the dev set."""
     flags: Callable[[pathlib.Path], Sequence[str]] = lambda directory: (f"--config.task.data_dir={directory}",)

@@ -1,4 +1,4 @@
-"""Runs of `bert_jax.pretrain`, or of another verb that trains, on data and a model that take seconds, and what they leave."""
+"""Runs of `bert_jax.pretrain`, or of another command that trains, on data and a model that take seconds, and what they leave."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from bert_jax import corpus as corpus_verb
+from bert_jax import corpus as corpus_command
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 VOCABULARY = REPOSITORY / "tests" / "data" / "tiny_vocab.txt"
@@ -55,12 +55,12 @@ def write_text(path: pathlib.Path, *, documents: int = 60, seed: int = 0) -> Non
 
 
 def build_corpus(directory: pathlib.Path, **text: int) -> pathlib.Path:
-    """A corpus made by the corpus verb, in this process: a process of its own imports for 3 s."""
+    """A corpus made by the corpus command, in this process: a process of its own imports for 3 s."""
     source = directory.with_suffix(".txt")
     write_text(source, **text)
     flags = [f"--source=text:{source}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={directory}"]
     with unittest.mock.patch.object(sys, "argv", ["corpus", *flags, "--eval-fraction=0.2", "--shards=2", "--workers=1"]):
-        corpus_verb.main()
+        corpus_command.main()
     return directory
 
 
@@ -77,7 +77,7 @@ def xla_flags(devices: int) -> str:
 
 
 def environment_of_a_person() -> dict[str, str]:
-    """The environment of a verb in a process of its own, with one device."""
+    """The environment of a command in a process of its own, with one device."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
     return environment | {
         "JAX_PLATFORMS": "cpu",
@@ -89,10 +89,10 @@ def environment_of_a_person() -> dict[str, str]:
     }
 
 
-def as_a_person(verb: str, *arguments: str) -> tuple[int, str]:
-    """(exit status, everything it said) of `python -m bert_jax.VERB` in a process of its own, with one device."""
+def as_a_person(command: str, *arguments: str) -> tuple[int, str]:
+    """(exit status, everything it said) of `python -m bert_jax.COMMAND` in a process of its own, with one device."""
     done = subprocess.run(
-        [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
+        [sys.executable, "-m", f"bert_jax.{command}", *arguments],
         cwd=REPOSITORY,
         env=environment_of_a_person(),
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from tests.end_to_end.runs import VOCABULARY, build_corpus, checkpoints, learned
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
-    """The sentence with which the verb refuses."""
+    """The sentence with which the command refuses."""
     monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags])
     with pytest.raises(UserError) as error:
         pretrain.main()
@@ -51,7 +51,7 @@ def test_a_corpus_of_one_document_is_refused_with_the_remedy(monkeypatch, tmp_pa
 
     try:
         sentence = build_and_train()
-    except AssertionError as error:  # the corpus verb refuses already when the one document is held out
+    except AssertionError as error:  # the corpus command refuses already when the one document is held out
         sentence = str(error)
     assert "1 document" in sentence or "no document" in sentence, sentence
     assert "Traceback" not in sentence
@@ -64,7 +64,7 @@ def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp
     victim.write_bytes(victim.read_bytes()[:-10])
     sentence = refused(monkeypatch, write_experiment(tmp_path / "experiment.py", corpus), tmp_path / "run")
     assert str(victim) in sentence
-    assert "run the command that built it again" in sentence
+    assert "rerun the command that built it" in sentence
 
 
 def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begins_with_verify(monkeypatch, experiment, tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.storage import objects
-from bert_jax.storage.fetching import copy_place, fetched
+from bert_jax.storage.fetching import cached_path, fetched
 from bert_jax.tpu.programs import vocabulary_size
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
@@ -31,7 +31,7 @@ class Machine:
     environment: dict[str, str]
 
     def begun(self, *commands: Sequence[str], at: Signal | None = None) -> Started:
-        """Begins to do verbs one after another in a process; see `forked.start`."""
+        """Begins to do commands one after another in a process; see `forked.start`."""
         cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
         return forked.start(self.directory, *commands, at=at, around=Surroundings(environment={**self.environment, **cache}))
 
@@ -91,7 +91,7 @@ def _copies(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 def test_the_corpus_in_the_bucket_is_the_local_one(corpus: str, experiment: pathlib.Path):
     size = vocabulary_size({"corpus": {"directory": corpus}})  # as `aot` finds it, from the manifest alone
-    assert not (copy_place(corpus) / "tokenizer").exists()
+    assert not (cached_path(corpus) / "tokenizer").exists()
     copy, local = fetched(corpus, "--verify"), experiment.parent / "corpus"
     found, wanted = (json.loads((directory / "manifest.json").read_text()) for directory in (copy, local))
     assert found["shards"] == wanted["shards"]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from bert_jax.tasks.published import published
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.kinds import KINDS, agreement, file, table
@@ -31,7 +32,7 @@ EACH = pytest.mark.parametrize("name", KINDS)
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What came of a task: how both verbs ended, and where its files and its workdir `run` are."""
+    """What came of a task: how both commands ended, and where its files and its workdir `run` are."""
 
     directory: pathlib.Path
     finetune: Done
@@ -50,7 +51,7 @@ def trained(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         experiment = REPOSITORY / "experiments" / "finetune" / kind.experiment
         places = (f"--config={experiment}", f"--workdir={directory}/run", f"--config.init_from={toys}/model")
         learning = (f"--config.training.learning_rate={kind.rate}", f"--config.training.epochs={kind.epochs}")
-        commands.append(("finetune", *places, *FLAGS, *learning, *kind.flags(directory)))
+        commands.append(("finetune", *places, *FLAGS, *learning, *kind.flags(directory), "--format=png,pdf"))
         asked = directory / "asked.jsonl"
         asked.write_text("".join(json.dumps(record) + "\n" for record in kind.asked(directory)))
         commands.append(("predict", *kind.predict, f"--model={directory}/run", f"--input={asked}", "--json"))
@@ -79,8 +80,10 @@ def test_the_files_of_predictions_are_worth_what_the_results_say(trained: dict[s
 def test_a_run_is_told_in_curves_and_metrics(trained: dict[str, Trained], name: str):
     workdir, metric, split = trained[name].directory / "run", KINDS[name].metric, KINDS[name].dev
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (workdir / "curves.pdf").read_bytes().startswith(b"%PDF")
     assert list((workdir / "tensorboard").glob("events.out.tfevents.*"))
     found = results(workdir)
+    assert len(found["published"]) == len(published(found["task"])) > 0 or found["task"] not in ("glue/sst2", "glue/mnli")
     each = found["steps_per_epoch"]
     dev = {record["step"]: record[f"{split}/{metric}"] for record in records(workdir) if f"{split}/{metric}" in record}
     assert list(dev) == [each * epoch for epoch in range(1, KINDS[name].epochs + 1)]

@@ -24,7 +24,8 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, toys: pathlib.Path, tmp_path: pathlib.Path) -> Refused:
-    """refused(*flags, workdir=) -> the sentence with which the verb refuses the flags, added to those of a run that would do."""
+    """refused(*flags, workdir=) -> the sentence with which the command refuses the flags, added to those of a run that would
+    do."""
 
     def ask(*flags: str, workdir: pathlib.Path = tmp_path / "run") -> str:
         monkeypatch.setattr(sys, "argv", command(toys, workdir, *flags))

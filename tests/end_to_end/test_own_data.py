@@ -103,13 +103,13 @@ def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(fol
     [
         ("def f(glob): return 3 / 0", "raises ZeroDivisionError; correct the file here:"),
         ("def f(): return []", "the function cannot be called with the argument 'x' (too many positional arguments)"),
-        ("def f(glob): yield 7", "document 1 is of type int; yield a string for each document"),
+        ("def f(glob): yield 7", "document 1 is of type int; yield one string per document"),
         ("def f(glob): return []", "the corpus is empty: there is no text in"),
         ("def g(glob): return []", "wrong.py has no 'f'; known: g"),
         ("import nothing_of_this_name", "raises ModuleNotFoundError; correct the file here:"),
         (
             "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n",
-            "gives 7 documents, and gave 8 when they were counted; their order and number must follow from the files alone",
+            "gives 7 documents, but gave 8 when they were counted; their order and number must depend on the files only",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_corpus_whose_source_has_changed_is_not_continued(folder: pathlib.Path
     finally:
         (folder / "transcripts.py").write_text(before)
     assert done.status == 2, done.output
-    assert "was begun with other settings: own_files were 1, are 1, the first that differs was [['" in done.output
+    assert "was started with other settings: own_files were 1, are 1; the first difference was [['" in done.output
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_model_is_read_again_by_us_alone_and_with_the_same_file_alone(file: 
     fields = json.loads((run / "model" / "config.json").read_text())
     assert fields["model_type"] == "bert_jax"
     assert all(name.startswith("bert_jax.") for name in weights(run))
-    reason = f"since model.positions={file}:Alibi changes the scores, which the kernels of fused attention keep on the chip"
+    reason = f"since model.positions={file}:Alibi changes the scores, which the fused attention kernels keep on the chip"
     choice = choose_attention(model.config, jax.local_devices()[0], 32)
     assert choice.why == reason
     changed = shutil.copytree(run / "model", run / "changed")

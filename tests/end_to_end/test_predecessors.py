@@ -12,7 +12,7 @@ import pytest
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.interop.word2vec import read_vectors
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from tests.end_to_end.forked import Commands, commands_run
 from tests.end_to_end.runs import REPOSITORY, records, results
 from tests.end_to_end.test_finetuning_recovery import SMALL
@@ -112,5 +112,5 @@ def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Commands)
     model = import_model(predecessors.base / "characters")
     assert (model.config.encoder, model.config.character_cnn) == ("bilm", True)
     found, pieces = model.params["embeddings"]["characters"]["symbols"], model.tokenizer.pieces
-    np.testing.assert_array_equal(found, symbols_of(pieces, len(pieces)))
+    np.testing.assert_array_equal(found, piece_symbols(pieces, len(pieces)))
     assert bytes(found[pieces.index("house")][1:6].astype(np.uint8)) == b"house"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.runtime import interruptions
-from bert_jax.runtime.goodput import read_ledger
+from bert_jax.runtime.goodput import read_goodput
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.forked import Done, Started, Surroundings
@@ -121,13 +121,13 @@ def test_a_profile_has_its_steps_and_changes_no_weight(uninterrupted: Ended, con
     assert_same_weights(continued.workdir, uninterrupted.workdir)
 
 
-def ledger(workdir: pathlib.Path) -> dict[str, Any]:
+def goodput(workdir: pathlib.Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((workdir / "results.json").read_text())["ledger"]
     return found
 
 
 def test_the_ledger_of_a_run_that_was_killed_accounts_for_all_time_since_its_first_start(continued: Ended):
-    found, lines = ledger(continued.workdir), read_ledger(continued.workdir / "ledger.jsonl")
+    found, lines = goodput(continued.workdir), read_goodput(continued.workdir / "ledger.jsonl")
     assert found["starts"] == 5
     assert [line["start"] for line in lines] == sorted(line["start"] for line in lines)
     spent = found["seconds"]
@@ -141,7 +141,7 @@ def test_the_ledger_of_a_run_that_was_killed_accounts_for_all_time_since_its_fir
 
 
 def test_the_ledger_of_an_uninterrupted_run_has_one_start_and_nothing_repeated(uninterrupted: Ended):
-    found = ledger(uninterrupted.workdir)
+    found = goodput(uninterrupted.workdir)
     assert found["starts"] == 1
     assert (found["seconds"]["repeated_steps"], found["seconds"]["between_starts"]) == (0, 0)
     assert found["seconds"]["training"] > 0

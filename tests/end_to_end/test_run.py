@@ -67,7 +67,7 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and
         assert f"train/{name}_per_second" in metrics
 
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
     plots.draw_curves(uninterrupted.workdir / "metrics.jsonl", tmp_path / "curves.png", objective.shown_scores(), title="t")
     panels = [axes.get_title(loc="left").partition(" (")[0] for axes in drawn[0].axes if axes.get_title(loc="left")]
     assert panels == ["MLM loss", "MLM accuracy", "NSP accuracy", "learning rate"]
@@ -88,12 +88,14 @@ def test_the_learning_rate_of_each_phase_is_its_own(uninterrupted: Ended):
     np.testing.assert_allclose([rates[1], rates[2], rates[4], rates[15]], [0.0, 1e-3, 3e-3 * (1 - 3 / 14), 1e-3], rtol=1e-5)
 
 
-def test_results_pictures_and_events_are_written(uninterrupted: Ended):
+def test_results_figures_and_events_are_written(uninterrupted: Ended):
     results = json.loads((uninterrupted.workdir / "results.json").read_text())
     assert results["steps"] == LAST_STEP
     assert results["skipped_steps"] == 0
     assert results["eval"]["mlm_accuracy"] == records(uninterrupted.workdir)[-1]["eval/mlm_accuracy"]
     assert (uninterrupted.workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (uninterrupted.workdir / "curves.svg").read_text()
+    assert f"curves: {uninterrupted.workdir / 'curves.svg'}" in uninterrupted.output
     assert list((uninterrupted.workdir / "tensorboard").glob("events.out.tfevents.*"))
     assert json.loads((uninterrupted.workdir / "config.json").read_text())["phases"][1]["packed_examples"] == 3
 

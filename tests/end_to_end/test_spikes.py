@@ -66,8 +66,8 @@ def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt
     assert [found[name] for name in ("rollbacks", "skipped_batches", "skipped_steps")] == [1, 4, 0]
     steps = [record["step"] for record in records(tmp_path / "bad") if "train/loss" in record]
     assert steps == list(range(1, LAST_STEP + 1))
-    ledger = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
-    assert ledger["seconds"]["repeated_steps"] > 0
+    goodput = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
+    assert goodput["seconds"]["repeated_steps"] > 0
     (control,) = forked.run(tmp_path, command(experiment, tmp_path / "control", *FLAGS), prepare=pass_over)
     assert control.status == 0, control.output
     assert results(tmp_path / "control")["rollbacks"] == 0

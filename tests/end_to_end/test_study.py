@@ -21,8 +21,8 @@ def command(directory: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tupl
     return ("study", f"--config={directory / 'study.py'}", f"--workdir={workdir}", *flags)
 
 
-def run(directory: pathlib.Path, workdir: pathlib.Path, at: Signal | None = None) -> Done:
-    (done,) = forked.run(directory, command(directory, workdir), at=at, prepare=tiny_study.in_one_process)
+def run(directory: pathlib.Path, workdir: pathlib.Path, *flags: str, at: Signal | None = None) -> Done:
+    (done,) = forked.run(directory, command(directory, workdir, *flags), at=at, prepare=tiny_study.in_one_process)
     return done
 
 
@@ -44,13 +44,13 @@ def directory(experiment: pathlib.Path, toys: pathlib.Path, tmp_path_factory: py
     """The directory with a study file, and the workdir `whole` of the study from beginning to end."""
     place = tmp_path_factory.mktemp("study")
     tiny_study.write(place / "study.py", tiny_study.values(experiment, toys))
-    done = run(place, place / "whole")
+    done = run(place, place / "whole", "--format=pdf,png")
     assert done.status == 0, done.output
     (place / "said.txt").write_text(done.output)
     return place
 
 
-def test_a_study_gives_a_table_a_picture_and_sentences(directory: pathlib.Path):
+def test_a_study_gives_a_table_a_figure_and_sentences(directory: pathlib.Path):
     whole = directory / "whole"
     found = table(whole)
     bert, half = found["arms"]
@@ -61,6 +61,7 @@ def test_a_study_gives_a_table_a_picture_and_sentences(directory: pathlib.Path):
     assert bert["scores"]["own"]["seeds"].keys() == {"0", "1"}
     assert half["minus_reference"]["own"]["n"] == 2
     assert (whole / "figure.png").stat().st_size > 1_000
+    assert (whole / "figure.pdf").read_bytes().startswith(b"%PDF")
     text, said = (whole / "table.md").read_text(), (directory / "said.txt").read_text()
     for part in ("| bert | 1,536 |", "| after half of the steps | 768 |", "84.4", "bert > half"):
         assert part in text
@@ -88,9 +89,9 @@ def test_a_study_that_is_killed_and_stopped_and_ends_in_two_processes_gives_the_
     for path in workdir.rglob("seed-1"):
         shutil.rmtree(path)
     (workdir / "table.json").unlink()
-    kill = run(directory, workdir, Signal(ASKED, argument=4))
+    kill = run(directory, workdir, at=Signal(ASKED, argument=4))
     assert kill.status == -signal.SIGKILL, kill.output
-    stop = run(directory, workdir, Signal(ASKED, argument=5, number=signal.SIGTERM))
+    stop = run(directory, workdir, at=Signal(ASKED, argument=5, number=signal.SIGTERM))
     assert stop.status == 128 + signal.SIGTERM, stop.output
     for done in in_two_processes(directory, workdir):
         assert done.status == 0, done.output

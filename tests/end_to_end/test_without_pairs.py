@@ -30,7 +30,7 @@ def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
         ("embed", "--pooling=pooler", "one"),
         ("fill-mask", "the [MASK] of paris"),
     )
-    commands = [("predict", verb, f"--model={workdir}", *texts) for verb, *texts in asked]
+    commands = [("predict", name, f"--model={workdir}", *texts) for name, *texts in asked]
     return forked.run(experiment.parent, command(experiment, workdir, WITHOUT_PAIRS), *commands)
 
 

@@ -58,10 +58,10 @@ def in_one_process() -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         watch()
         with said_to(log):
-            verb, *arguments = command
-            return forked._do(verb, arguments)
+            name, *arguments = command
+            return forked._do(name, arguments)
 
-    children.run_verb_alone = run_here
+    children.run_alone = run_here
 
 
 @contextlib.contextmanager

@@ -16,11 +16,11 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.objectives.objective import abstract_rows
-from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.training.digests import _sum_and_nonfinite
+from bert_jax.training.checkpoints import _sum_and_nonfinite
 from tests.end_to_end.runs import EXPERIMENT, VOCABULARY
 
 MESH = AbstractMesh((1,) * len(AXES), AXES, abstract_device=AbstractDevice("cpu", None, "cpu"))
@@ -38,14 +38,14 @@ def trace_steps(experiment: PretrainingExperiment) -> None:
     """Traces the first state, each phase's step and its evaluation, and the digests of a save, as `pretrain` does."""
     with unittest.mock.patch("jax.default_backend", return_value="cpu"):
         program = pretraining_program(experiment, MESH)
-        program.begin.trace(functools.partial(initial_parameters, experiment))
+        program.init_state.trace(functools.partial(initial_parameters, experiment))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.sharding.use_abstract_mesh(MESH):
             jax.eval_shape(functools.partial(jax.tree.map, _sum_and_nonfinite), program.state)
             for phase in experiment.phases:
                 shape = (phase.length, phase.max_predictions, phase.packed_examples)
                 step = program.training_step(phase.accumulation)
                 for rows, function, state, *scalars in (
-                    (phase.batch_size, step, program.state, scalars_of(experiment)),
+                    (phase.batch_size, step, program.state, step_scalars(experiment)),
                     (experiment.evaluation.batch_size, program.evaluation_step, program.state.params),
                 ):
                     sharding = NamedSharding(MESH, BATCH)

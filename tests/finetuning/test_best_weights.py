@@ -23,7 +23,7 @@ from bert_jax.finetuning import best_weights
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.runtime.goodput import Ledger
+from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.examples import TextExample
@@ -40,7 +40,7 @@ def job_in(directory: pathlib.Path, **selection: Any) -> Any:
     abstract = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
     return types.SimpleNamespace(
         experiment=experiment, run=types.SimpleNamespace(durable=lambda path: path, is_first=True), directory=directory,
-        evaluations=frozenset({2, 4, 6, 8}), mesh=mesh, ledger=Ledger(),
+        evaluations=frozenset({2, 4, 6, 8}), mesh=mesh, goodput=GoodputRecorder(),
         config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD,
         program=types.SimpleNamespace(
             state=types.SimpleNamespace(params={"w": abstract}), copy=functools.partial(jax.tree.map, jnp.copy)
@@ -99,7 +99,7 @@ def test_weights_with_a_higher_score_replace_the_best_as_a_copy_and_are_saved(tm
         best.offer(8, 0.5, weights(8), {})
         assert kept(best) == (8, 0.5, 8.0)
     assert on_disk(tmp_path) == ["8"]
-    assert job.ledger.totals()["seconds"]["saving"] > 0
+    assert job.goodput.totals()["seconds"]["saving"] > 0
 
 
 def test_the_last_weights_are_the_best_where_that_is_asked_for(tmp_path: pathlib.Path):
@@ -194,10 +194,10 @@ def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):
         "steps": 9, "best_step": 6, "scores": {"dev": {"f1": 0.5, "accuracy": 0.75}}, "test_scores": {"test": {"f1": 0.25}},
         "baseline": {"dev": {"f1": 0.125}},
     }  # fmt: skip
-    told = best_weights.training_of(experiment, "own/text", start, results)
+    told = best_weights.training_section(experiment, "own/text", start, results)
     assert told.data == "Fine-tuned on the task own/text, starting from start."
     assert told.steps.startswith("9 steps of ")
     assert told.steps.endswith("; the weights are from step 6.")
     assert told.scores == [("dev f1", 0.5, 0.125), ("dev accuracy", 0.75, None), ("test f1", 0.25, None)]
     assert (told.license, told.language) == ("mit", "de")
-    assert best_weights.training_of(experiment, "glue/mrpc", start, {}).language == "en"
+    assert best_weights.training_section(experiment, "glue/mrpc", start, {}).language == "en"

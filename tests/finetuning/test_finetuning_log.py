@@ -19,15 +19,17 @@ from bert_jax.data.rows import row_shape
 from bert_jax.finetuning import finetuning_log
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start, shown
 from bert_jax.objectives.labels import Labels
-from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
+from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
+from bert_jax.tasks.published import published
 from bert_jax.tasks.scores import Baseline
 from bert_jax.training.log import Throughput
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 
+FORMATS = ("png", "svg")
 BASELINES = {"dev": Baseline({"f1": 0.75}, {"'a' for all, best on dev": 0.75})}
 TASK: Any = types.SimpleNamespace(name="toy", head=HEADS["sequence"], metric="f1", splits={"train": "abc", "dev": "ab"})
 
@@ -59,7 +61,8 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
     run: Any = types.SimpleNamespace(
-        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={}
+        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        figure_formats=FORMATS,
     )
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
@@ -69,7 +72,7 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
         "run": run,
         "directory": tmp_path,
         "prefix": "",
-        "ledger": Ledger(),
+        "goodput": GoodputRecorder(),
         "mesh": make_mesh(MeshConfig(), jax.devices()[:1]),
         "data": types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
         "config": TINY,
@@ -89,7 +92,7 @@ def window(**sums: float) -> dict[str, np.ndarray]:
 
 def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
-    said.throughput = Throughput(Ledger(clock), clock, unit="examples")
+    said.throughput = Throughput(GoodputRecorder(clock), clock, unit="examples")
     with said.compiling("training step", {"input_ids": np.zeros((12, 128), np.int32)}):
         assert told()[-1] == "compiling the training step for 12 rows of 128 tokens"  # before, not after
         assert said._job.run.watchdog.patient == ["compiling"]
@@ -113,17 +116,12 @@ def test_the_end_says_the_scores_of_tests_and_the_published_ones_beside_them(tmp
     job.data.task = task
     with FinetuningLog(job, 0) as log:
         log.tests({"test": {"precision": 0.75, "recall": 0.5, "accuracy": 0.625}})
-    own, *provers, bert, neurallog = told()[-8:]
+    own, heading, langpro, *others = told()[-22:]
     assert own == "test: precision 0.75  recall 0.5  accuracy 0.625"
-    assert [line.split(": ")[1] for line in provers] == [
-        "LangPro",
-        "ccg2lambda",
-        "ccg2lambda, learned phrases",
-        "MonaLog",
-        "LangPro, learned relations",
-    ]
-    assert bert.startswith("published, test: BERT base: precision 0.868  recall 0.854  accuracy 0.867 (")
-    assert neurallog.startswith("published, test: NeuralLog: precision 0.88  recall 0.876  accuracy 0.903 (")
+    assert heading.startswith("published, test (precision and recall are means over the three labels, as ours are; ")
+    assert langpro.startswith("  LangPro: accuracy 0.8135  precision 0.9063  recall 0.7317  precision over proofs 0.9795")
+    assert "  BERT base: accuracy 0.867  precision 0.868  recall 0.854 (Chen et al. 2021, arXiv:2105.14167, Table 3)" in others
+    assert sum(line.startswith("  ") for line in (langpro, *others)) == len(published(task.name)) == 18
 
 
 def test_the_start_says_what_the_baseline_is(told):
@@ -167,7 +165,7 @@ def test_layers_that_gradual_unfreezing_leaves_are_told(tmp_path: pathlib.Path, 
 
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
-    said.throughput = Throughput(Ledger(clock), clock, unit="examples")
+    said.throughput = Throughput(GoodputRecorder(clock), clock, unit="examples")
     clock.now += 2.0
     said.training(
         2, window(examples=16, tokens=400, rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
@@ -190,7 +188,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8 examples/s  200 tokens/s")
     clock.now += 1.0
     said.training(3, window(rows=8, loss=6, weight=0, labels=0, correct=0, steps=0, skipped=2, grad_norm=3))
-    assert told()[-1] == "2 of these steps had no finite loss or gradient and were skipped"
+    assert told()[-1] == "2 of these steps had a non-finite loss or gradient and were skipped"
     last = read_metrics(tmp_path / METRICS)[-1]
     assert (last["train/seconds_left"], last["train/grad_norm"], last["train/accuracy"]) == (1, 3, 0)
     assert last["train/loss"] == pytest.approx(6e6)  # without a weight it is finite all the same
@@ -201,10 +199,10 @@ def test_a_run_of_a_sweep_makes_its_directory_and_keeps_its_time_there_to_the_en
     for starts in (1, 2):
         with FinetuningLog(job_in(tmp_path, directory=directory), 0) as log:
             log.training(1, window())
-            assert len(read_ledger(directory / LEDGER)) == 2 * starts - 1
-        assert len(read_ledger(directory / LEDGER)) == 2 * starts
-    assert log._ledger is not None
-    assert not log._ledger._thread.is_alive()
+            assert len(read_goodput(directory / GOODPUT_FILE)) == 2 * starts - 1
+        assert len(read_goodput(directory / GOODPUT_FILE)) == 2 * starts
+    assert log._goodput is not None
+    assert not log._goodput._thread.is_alive()
 
 
 def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
@@ -221,11 +219,11 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
     record = read_metrics(tmp_path / METRICS)[-1]
     assert (record["dev/f1"], record["dev_other/f1"], record["dev_other/accuracy"]) == (0.8125, 0.25, 0.5)
     assert [when for when, *_ in drawn] == [11.0, 22.0]
-    settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named}
+    settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named, "formats": FORMATS}
     assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
 
 
-def test_a_run_that_ends_before_its_next_picture_has_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_ends_before_its_next_figure_has_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[Any] = []
     monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append(files))
     with FinetuningLog(job_in(tmp_path), 0):
@@ -242,7 +240,8 @@ def test_a_run_that_ends_before_its_next_picture_has_one(tmp_path: pathlib.Path,
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
     run = types.SimpleNamespace(
-        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={}
+        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        figure_formats=FORMATS,
     )
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
         log.training(1, window())

@@ -17,10 +17,10 @@ from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
-from bert_jax.finetuning.program import finetuning_program, label_loss, scalars_of, teaching
+from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teaching
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
@@ -51,11 +51,11 @@ def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int
     mesh = make_mesh(MeshConfig(), devices)
     batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
     program = program_of(one, batches.steps_per_epoch, mesh)
-    state = program.begin(dict, PARAMS)
+    state = program.init_state(dict, PARAMS)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(steps):
             batch = to_device(batches.at(step), mesh, BATCH)
-            state, _ = program.training_step(1)(*program.arguments(state, batch, scalars_of(one, steps)))
+            state, _ = program.training_step(1)(*program.arguments(state, batch, step_scalars(one, steps)))
     return jax.device_get(state.params)
 
 
@@ -101,7 +101,7 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
 def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
     mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
     program = program_of(experiment(), 3, mesh)
-    params = program.begin(dict, PARAMS).params
+    params = program.init_state(dict, PARAMS).params
     kept, wanted = program.copy(params), jax.device_get(params)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.sharding == b.sharding, kept, params)))
     for array in jax.tree.leaves(params):
@@ -198,7 +198,7 @@ def test_balanced_class_weights_are_inverse_frequencies():
 
 
 def test_a_class_that_no_example_has_does_not_break_the_balance():
-    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.int32(label)) for label in (0, 0, 1)]
+    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.array(label, np.int32)) for label in (0, 0, 1)]
     weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), features).class_weights
     np.testing.assert_allclose(weights[:2], [0.5, 1.0])
     assert np.isfinite(weights[2])

@@ -21,7 +21,7 @@ from bert_jax.finetuning import job as jobs
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.labels import LabelLoss
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 
@@ -71,7 +71,7 @@ class Program:
         self.compiled.add(key)
         return not seen
 
-    def begin(self, make: Any, params: Any) -> Any:
+    def init_state(self, make: Any, params: Any) -> Any:
         return ("state", make(params))
 
     def arguments(self, *arguments: Any) -> Any:
@@ -97,8 +97,8 @@ def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices
     )
     alive: list[str] = []
     watchdog = types.SimpleNamespace(alive=alive.append, seen=alive)
-    run: Any = types.SimpleNamespace(workdir=workdir, ledger=Ledger(), watchdog=watchdog, is_first=True)
-    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+    run: Any = types.SimpleNamespace(workdir=workdir, goodput=GoodputRecorder(), watchdog=watchdog, is_first=True)
+    run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
     data: Any = types.SimpleNamespace(features=FEATURES, shape=SHAPE, pad_id=0, task=Task(), dev=["dev"])
     start: Any = types.SimpleNamespace(config=TINY)
     inputs = Inputs(data, start, lambda mesh: lambda batch: batch | {"taught by": mesh})  # type: ignore[dict-item]
@@ -107,9 +107,9 @@ def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices
 
 def test_a_run_of_a_sweep_has_a_prefix_and_a_ledger_of_its_own(tmp_path: pathlib.Path, made: list[Program]):
     alone, of_sweep = job_in(tmp_path), job_in(tmp_path, tmp_path / "seed-3")
-    assert (alone.prefix, alone.ledger) == ("", alone.run.ledger)
+    assert (alone.prefix, alone.goodput) == ("", alone.run.goodput)
     assert of_sweep.prefix == "seed-3  "
-    assert of_sweep.ledger is not of_sweep.run.ledger
+    assert of_sweep.goodput is not of_sweep.run.goodput
 
 
 def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made: list[Program]):
@@ -173,9 +173,9 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
     asked: list[Any] = []
     monkeypatch.setattr(jobs, "evaluation_rows", lambda shape, *rest: (asked.append((shape, *rest)), 2)[1])
     job = job_in(tmp_path, tmp_path / "seed-3", devices=1)
-    timed: list[Activity] = []
-    during = job.ledger.during
-    monkeypatch.setattr(job.ledger, "during", lambda activity: (timed.append(activity), during(activity))[1])
+    timed: list[TimeCategory] = []
+    during = job.goodput.during
+    monkeypatch.setattr(job.goodput, "during", lambda category: (timed.append(category), during(category))[1])
     wanted = [0.5 * float(feature.ids[0][1]) for feature in FEATURES["dev"]]
     for _ in range(2):
         scores, logits = job.evaluate(jnp.float32(0.5))
@@ -184,7 +184,7 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
         assert scores["dev"]["split"] == "dev"
         np.testing.assert_allclose(scores["dev"]["logits"], wanted)  # type: ignore[arg-type]
     assert asked == [(SHAPE, "cpu", 1)]
-    assert timed == [Activity.COMPILING]
+    assert timed == [TimeCategory.COMPILING]
     assert shown[0] == ("seed-3  dev", "examples", True)
     assert shown[len(shown) // 2 - 1] == (len(FEATURES["dev"]), len(FEATURES["dev"]))
     batches = len(shown) // 2 - 1

@@ -14,15 +14,15 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import UNSAVED, device_groups, summarise, sweep, table
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, results_of, run_in, summary_of, trained
 
 
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the pictures would show."""
+    """What the figures would show."""
     drawn: list[Any] = []
-    monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda picture, **shown: drawn.append((picture, shown)))
+    monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda path, **shown: drawn.append((path, shown)))
     return drawn
 
 
@@ -93,7 +93,7 @@ def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
     assert (tmp_path / "metrics.jsonl").is_file(), "which binds the workdir to its configuration"
 
 
-def test_the_picture_shows_the_scores_of_every_run_that_has_some_the_best_setting_first(tmp_path, drawn):
+def test_the_figure_shows_the_scores_of_every_run_that_has_some_the_best_setting_first(tmp_path, drawn):
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
         if one.seed == 3:
             raise UserError("the loss was not finite")
@@ -101,8 +101,8 @@ def test_the_picture_shows_the_scores_of_every_run_that_has_some_the_best_settin
 
     whole = experiment(seeds=[1, 2, 3], learning_rates=[2e-5, 1e-5])
     assert sweep(whole, run_in(tmp_path), train, Finished()) == 0
-    ((picture, shown),) = drawn
-    assert picture == tmp_path / "curves.png"
+    ((path, shown),) = drawn
+    assert path == tmp_path / "curves.png"
     assert shown == {
         "title": f"{tmp_path.name}: 6 runs",
         "metric": "dev/f1",
@@ -111,6 +111,7 @@ def test_the_picture_shows_the_scores_of_every_run_that_has_some_the_best_settin
             ("batch 32\nrate 2e-05\n3 epochs", pytest.approx([0.3, 0.675])),
         ],
         "baselines": {"most frequent answer": 0.125},
+        "formats": ("png",),
     }
 
 

@@ -15,7 +15,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.finetuning.warm_start import labelled_start, teacher_of, weights_fingerprint, with_own_head, with_pooling
+from bert_jax.finetuning.warm_start import labelled_start, load_teacher, weights_fingerprint, with_own_head, with_pooling
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
@@ -247,7 +247,7 @@ def test_a_crf_is_neither_distilled_nor_a_teacher(vocabulary, tmp_path):
         experiment = tuning(tmp_path / "plain", distillation={"teacher": str(tmp_path / teacher)}, head={"crf": crf})
         start = labelled_start(experiment, TOKENS)
         with pytest.raises(UserError, match=rf"compares the logits of single words, and {named} has a CRF"):
-            teacher_of(experiment, start, experiment.head_config(TOKENS))
+            load_teacher(experiment, start, experiment.head_config(TOKENS))
 
 
 def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_path):
@@ -303,12 +303,12 @@ def taught(mnli: pathlib.Path, teacher: pathlib.Path, **distillation: Any) -> tu
 
 
 def test_without_a_teacher_there_is_none(mnli):
-    assert teacher_of(tuning(mnli), labelled_start(tuning(mnli), MNLI), MNLI) is None
+    assert load_teacher(tuning(mnli), labelled_start(tuning(mnli), MNLI), MNLI) is None
 
 
 def test_a_deeper_and_wider_teacher_that_reads_as_many_tokens_as_there_are_will_do(mnli, vocabulary, tmp_path):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, MNLI, num_layers=3, hidden_size=20, max_position=32))
-    teacher = teacher_of(*taught(mnli, tmp_path / "m"), MNLI)
+    teacher = load_teacher(*taught(mnli, tmp_path / "m"), MNLI)
     assert teacher is not None
     assert (teacher.config.num_layers, teacher.head) == (3, MNLI)
 
@@ -325,16 +325,16 @@ def test_a_deeper_and_wider_teacher_that_reads_as_many_tokens_as_there_are_will_
 def test_a_teacher_that_does_not_fit_is_refused_with_the_remedy(mnli, vocabulary, tmp_path, head, fields, distillation, says):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, head, **fields))
     with pytest.raises(UserError, match=says):
-        teacher_of(*taught(mnli, tmp_path / "m", **distillation), MNLI)
+        load_teacher(*taught(mnli, tmp_path / "m", **distillation), MNLI)
 
 
 def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pretrained, tmp_path):
     with pytest.raises(UserError, match="has no head for this task"):
-        teacher_of(*taught(mnli, pretrained), MNLI)
+        load_teacher(*taught(mnli, pretrained), MNLI)
     other = make_vocabulary(tmp_path / "vocabulary", cased=False)
     export_model(tmp_path / "m", make_labelled_model(other, MNLI))
     with pytest.raises(UserError, match=r"has another vocabulary than .*; use the same"):
-        teacher_of(*taught(mnli, tmp_path / "m"), MNLI)
+        load_teacher(*taught(mnli, tmp_path / "m"), MNLI)
 
 
 def test_the_sequence_head_of_a_left_to_right_model_reads_the_last_token_unless_it_is_told_to_read_cls(model, tmp_path):
@@ -346,6 +346,8 @@ def test_the_sequence_head_of_a_left_to_right_model_reads_the_last_token_unless_
     assert begun(changed, RTE).keys() == {"embeddings", "encoder", "sequence_head"}
     assert with_pooling(tuning(both), RTE, ()) == (tuning(both), "")
     assert with_pooling(tuning(directory), TOKENS, ()) == (tuning(directory), "")
+    mean = dataclasses.replace(tuning(directory), head=dataclasses.replace(tuning(directory).head, pooling="mean"))
+    assert with_pooling(mean, RTE, ("head.pooling",)) == (mean, ""), "which reads every token"
     with pytest.raises(UserError, match=r"config\.head\.pooling=pooler reads .CLS., .* set config\.head\.pooling=last_token"):
         with_pooling(tuning(directory), RTE, ("head.pooling",))
     with pytest.raises(UserError, match=r"a choice head reads .CLS., .* name a model trained with config\.model\.direction=both"):

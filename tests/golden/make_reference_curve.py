@@ -17,8 +17,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.pretraining.corpora import FINGERPRINT
-from bert_jax.pretraining.reference_curves import as_json, curve_of
+from bert_jax.pretraining.reference_curves import as_json, reference_curve
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import run_config
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     options = parser.parse_args()
     directory = run_config(options.workdirs[0], "pretrain")["corpus"]["directory"]
     train, _ = open_splits(pathlib.Path(directory))
-    curve = curve_of(options.workdirs, options.output.stem, train.num_tokens, FINGERPRINT)
+    curve = reference_curve(options.workdirs, options.output.stem, train.num_tokens, FINGERPRINT)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(as_json(curve))
     print(options.output)

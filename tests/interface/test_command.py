@@ -1,5 +1,5 @@
 """How a command ends, and what it does about its standard streams and its locale; the latter is tried with small programs that
-are started as verbs are."""
+are started as commands are."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bert_jax.interface import command
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
-def verb(main: str, *arguments: Any, shell: str = '"$@"', **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """The end of a verb with these arguments, whose main() is `main`; `shell` runs it as "$@"."""
-    program = f"import sys, os, pathlib\nfrom bert_jax.interface.command import *\ndef main():\n    {main}\nrun_verb(main)\n"
+def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The end of a command with these arguments, whose main() is `main`; `shell` runs it as "$@"."""
+    program = f"import sys, os, pathlib\nfrom bert_jax.interface.command import *\ndef main():\n    {main}\nrun_main(main)\n"
     command = ["sh", "-c", shell, "sh", sys.executable, "-c", program, *map(os.fsencode, map(str, arguments))]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "", **environment}
     return subprocess.run(command, env=variables, capture_output=True, timeout=60, check=False)
@@ -51,7 +51,7 @@ def verb(main: str, *arguments: Any, shell: str = '"$@"', **environment: str) ->
 )
 def test_a_command_ends_with_the_status_and_the_sentence_of_how_it_ended(ends: Any, status: int, said: str, capsys):
     with pytest.raises(SystemExit) as ended:
-        command.run_verb(lambda: done(ends))
+        command.run_main(lambda: done(ends))
     assert ended.value.code == status
     assert capsys.readouterr().err.startswith(said)
 
@@ -65,29 +65,29 @@ def done(ends: Any) -> int | None:
 def test_after_its_reader_has_left_a_command_says_nothing_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
     with pytest.raises(SystemExit) as ended:
-        command.run_verb(lambda: done(BrokenPipeError()))
+        command.run_main(lambda: done(BrokenPipeError()))
     assert (ended.value.code, sys.stderr.closed) == (141, True)
 
 
 @pytest.mark.parametrize("error", [OSError("without a number"), OSError(errno.ECHILD, "no remedy"), ValueError("a bug")])
 def test_an_error_without_a_remedy_keeps_its_traceback(error: Exception):
     with pytest.raises(type(error), match=str(error.args[-1])):
-        command.run_verb(lambda: done(error))
+        command.run_main(lambda: done(error))
 
 
-VERBS = {"run": "runs", "stop": "ends what runs"}
+COMMANDS = {"run": "runs", "stop": "ends what runs"}
 
 
-def test_a_command_of_several_verbs_takes_the_first_argument_and_explains_them_without_one(capsys):
+def test_a_command_of_several_commands_takes_the_first_argument_and_explains_them_without_one(capsys):
     for arguments in ([], ["-h"], ["--help", "run"]):
-        assert command.choose_verb("program", "What it does.\n", VERBS, arguments) is None
+        assert command.choose_command("program", "What it does.\n", COMMANDS, arguments) is None
         listed = "Commands (each has --help):\n  run            runs\n  stop           ends what runs\n"
         assert capsys.readouterr().out == f"usage: program COMMAND [--FLAG=VALUE ...]\n\nWhat it does.\n\n{listed}"
-    assert command.choose_verb("program", "", VERBS, ["run", "--help"]) == "run"
-    with pytest.raises(UserError, match=r"^--x comes after the verb: program VERB --x; verbs are run, stop$"):
-        command.choose_verb("program", "", VERBS, ["--x", "run"])
-    with pytest.raises(UserError, match=r"^unknown verb 'stp': did you mean 'stop'\?; program --help$"):
-        command.choose_verb("program", "", VERBS, ["stp", "run"])
+    assert command.choose_command("program", "", COMMANDS, ["run", "--help"]) == "run"
+    with pytest.raises(UserError, match=r"^--x comes after the command: program COMMAND --x; commands are run, stop$"):
+        command.choose_command("program", "", COMMANDS, ["--x", "run"])
+    with pytest.raises(UserError, match=r"^unknown command 'stp': did you mean 'stop'\?; program --help$"):
+        command.choose_command("program", "", COMMANDS, ["stp", "run"])
 
 
 def test_streams_that_would_refuse_a_character_escape_it_and_others_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
@@ -115,7 +115,7 @@ def test_a_locale_of_ascii_changes_neither_arguments_nor_files_nor_what_is_print
     directory = tmp_path / "Prüfung"
     directory.mkdir()
     main = r"p = pathlib.Path(sys.argv[1]) / '\u4e2d'; p.write_text(sys.argv[2]); print(p.read_text()); raise UserError(str(p))"
-    done = verb(main, directory, "größer", LC_ALL="C", PYTHONUTF8="0")
+    done = run_program(main, directory, "größer", LC_ALL="C", PYTHONUTF8="0")
     assert done.stdout.decode() == "größer\n"
     assert done.stderr.decode() == f"error: {directory}/中\n"
     assert (done.returncode, (directory / "中").read_text(encoding="utf-8")) == (2, "größer")
@@ -123,7 +123,7 @@ def test_a_locale_of_ascii_changes_neither_arguments_nor_files_nor_what_is_print
 
 @pytest.mark.parametrize("environment", [{}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
 def test_a_name_that_cannot_be_encoded_is_printed_all_the_same(environment):
-    done = verb(r"print('\udcff', '\u4e2d'); print('end')", **environment)
+    done = run_program(r"print('\udcff', '\u4e2d'); print('end')", **environment)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(b"end\n")
 
@@ -133,28 +133,28 @@ def test_what_is_written_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
     file = tmp_path / "file"
     main = "f = open(sys.argv[1], 'w'); assert f.fileno() == 3; "
     main += "print('o'); print('err', file=sys.stderr); os.system('echo x; echo y >&2'); f.write('x')"
-    done = verb(main, file, shell=f'"$@" {closed}')
+    done = run_program(main, file, shell=f'"$@" {closed}')
     assert done.returncode == 0
     assert file.read_text() == "x"
     assert b"err" not in done.stdout
     assert b"Traceback" not in done.stderr
 
 
-def test_a_verb_whose_answers_nobody_would_read_refuses():
-    done = verb("require_stdout('open it'); print('answer')", shell='"$@" >&-')
+def test_a_command_whose_answers_nobody_would_read_refuses():
+    done = run_program("require_stdout('open it'); print('answer')", shell='"$@" >&-')
     assert done.stderr == b"error: standard output is closed, so nobody would read the results; open it\n"
     assert done.returncode == 2
 
 
 def test_a_full_disk_behind_standard_output_is_one_sentence():
-    done = verb("print('answer')", shell='"$@" >/dev/full')
+    done = run_program("print('answer')", shell='"$@" >/dev/full')
     assert done.stderr.startswith(b"error: standard output cannot be written: No space left on device; redirect it")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
-def test_a_reader_that_leaves_before_anything_is_written_ends_the_verb_quietly(tmp_path):
+def test_a_reader_that_leaves_before_anything_is_written_ends_the_command_quietly(tmp_path):
     status = tmp_path / "status"
-    done = verb("sys.stdin.read(); print('answer')", shell=f'{{ sleep 0.2 | "$@"; echo $? >{status}; }} | true')
+    done = run_program("sys.stdin.read(); print('answer')", shell=f'{{ sleep 0.2 | "$@"; echo $? >{status}; }} | true')
     assert done.stderr == b""
     assert status.read_text() == "141\n"
 
@@ -162,7 +162,7 @@ def test_a_reader_that_leaves_before_anything_is_written_ends_the_verb_quietly(t
 def test_an_error_that_nobody_reads_keeps_its_status(tmp_path):
     status = tmp_path / "status"
     shell = f'{{ sleep 0.2 | "$@" 2>&1; echo $? >{status}; }} | true'
-    done = verb("sys.stdin.read(); raise UserError('no')", shell=shell)
+    done = run_program("sys.stdin.read(); raise UserError('no')", shell=shell)
     assert (done.stderr, status.read_text()) == (b"", "2\n")
 
 
@@ -179,7 +179,7 @@ def test_an_error_that_nobody_reads_keeps_its_status(tmp_path):
 )
 def test_an_error_of_the_system_is_a_sentence_with_a_remedy(fails: Callable[[], None], says: str, capsys):
     with pytest.raises(SystemExit) as ended:
-        command.run_verb(fails)
+        command.run_main(fails)
     said = capsys.readouterr().err
     assert said.startswith(says)
     assert (ended.value.code, said.count("\n")) == (2, 1)

@@ -6,13 +6,14 @@ import pathlib
 import re
 import warnings
 import xml.dom.minidom
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.flags import FORMATS
 from bert_jax.interface.figures import LONGEST, label, plain, rendered
+from bert_jax.interface.flags import FIGURE_FORMATS
 from bert_jax.training.curves import draw_sweep, draw_task_curves
 
 HOSTILE = [
@@ -38,7 +39,7 @@ def figure_of(*texts: str) -> Figure:
     return figure
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FIGURE_FORMATS)
 def test_any_text_is_drawn(form: str):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -68,7 +69,7 @@ def test_texts_of_ticks_that_are_made_while_a_figure_is_drawn_are_no_mathematics
 
 def test_a_caption_is_drawn_once_for_all_formats():
     figure = figure_of("a")
-    for form in FORMATS:
+    for form in FIGURE_FORMATS:
         rendered(figure, form, tight=True, caption="runs/$m_1")
     assert [text.get_text() for text in figure.texts].count("runs/$m_1") == 1
 
@@ -91,6 +92,15 @@ def test_curves_and_sweeps_are_drawn_with_any_names(tmp_path: pathlib.Path):
     draw_task_curves(tmp_path / "metrics.jsonl", tmp_path / "a.png", title=title, metric="dev/$x^{$", baselines=baselines)
     draw_sweep(tmp_path / "b.png", title=title, metric="dev/f1", settings=[(n, [0.5]) for n in names], baselines=baselines)
     assert all((tmp_path / name).stat().st_size > 1_000 for name in ("a.png", "b.png"))
+
+
+def test_curves_are_drawn_in_each_of_the_formats(tmp_path: pathlib.Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0, "dev/f1": 0.5}\n')
+    shown: dict[str, Any] = {"title": "a run", "metric": "dev/f1", "baselines": {}}
+    draw_task_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", **shown, formats=("svg", "pdf"))
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "curves.svg", "curves.pdf"}
+    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+    xml.dom.minidom.parse(str(tmp_path / "curves.svg"))
 
 
 def test_figures_are_written_in_one_place_alone():

@@ -13,7 +13,7 @@ from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 
 
 def parser() -> FlagParser:
-    made = FlagParser(prog="verb")
+    made = FlagParser(prog="command")
     made.add_argument("-k", "--top-k", default="5")
     made.add_argument("--lists", type=lambda text: text.split(","), default=[])
     made.add_argument("--source", action="append", default=[])
@@ -32,9 +32,9 @@ def refusal(*given: str, of: FlagParser | None = None) -> str:
     [
         (["--top=1"], "unknown argument --top=1: did you mean '--top-k'?"),  # no abbreviation
         (["--quite", "--sorce=a"], "unknown argument --quite: did you mean '--quiet'?"),
-        (["a", "--sorce=b"], "unexpected 'a': every argument is a flag, --name=value; see verb --help"),
-        (["--top-k"], "argument -k/--top-k: expected one argument; write --flag=VALUE, with the sign; see verb --help"),
-        (["--quiet=1"], "argument --quiet: ignored explicit argument '1'; see verb --help"),
+        (["a", "--sorce=b"], "unexpected 'a': every argument is a flag, --name=value; see command --help"),
+        (["--top-k"], "argument -k/--top-k: expected one argument; write --flag=VALUE, with the sign; see command --help"),
+        (["--quiet=1"], "argument --quiet: ignored explicit argument '1'; see command --help"),
         (["--lists=a", "--lists=b"], "--lists=a and --lists=b contradict each other; give one of them"),
         (["--top-k", "1", "-k", "2"], "--top-k=1 and -k=2 contradict each other; give one of them"),
         (["--top-k=1", "--top-k"], "--top-k=1 and --top-k contradict each other; give one of them"),
@@ -89,7 +89,7 @@ def test_a_tilde_that_stands_for_no_directory_is_refused(monkeypatch: pytest.Mon
 
 
 def test_arguments_are_those_of_the_process_unless_they_are_given(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "argv", ["verb", "--top-k=3"])
+    monkeypatch.setattr(sys, "argv", ["command", "--top-k=3"])
     assert parser().parse_args().top_k == "3"
     flags = parser().parse_args([], argparse.Namespace(source=["b"]))
     assert (flags.top_k, flags.source) == ("5", ["b"])

@@ -12,12 +12,12 @@ import sys
 
 import pytest
 
+from bert_jax.analysis.flags import COMMANDS as ANALYSES
 from bert_jax.analysis.flags import EXAMPLES
-from bert_jax.analysis.flags import VERBS as QUESTIONS
 from bert_jax.analysis.flags import flag_parser as analyse_parser
 from bert_jax.interface.flags import filled
-from bert_jax.prediction.verbs import VERBS
-from bert_jax.prediction.verbs import parser_of as predict_parser
+from bert_jax.prediction.commands import COMMANDS as PREDICTIONS
+from bert_jax.prediction.commands import command_parser as predict_parser
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RUN = re.compile(r'^    run_command\("bert_jax\.([\w.]+)"(?:, check="([\w.]+:\w+)")?\)', re.M)
@@ -42,8 +42,8 @@ WRONG = {
 """Command -> flags one of which is wrong."""
 LINES = [
     *(f"{name} --help" for name in COMMANDS if name != "runtime.restarts"),  # which has no flags
-    *(f"analyse {verb} --help" for verb in QUESTIONS),
-    *(f"predict {verb} --help" for verb in VERBS),
+    *(f"analyse {command} --help" for command in ANALYSES),
+    *(f"predict {command} --help" for command in PREDICTIONS),
     *(f"{name} {flags}" for name, flags in WRONG.items()),
 ]
 LIBRARIES = (
@@ -116,17 +116,17 @@ def groups(said: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("name", [*VERBS, *QUESTIONS])
+@pytest.mark.parametrize("name", [*PREDICTIONS, *ANALYSES])
 def test_the_example_of_a_help_parses(name: str):
-    arguments = VERBS[name].example if name in VERBS else f"--output=DIR {EXAMPLES[name]}"
-    parser = predict_parser(name, VERBS[name]) if name in VERBS else analyse_parser(name)
+    arguments = PREDICTIONS[name].example if name in PREDICTIONS else f"--output=DIR {EXAMPLES[name]}"
+    parser = predict_parser(name, PREDICTIONS[name]) if name in PREDICTIONS else analyse_parser(name)
     assert parser.parse_args(["--model=MODEL", *shlex.split(arguments)]).model == "MODEL"
 
 
 def test_the_help_of_the_script_has_short_lines_and_lists_every_command():
     done = subprocess.run([REPOSITORY / "tpu_scripts" / "run.sh", "--help"], capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.splitlines() if len(line) > 100] == []
-    listed = re.findall(r"^  (\w+) ", done.stdout.partition("Verbs:\n")[2], re.M)
+    listed = re.findall(r"^  (\w+) ", done.stdout.partition("Commands:\n")[2], re.M)
     assert sorted(listed) == sorted(name for name in COMMANDS if "." not in name)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, is_in_file, load_named, record_of, split_named
+from bert_jax.interface.named import file_record, is_in_file, load_named, source_file, split_named
 from bert_jax.interface.ranges import NamedIn, check_value
 
 KNOWN = {"square_root": "math:sqrt", "ceiling": "math:ceil"}
@@ -94,14 +94,14 @@ def test_the_parts_of_a_value():
         ("gs:/b.py", "N", None),
     ]
     assert [is_in_file(value) for value in ("a", "a.py", "a.py:N", "a.pyx:N")] == [False, True, True, False]
-    assert (file_of("a"), file_of("b/a.py:N")) == ("", "b/a.py")
+    assert (source_file("a"), source_file("b/a.py:N")) == ("", "b/a.py")
 
 
 def test_a_run_keeps_path_hash_and_source(file: pathlib.Path):
-    assert record_of("square_root") is None
+    assert file_record("square_root") is None
     text = file.read_text()
     digest = hashlib.sha256(text.encode()).hexdigest()
-    assert record_of("mine.py:half") == {"path": str(file), "sha256": digest, "source": text}
+    assert file_record("mine.py:half") == {"path": str(file), "sha256": digest, "source": text}
 
 
 def test_the_range_of_a_key_allows_known_names_and_files():

@@ -1,4 +1,4 @@
-"""Every module that is a program runs its verb, and tells errors in a line."""
+"""Every module that is a program runs its command, and tells errors in a line."""
 
 from __future__ import annotations
 
@@ -23,5 +23,7 @@ def test_as_a_program_it_is_a_command_and_where_it_is_imported_it_runs_nothing(p
     assert run == ["bert_jax." + program.removesuffix(".py").replace("/", ".")]
 
 
-def test_the_verbs_are_among_the_programs():
-    assert {f"{verb}.py" for verb in ("pretrain", "finetune", "predict", "convert", "aot", "analyse", "study")} <= {*PROGRAMS}
+def test_the_commands_are_among_the_programs():
+    assert {f"{command}.py" for command in ("pretrain", "finetune", "predict", "convert", "aot", "analyse", "study")} <= {
+        *PROGRAMS
+    }

@@ -1,4 +1,4 @@
-"""The line of progress that every long verb shows."""
+"""The line of progress that every long command shows."""
 
 from __future__ import annotations
 

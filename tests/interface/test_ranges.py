@@ -21,11 +21,11 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
-from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
+from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, range_error, range_text, value_types
 from bert_jax.interop import flags as convert_flags
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.prediction.verbs import VERBS as PREDICT_VERBS
-from bert_jax.prediction.verbs import parser_of
+from bert_jax.prediction.commands import COMMANDS as PREDICT_COMMANDS
+from bert_jax.prediction.commands import command_parser
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.diagnosis import flags as doctor_flags
 from tests.flags import replacing
@@ -36,7 +36,7 @@ ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
 
 
 def parser() -> FlagParser:
-    made = FlagParser(prog="verb")
+    made = FlagParser(prog="command")
     made.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=9)), default=5)
     made.add_argument("--price", type=InRange(float, Interval(ge=0)))
     made.add_argument("--margin", type=InRange(float, Interval()))
@@ -49,7 +49,7 @@ def parser() -> FlagParser:
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("--top-k=0", "--top-k=0 must be at least 1 and at most 9; see verb --help"),
+        ("--top-k=0", "--top-k=0 must be at least 1 and at most 9; see command --help"),
         ("--top-k=10", "--top-k=10 must be at least 1 and at most 9"),
         ("--top-k=", "--top-k= must be a whole number, at least 1 and at most 9"),
         ("--top-k=1.5", "--top-k=1.5 must be a whole number, at least 1"),
@@ -151,7 +151,7 @@ def test_a_value_is_refused_by_the_range_at_its_place_in_the_annotation(value: A
     assert said == says
 
 
-VERBS = {
+COMMANDS = {
     "pretrain": flag_parser("pretrain", ""),
     "study": flag_parser("study", ""),
     "finetune": flag_parser("finetune", ""),
@@ -159,48 +159,48 @@ VERBS = {
     "doctor": doctor_flags.flag_parser(""),
     "convert": convert_flags.flag_parser(""),
     "corpus": corpus._parser(),
-    **{f"predict {name}": parser_of(name, verb) for name, verb in PREDICT_VERBS.items()},
-    **{f"analyse {name}": analyse_flags.flag_parser(name) for name in analyse_flags.VERBS},
+    **{f"predict {name}": command_parser(name, command) for name, command in PREDICT_COMMANDS.items()},
+    **{f"analyse {name}": analyse_flags.flag_parser(name) for name in analyse_flags.COMMANDS},
 }
 
 
-def required(verb: str) -> list[str]:
+def required(command: str) -> list[str]:
     """The arguments without which a command line is refused."""
-    if verb == "corpus":
+    if command == "corpus":
         return ["--source=embedded", "--output=a"]
-    needed = [action.option_strings for action in VERBS[verb]._actions if action.required]
-    one_of = [group._group_actions[0].option_strings for group in VERBS[verb]._mutually_exclusive_groups if group.required]
+    needed = [action.option_strings for action in COMMANDS[command]._actions if action.required]
+    one_of = [group._group_actions[0].option_strings for group in COMMANDS[command]._mutually_exclusive_groups if group.required]
     return [f"{names[0]}=a" if names else "a" for names in [*needed, *one_of]]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(verb: str):
-    for action in VERBS[verb]._actions:
-        assert action.type not in (int, float), f"{verb} {action.option_strings} has no range"
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(command: str):
+    for action in COMMANDS[command]._actions:
+        assert action.type not in (int, float), f"{command} {action.option_strings} has no range"
         if not isinstance(action.type, InRange):
             continue
         for text in ODD:
             given = f"{action.option_strings[0]}={text}"
-            arguments = [given, *required(verb)]
+            arguments = [given, *required(command)]
             if text and not range_error(float(text), action.type.interval) and math.isfinite(float(text)):
-                found = getattr(VERBS[verb].parse_args(arguments), action.dest)
+                found = getattr(COMMANDS[command].parse_args(arguments), action.dest)
                 assert (found[-1] if isinstance(found, list) else found) == float(text)
                 continue
             with pytest.raises(UserError) as error:
-                VERBS[verb].parse_args(arguments)
+                COMMANDS[command].parse_args(arguments)
             assert str(error.value).startswith(f"{given} must be ")
             assert range_text(action.type.interval) in str(error.value)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_tilde_is_the_home_directory_in_every_flag_of_every_command(verb: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_tilde_is_the_home_directory_in_every_flag_of_every_command(command: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/at/ada")
-    actions = [action for action in VERBS[verb]._actions if action.option_strings and action.nargs is None]
+    actions = [action for action in COMMANDS[command]._actions if action.option_strings and action.nargs is None]
     paths = [action for action in actions if action.type in (None, nonempty, nonempty_path) and action.choices is None]
     assert len(paths) >= 2
     for action in paths:
         flag = action.option_strings[0]
-        found = getattr(VERBS[verb].parse_args(replacing(required(verb), f"{flag}=~/x")), action.dest)
+        found = getattr(COMMANDS[command].parse_args(replacing(required(command), f"{flag}=~/x")), action.dest)
         assert str(found[-1] if isinstance(found, list) else found) == "/at/ada/x", flag
 
 
@@ -208,18 +208,18 @@ REFUSED_LATER = {
     *("--config", "--workdir", "--config.KEY", "--against.KEY", "--topology", "--source", "--vocab", "--keep"),
     *("--format", "--dtype", "--activation", "--problem", "--new-positions", "--function", "--pooling"),
 }
-"""Flags whose empty value the verb itself refuses, in words of its own (tests/bad_inputs)."""
+"""Flags whose empty value the command itself refuses, in words of its own (tests/bad_inputs)."""
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_flag_with_a_value_refuses_the_empty_one(verb: str):
-    for action in VERBS[verb]._actions:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_with_a_value_refuses_the_empty_one(command: str):
+    for action in COMMANDS[command]._actions:
         if not action.option_strings or action.nargs == 0 or action.option_strings[0] in REFUSED_LATER:
             continue
         flag = action.option_strings[0]
-        others = [one for one in required(verb) if not one.startswith(f"{flag}=")]
+        others = [one for one in required(command) if not one.startswith(f"{flag}=")]
         with pytest.raises(UserError, match=flag):
-            VERBS[verb].parse_args([f"{flag}=", *others])
+            COMMANDS[command].parse_args([f"{flag}=", *others])
 
 
 # ---------------------------------------------------------------------------------------------------------------- configurations
@@ -243,7 +243,7 @@ def constraints(hint: Any) -> list[Any]:
 def plain(kinds: tuple[Any, ...]) -> set[Any]:
     """The types of a value and of its items; a group of any keys has none that are known."""
     kinds = tuple(kind for kind in kinds if typing.get_origin(kind) is not dict)
-    return {one for kind in kinds for one in (typing.get_args(kind)[:1] and kinds_of(typing.get_args(kind)[0])) or (kind,)}
+    return {one for kind in kinds for one in (typing.get_args(kind)[:1] and value_types(typing.get_args(kind)[0])) or (kind,)}
 
 
 EXPERIMENTS = {
@@ -263,7 +263,7 @@ KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaf_keys(kind)]
 def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
     without = []
     for key, hint in leaf_keys(kind):
-        stated, kinds = constraints(hint), plain(kinds_of(hint))
+        stated, kinds = constraints(hint), plain(value_types(hint))
         if kinds & {int, float} and not intervals(hint):
             without.append(key)
         if str in kinds and type(None) not in kinds and not stated and key not in MAY_BE_EMPTY:
@@ -274,7 +274,7 @@ def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind.__name__}-{key}" for kind, key in KEYS])
 def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind: Any, key: str, tmp_path: pathlib.Path):
     hint = dict(leaf_keys(kind))[key]
-    kinds = plain(kinds_of(hint))
+    kinds = plain(value_types(hint))
     file = tmp_path / "experiment.py"
     file.write_text(f"def get_config(): return {EXPERIMENTS[kind]!r}")
     ranges = intervals(hint)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from bert_jax import convert
-from bert_jax.interop.card import Training, model_card, training_of
+from bert_jax.interop.card import Training, model_card, read_training
 from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from bert_jax.pretraining.results import card_scores
 from tests.interop.tiny import as_model, make_labelled_model, make_vocabulary
 from tests.objectives.scored import objective_of
@@ -60,7 +60,7 @@ def test_a_card_has_the_data_the_steps_and_the_scores_beside_their_baselines(mod
     assert front_matter(text)["language"] == "en"
     assert front_matter(text)["base_model"] == "google/tiny"
     (tmp_path / CARD).write_text(text)
-    assert training_of(tmp_path) == (TOLD, "")
+    assert read_training(tmp_path) == (TOLD, "")
     licensed = model_card(model, dataclasses.replace(TOLD, license="mit"))
     assert front_matter(licensed)["license"] == "mit"
     assert "The licence of the weights is mit." in licensed
@@ -113,7 +113,7 @@ def test_convert_tells_of_the_training_of_its_source_and_of_what_it_changed(mode
 def test_convert_keeps_the_card_of_its_source_or_target_that_somebody_wrote(model, tmp_path):
     export_model(tmp_path / "a", model)
     (tmp_path / "a" / CARD).write_text("---\nlicense: apache-2.0\nlanguage:\n- fr\n---\nMine.\n")
-    assert training_of(tmp_path / "a")[0] == Training(license="apache-2.0", language="fr")
+    assert read_training(tmp_path / "a")[0] == Training(license="apache-2.0", language="fr")
     convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}"])
     assert (tmp_path / "b" / CARD).read_text() == (tmp_path / "a" / CARD).read_text()
     (tmp_path / "b" / CARD).write_text("of the target")
@@ -144,8 +144,8 @@ def test_no_text_of_a_card_ends_its_comment(model, tmp_path):
     text = model_card(model, told)
     assert len(re.findall(r"<!-- bert_jax [0-9a-f]{16} ", text)) == 1
     (tmp_path / CARD).write_text(text)
-    assert training_of(tmp_path) == (told, "")
-    assert training_of(pathlib.Path("nowhere")) == (Training(), "")
+    assert read_training(tmp_path) == (told, "")
+    assert read_training(pathlib.Path("nowhere")) == (Training(), "")
 
 
 def test_scores_of_pretraining_have_their_baselines():

@@ -16,7 +16,7 @@ import pytest
 from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop.families import FAMILIES
-from bert_jax.interop.families.family import family_named, family_of
+from bert_jax.interop.families.family import export_family, family_named
 from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model
 from bert_jax.interop.huggingface_config import config_from_json, config_to_json, own_fields
 from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
@@ -56,7 +56,8 @@ def outputs_of(case: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 def test_there_is_a_case_for_every_class():
     classes = {fields_of(GOLDEN / case)["architectures"][0] for case in CASES}
-    assert classes == {name for family in [*FAMILIES][1:] for name in family_named(family, "").classes}
+    with_cases_here = [family for family in FAMILIES if family not in ("bert", "marian")]
+    assert classes == {name for family in with_cases_here for name in family_named(family, "").classes}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -157,7 +158,7 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
         ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
-        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 lets them see no other token"),
+        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 they see no other token"),
         ("modernbert_masked", {"sliding_window": 6}, "sliding_window=6 and local_attention=6 contradict each other"),
         ("modernbert_masked", {"layer_norm_eps": 1e-6}, "norm_eps=1e-05 and layer_norm_eps=1e-06 contradict each other"),
         ("modernbert_masked", {"classifier_activation": "relu"}, "classifier_activation='relu' contradicts another field"),
@@ -169,7 +170,7 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"norm_bias": True}, "missing: model.embeddings.norm.bias"),
         ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in"),
         ("eurobert_masked", {"rope_theta": 9.0}, r"rope_parameters=555\.0 and rope_theta=9\.0 contradict each other"),
-        ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 does not divide into model.num_key_value_heads=2"),
+        ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 is not divisible by model.num_key_value_heads=2"),
         ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
         ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),
         ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in"),
@@ -257,14 +258,14 @@ def test_the_head_of_nomics_own_code_has_no_biases_which_are_then_zero(tmp_path)
 def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, parameters, bare):
     """As `ModernBertForMaskedLM` counts them, the tied table once."""
     config = ModelConfig(**published(name))
-    assert family_of(config).model_type == "modernbert"
+    assert export_family(config).model_type == "modernbert"
     sizes: dict[str, int] = {}
     encoder: dict[str, int] = {}
     for row in rows(config):
         for tensor in their_names(row, config):
-            if row.part in ("embeddings", "encoder", "mlm_head"):
+            if row.subtree in ("embeddings", "encoder", "mlm_head"):
                 sizes[tensor] = int(np.prod(their_shape(row, config)))
-            if row.part in ("embeddings", "encoder"):
+            if row.subtree in ("embeddings", "encoder"):
                 encoder[tensor] = sizes[tensor]
     assert sum(sizes.values()) == parameters
     assert bare is None or sum(encoder.values()) == bare
@@ -294,7 +295,7 @@ def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, par
 )
 def test_every_setting_comes_back_whichever_family_can_compute_it(name, changes, family):
     config = ModelConfig(**published(name) | changes)
-    assert family_of(config).model_type == family
+    assert export_family(config).model_type == family
     fields = config_to_json(config, architecture="X", ids={"pad": 0, "cls": 1, "sep": 2, "mask": 3})
     written = json.loads(json.dumps(fields | {"bert_jax": own_fields(config, None)}))
     assert config_from_json(written, "c.json") == config
@@ -408,6 +409,6 @@ def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, s
 def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
     convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
     tensors = imported("modernbert_encoder")
-    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.share[1]
-                 for row in rows(tensors.config) if row.part in ("embeddings", "encoder"))
+    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
+                 for row in rows(tensors.config) if row.subtree in ("embeddings", "encoder"))
     assert f"{stored:,} parameters" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     architecture_from_json,
-    architecture_of,
+    architecture_name,
     config_from_json,
     config_to_json,
     head_from_json,
@@ -138,8 +138,8 @@ HEADS = [
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.problem}-{len(head.labels)}")
 def test_there_and_back_is_the_same_head(head):
-    architecture = architecture_of({head.part, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
-    assert head.part in ARCHITECTURES[architecture]
+    architecture = architecture_name({head.subtree, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
+    assert head.subtree in ARCHITECTURES[architecture]
     fields = json.loads(json.dumps(config_to_json(CONFIG, architecture=architecture, ids={"pad": 0}, head=head)))
     assert architecture_from_json(fields, (), "") == architecture
     assert head_from_json(fields, architecture, "") == head
@@ -269,8 +269,8 @@ def test_a_head_is_named_among_our_own_fields_where_transformers_has_no_class_fo
 
 def test_the_class_for_some_parts_is_the_smallest_that_reads_what_was_trained():
     for name, parts in ARCHITECTURES.items():
-        assert architecture_of(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
-    assert architecture_of(["pooler"]) == "BertModel"
-    assert architecture_of(["pooler", "mlm_head"]) == "BertForMaskedLM"
-    assert architecture_of(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class would read
-    assert architecture_of(["pooler", "mlm_head", "nsp_head", "token_head"]) == "BertForTokenClassification"
+        assert architecture_name(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
+    assert architecture_name(["pooler"]) == "BertModel"
+    assert architecture_name(["pooler", "mlm_head"]) == "BertForMaskedLM"
+    assert architecture_name(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class would read
+    assert architecture_name(["pooler", "mlm_head", "nsp_head", "token_head"]) == "BertForTokenClassification"

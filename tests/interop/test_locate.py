@@ -31,9 +31,9 @@ time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
 atexit.register(lambda: print("SLEPT", sum(slept)))
 from bert_jax.data.corpus import hub
 from bert_jax.interop import locate
-from bert_jax.interface.command import run_verb
+from bert_jax.interface.command import run_main
 hub.HUB_SECONDS = float(sys.argv[2])
-run_verb(lambda: print("FOUND", locate.find_model_directory(sys.argv[1])))
+run_main(lambda: print("FOUND", locate.find_model_directory(sys.argv[1])))
 """
 
 

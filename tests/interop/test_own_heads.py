@@ -17,9 +17,8 @@ from bert_jax.interop.huggingface import NewParts, export_model, import_model, w
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
-from bert_jax.model.heads import registry
 from bert_jax.model.heads.choice import ChoiceHead
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
@@ -46,7 +45,7 @@ HEADS = [
     TokenHead(labels=("O", "B"), lstm=3, layers="last_four_concat", mix_at="output"),
     SpanHead(lstm=3, layers="last_four_mix", mix_at="both"),
 ]
-HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]
+HEADS += [kind.typical() for kind in head_classes().values() if not kind.architecture and kind is not MentionHead]
 TAGGER = HEADS[3]
 MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
 
@@ -87,7 +86,7 @@ def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_pat
         "kind": head.kind, "pooling": head.pooling, "layers": head.layers, "lstm": head.lstm
     } | ({"crf": head.crf} if head.has_crf else {}) | ({"mix_at": head.mix_at} if head.mix_at != "input" else {})  # fmt: skip
     own = {name for name in tensors if name.split(".")[0] not in ("embeddings", "encoder", "pooler")}
-    assert own == {f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep=".")}
+    assert own == {f"{head.subtree}.{path}" for path in flatten_dict(model.params[head.subtree], sep=".")}
     assert not any(name.startswith("bert") for name in tensors)
     if head.labels:
         assert fields["id2label"] == {str(i): label for i, label in enumerate(head.labels)}

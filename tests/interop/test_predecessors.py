@@ -21,7 +21,7 @@ from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.word2vec import export_word2vec
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from bert_jax.model.pretraining import pretraining_model
 from tests.interop.tiny import make_model, make_vocabulary
 
@@ -44,8 +44,8 @@ def model_of(vocabulary, name: str, *, head: bool = False) -> Model:
     tagger = make_head("token", labels=("A", "B")) if head else None
     if tagger:
         shapes = our_shapes(config, tagger)
-        params[tagger.part] = {
-            "dense": {name: np.ones(shapes[f"{tagger.part}/dense/{name}"], np.float32) for name in ("kernel", "bias")}
+        params[tagger.subtree] = {
+            "dense": {name: np.ones(shapes[f"{tagger.subtree}/dense/{name}"], np.float32) for name in ("kernel", "bias")}
         }
     return Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary), head=tagger)
 

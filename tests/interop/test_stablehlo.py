@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
-from bert_jax.interop.surgery import extended, sources_of, with_vocabulary
+from bert_jax.interop.surgery import extended, find_sources, with_vocabulary
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.choice import ChoiceHead
@@ -208,7 +208,7 @@ def test_the_natural_function_is_what_the_model_has_a_head_for(model, models):
 
 def test_a_masked_language_model_alone_has_no_next_sentence_and_needs_no_pooler(model, tmp_path):
     words = extended(model.tokenizer, ["rivers"])  # an odd number, without the padding that the model's table has
-    longer = with_vocabulary(model, words, sources_of(model.tokenizer, words))
+    longer = with_vocabulary(model, words, find_sources(model.tokenizer, words))
     signature = export_stablehlo(tmp_path / "m", without_parts(longer, ["pooler", "nsp_head"]), platforms=["cpu"])
     assert signature["outputs"] == {"mlm_logits": {"shape": ["batch", "length", 141], "dtype": "float32"}}
     assert signature["platforms"] == ["cpu"]

@@ -17,8 +17,8 @@ from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.surgery import (
     average,
     extended,
+    find_sources,
     read_tokens,
-    sources_of,
     with_layers,
     with_positions,
     with_token_types,
@@ -197,7 +197,7 @@ def mean_of(table: np.ndarray, pieces: list[str], spelling: list[str]) -> np.nda
 def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_table_of_words(untied, tmp_path):
     pieces = untied.tokenizer.pieces
     tokenizer = extended(untied.tokenizer, ["rivers", "AB"])
-    sources = sources_of(untied.tokenizer, tokenizer)
+    sources = find_sources(untied.tokenizer, tokenizer)
     longer = reloaded(with_vocabulary(untied, tokenizer, sources), tmp_path / "m")
     assert (sources.kept, sources.spelt, sources.unknown, sources.removed) == (len(pieces), 2, 0, 0)
     assert longer.tokenizer.pieces == [*pieces, "rivers", "AB"]
@@ -214,7 +214,7 @@ def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_table_of_words(
 
 def test_added_words_change_no_logit_of_the_old_ones(model):
     tokenizer = extended(model.tokenizer, ["rivers"])
-    longer = with_vocabulary(model, tokenizer, sources_of(model.tokenizer, tokenizer))
+    longer = with_vocabulary(model, tokenizer, find_sources(model.tokenizer, tokenizer))
     ids, size = some_ids(model, 40), model.config.vocab_size
     ours, theirs = outputs(longer, ids), outputs(model, ids)
     np.testing.assert_array_equal(ours["last"], theirs["last"])
@@ -225,7 +225,7 @@ def test_added_words_change_no_logit_of_the_old_ones(model):
 
 def test_an_added_word_is_read_as_one_piece_and_the_vocabularys_hash_says_so(model, tmp_path):
     tokenizer = extended(model.tokenizer, ["rivers", "[E1]"])
-    longer = reloaded(with_vocabulary(model, tokenizer, sources_of(model.tokenizer, tokenizer)), tmp_path / "m")
+    longer = reloaded(with_vocabulary(model, tokenizer, find_sources(model.tokenizer, tokenizer)), tmp_path / "m")
     assert longer.tokenizer.tokens(longer.tokenizer.encode("the rivers")) == ["the", "rivers"]
     assert longer.tokenizer.tokens(longer.tokenizer.encode_with_specials("the [E1]")) == ["the", "[E1]"]
     assert "[E1]" not in longer.tokenizer.tokens(longer.tokenizer.encode("the [E1]"))
@@ -289,7 +289,7 @@ def test_in_another_vocabulary_pieces_keep_their_rows_and_new_ones_are_their_old
     # the special tokens stand elsewhere, and two have other names
     pieces = ["<pad>", "river", "[MASK]", "##iver", "[CLS]", "rivers", "Paris", "[SEP]", "[UNK]", "##é", "東", "##B!", "x"]
     tokenizer = vocabulary_file(tmp_path / "vocab.txt", pieces, False)
-    sources = sources_of(model.tokenizer, tokenizer)
+    sources = find_sources(model.tokenizer, tokenizer)
     expected = {
         "<pad>": ["[PAD]"], "river": ["river"], "[MASK]": ["[MASK]"], "##iver": ["##i", "##v", "##e", "##r"], "[CLS]": ["[CLS]"],
         "rivers": ["river", "##s"], "Paris": ["Paris"], "[SEP]": ["[SEP]"], "[UNK]": ["[UNK]"], "##é": ["##é"], "東": ["[UNK]"],
@@ -313,7 +313,7 @@ def test_a_piece_named_like_a_special_token_of_the_old_vocabulary_is_not_given_i
     path.mkdir()
     (path / "tokenizer_config.json").write_text('{"do_lower_case": false, "pad_token": "<pad>"}')
     vocabulary_file(path / "vocab.txt", pieces, False)
-    sources = sources_of(model.tokenizer, load_tokenizer(path))
+    sources = find_sources(model.tokenizer, load_tokenizer(path))
     assert sources.of[0] == (model.tokenizer.pad_id,)
     assert [model.tokenizer.pieces[i] for i in sources.of[1]] == ["[", "P", "##A", "##D", "]"]
 
@@ -322,7 +322,7 @@ def test_a_cased_vocabulary_for_a_lower_cased_model_starts_from_the_lower_cased_
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     old = vocabulary_file(tmp_path / "old.txt", [*specials, "paris", "##s", "##e"], True)
     new = vocabulary_file(tmp_path / "new.txt", [*specials, "Paris", "##S", "##É"], False)
-    assert [old.tokens(ids) for ids in sources_of(old, new).of[5:]] == [["paris"], ["##s"], ["##e"]]
+    assert [old.tokens(ids) for ids in find_sources(old, new).of[5:]] == [["paris"], ["##s"], ["##e"]]
 
 
 # Averages
@@ -369,7 +369,7 @@ def test_models_that_differ_are_not_averaged_and_the_difference_is_named(model, 
 def test_between_wordpiece_and_sentencepiece_pieces_are_the_same_where_they_write_the_same(model):
     documents = [["the capital of france is paris", "the river is the capital of the river"]] * 50
     new = train_sentencepiece(documents, 40, False)
-    sources = sources_of(model.tokenizer, new)
+    sources = find_sources(model.tokenizer, new)
     old = model.tokenizer.pieces
     spelling = {piece: [old[i] for i in ids] for piece, ids in zip(new.pieces, sources.of, strict=True)}
     letters = [piece for piece in new.pieces if len(piece) == 1 and piece.isascii()]
@@ -377,7 +377,7 @@ def test_between_wordpiece_and_sentencepiece_pieces_are_the_same_where_they_writ
     assert [spelling[letter] for letter in letters] == [[f"##{letter}"] for letter in letters]
     assert (spelling["\u2581river"], spelling["is"]) == (["river"], ["##i", "##s"])
     assert sources.of[new.mask_id] == (model.tokenizer.mask_id,)
-    back = sources_of(new, model.tokenizer)
+    back = find_sources(new, model.tokenizer)
     assert back.of[old.index("##e")] == (new.pieces.index("e"),)
     with pytest.raises(UserError, match="cannot be added to a sentencepiece model"):
         extended(new, ["lake"])
@@ -387,7 +387,7 @@ def test_a_changed_vocabulary_leaves_out_the_rows_without_a_piece(vocabulary, tm
     tokenizer = load_tokenizer(vocabulary)
     padded = as_model(*make_model(vocabulary, vocab_size=tokenizer.size + 5), vocabulary)
     longer = extended(tokenizer, ["lockdown"])
-    words = sources_of(tokenizer, longer)
+    words = find_sources(tokenizer, longer)
     changed = reloaded(with_vocabulary(padded, longer, words), tmp_path / "m")
     assert changed.config.vocab_size == tokenizer.size + 1
     np.testing.assert_array_equal(words_of(changed)[: tokenizer.size], words_of(padded)[: tokenizer.size])

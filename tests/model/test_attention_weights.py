@@ -60,7 +60,7 @@ def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_t
 
 def test_a_model_without_attention_is_refused_with_the_remedy():
     for config in (ModelConfig(encoder="bilm"), ModelConfig(encoder="static", num_layers=0)):
-        with pytest.raises(UserError, match=rf"^a model with encoder={config.encoder} has no attention; name a Transformer$"):
+        with pytest.raises(UserError, match=rf"^a model with encoder={config.encoder} has no attention; use a Transformer$"):
             attention_weights({}, config, tokens_of([[1]]))
 
 

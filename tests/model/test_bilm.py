@@ -14,7 +14,7 @@ from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from
 from bert_jax.model import bilm, natural_objective
 from bert_jax.model.bert import Bert
 from bert_jax.model.bilm import backward_positions
-from bert_jax.model.characters import CharacterCnn, symbols_of
+from bert_jax.model.characters import CharacterCnn, piece_symbols
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout
@@ -166,7 +166,7 @@ def test_hidden_states_of_static_vectors_are_the_vectors_alone():
 def test_word_vectors_from_characters_are_those_of_a_loop_over_filters():
     rng = np.random.default_rng(0)
     pieces = ["[PAD]", "the", "##ing", "électroencéphalographie"]
-    symbols = symbols_of(pieces, 24)
+    symbols = piece_symbols(pieces, 24)
     assert symbols[1].tolist() == [256, *b"the", 257, *[258] * 15]
     assert symbols[3, 0] == 256
     assert symbols[3, -1] == 257

@@ -16,11 +16,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig, Target
-from bert_jax.model.features import Lstm
 from bert_jax.model.heads import LAYERS
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import head_class, make_head
+from bert_jax.model.heads.head import TaskHead, head_class, make_head
+from bert_jax.model.lstm import Lstm
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits
 
@@ -75,7 +74,7 @@ def name_of(head: TaskHead) -> str:
 
 def random_params(head: TaskHead) -> dict:
     rng = np.random.default_rng(3)
-    parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    parts = {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
     shapes = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
     values = {path: 0.4 * rng.standard_normal(shape) + path.endswith("/scale") for path, shape in shapes.items()}
     return unflatten_dict({path: np.asarray(x, np.float32) for path, x in values.items()}, sep="/")
@@ -150,7 +149,7 @@ def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
     real = np.zeros((len(LENGTHS), ROW if head.per_token else SLOTS, 1), np.float32)
     for r, p, columns in texts(batch):
         real[r, columns if head.per_token else p] = 1
-    parts = {head.part: params[head.part]}
+    parts = {head.subtree: params[head.subtree]}
 
     def loss(states):
         return (compiled(head, from_states)({"params": parts}, states, batch) * real).sum()
@@ -219,10 +218,10 @@ def test_gradients_reach_every_parameter_of_a_head(head):
 @pytest.mark.parametrize("layers", ["scalar_mix", "last_four_mix"])
 def test_a_new_mix_is_the_mean_of_its_layers(layers):
     head = head_of("token", layers=layers)
-    fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.part]))(jax.random.key(0))
+    fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.subtree]))(jax.random.key(0))
     states, batch = hidden_states(), layout()
     mixed = BertWithHead(CONFIG, head).apply(
-        {"params": {head.part: fresh}}, states[-1], states, Tokens.of(batch), method="features"
+        {"params": {head.subtree: fresh}}, states[-1], states, Tokens.of(batch), method="features"
     )
     np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)
 
@@ -232,7 +231,7 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
     boxed = jax.eval_shape(lambda: initial_label_parameters(CONFIG, head, jax.random.key(0)))
     leaves = flatten_dict(boxed, sep="/")
     assert all(isinstance(x, nn.LogicallyPartitioned) and len(x.names) == x.value.ndim for x in leaves.values())
-    parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    parts = {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
     expected = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
     assert {path: x.value.shape for path, x in leaves.items()} == expected
 
@@ -257,7 +256,7 @@ def test_bfloat16_states_are_read_in_float32(head):
 @pytest.mark.parametrize("layers", [layers for layers in LAYERS if layers.startswith("last_four")])
 def test_four_layers_are_not_to_be_had_of_three(layers):
     config = dataclasses.replace(CONFIG, num_layers=3)
-    with pytest.raises(UserError, match=f"head.layers='{layers}' needs 4 layers, and the model has 3; choose another"):
+    with pytest.raises(UserError, match=f"head.layers='{layers}' needs 4 layers, but the model has 3; choose another"):
         jax.eval_shape(lambda: initial_label_parameters(config, head_of("token", layers=layers), jax.random.key(0)))
 
 
@@ -273,7 +272,7 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is not one of .*; did you mean 'last_four_sum'"),
         ({"kind": "choice", "lstm": 8}, "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it"),
         ({"kind": "token", "labels": ("a",), "lstm": -1}, "head.lstm=-1 must be at least 0"),
-        ({"kind": "token", "labels": ("a",), "mix_at": "both"}, "head.mix_at='both' is a place of an LSTM"),
+        ({"kind": "token", "labels": ("a",), "mix_at": "both"}, "head.mix_at='both' needs an LSTM"),
         ({"kind": "sequence", "labels": ("a",), "lstm": 4, "mix_at": "both"}, "is for a span or token head"),
         ({"kind": "choice", "layers": "last_four_concat"}, "four times as wide .*; set head.layers='last_four_sum'$"),
         ({"kind": "sequence", "labels": ("a",), "layers": "last_four_concat"}, "'last_four_sum' or head.pooling='concat'"),

@@ -68,7 +68,7 @@ class Reversed:
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_all_three_places_act_alike_where_all_columns_or_some_are_read_out(monkeypatch: pytest.MonkeyPatch, scan_layers: bool):
-    monkeypatch.setattr(positions, "kind_of", lambda config: Reversed)
+    monkeypatch.setattr(positions, "positions_class", lambda config: Reversed)
     config = dataclasses.replace(TINY, attention="plain", scan_layers=scan_layers)
     params, tokens = random_parameters(dataclasses.replace(config, positions="none")), Tokens.of(random_batch())
     columns = jnp.array([[3, 0, 7]] * len(tokens.ids))

@@ -51,7 +51,7 @@ SEEN = [
         "np.minimum(places[blocks == block], plan.num_rows - 1)",
     ),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
-    Mistake("bert_jax/data/plan.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
+    Mistake("bert_jax/data/plan.py", 1, "make_key(key, _CUT_B)", "make_key(key, _CUT_A)"),
     Mistake(
         "bert_jax/model/heads/outputs.py",
         1,
@@ -59,7 +59,7 @@ SEEN = [
         "takes_class_weights = takes_smoothing = has_accuracy = True",
     ),
     Mistake("bert_jax/model/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
-    Mistake("bert_jax/pretraining/corpora.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
+    Mistake("bert_jax/pretraining/splits.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
     Mistake("bert_jax/runtime/environment.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
@@ -68,7 +68,7 @@ SEEN = [
     Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
-    Mistake("bert_jax/training/log.py", 1, "self._ledger.close()", "pass"),
+    Mistake("bert_jax/training/log.py", 1, "self._goodput.close()", "pass"),
     Mistake("bert_jax/analysis/coreference/measure.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
         "bert_jax/tpu/costs/report.py",
@@ -104,7 +104,7 @@ SEEN = [
         "bert_jax/storage/mirror.py",
         1,
         "Copy(generation, before.size, before.modified)",
-        "copy_of(self.directory / name, generation)",
+        "copy_record(self.directory / name, generation)",
     ),
 ]
 """What passed unseen once; the test that was added holds the kind."""

@@ -69,7 +69,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 def mean_loss(kind: str, settings: LabelLoss = PLAIN, **extra: np.ndarray) -> float:
     batch = packed(kind)[3] | {name: jnp.asarray(value) for name, value in extra.items()}
-    sums = Labels(CONFIG, HEADS[kind], settings).sums_of(jnp.asarray(random_logits(kind)), batch)
+    sums = Labels(CONFIG, HEADS[kind], settings).output_sums(jnp.asarray(random_logits(kind)), batch)
     return float(sums["loss"] / Labels(CONFIG, HEADS[kind], settings).counts(batch)["weight"])
 
 
@@ -121,7 +121,7 @@ LABELS = [0, 1, 2, 1, 2, 1]
 def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pytorch_computes(smoothing: float):
     settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=smoothing)
     batch = {"labels": jnp.array([LABELS]), "label_weights": jnp.ones((1, 6)), "sequence_ids": jnp.ones((1, 6), jnp.int32)}
-    sums = Labels(CONFIG, HEADS["sequence"], settings).sums_of(jnp.array([SIX]), batch)
+    sums = Labels(CONFIG, HEADS["sequence"], settings).output_sums(jnp.array([SIX]), batch)
     found = float(sums["loss"] / Labels(CONFIG, HEADS["sequence"], settings).counts(batch)["weight"])
     assert found == pytest.approx(PYTORCH[smoothing], rel=1e-6)
 
@@ -156,7 +156,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_correct_answers_are_counted(kind):
     features, rows, shape, batch = packed(kind)
-    found = float(Labels(CONFIG, HEADS[kind], PLAIN).sums_of(jnp.asarray(random_logits(kind)), batch)["correct"])
+    found = float(Labels(CONFIG, HEADS[kind], PLAIN).output_sums(jnp.asarray(random_logits(kind)), batch)["correct"])
     of_features = feature_logits(random_logits(kind), features, rows, shape)
     if not HEADS[kind].outputs.has_accuracy:
         wanted = 0
@@ -181,7 +181,7 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
     unknown = [dataclasses.replace(feature, target=None) for feature in features]
     batch = {name: jnp.asarray(x) for name, x in assemble_features(unknown, rows, COUNT, shape, 0).items()}
     objective = Labels(CONFIG, HEADS["sequence"], PLAIN)
-    sums = Labels(CONFIG, HEADS["sequence"], PLAIN).sums_of(jnp.asarray(random_logits("sequence")), batch)
+    sums = Labels(CONFIG, HEADS["sequence"], PLAIN).output_sums(jnp.asarray(random_logits("sequence")), batch)
     assert float(objective.loss(sums, objective.counts(batch))) == 0.0
 
 
@@ -284,7 +284,7 @@ def differentiated(name: str):
 
     def loss(params, batch):
         logits = BertWithHead(CONFIG, head).apply({"params": params}, batch, method="logits")
-        sums = Labels(CONFIG, head, settings).sums_of(logits, batch)
+        sums = Labels(CONFIG, head, settings).output_sums(logits, batch)
         value = sums["loss"] / Labels(CONFIG, head, settings).counts(batch)["weight"]
         return value, (value, logits)
 
@@ -305,7 +305,7 @@ def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_eac
     assert float(loss) == pytest.approx(float(loss_alone), rel=1e-5)
     for tree in (grads, grads_alone):  # what adds one number to everything that softmax compares: its gradient is rounding alone
         layout = VARIANTS[name].layout
-        shifts = [tree[VARIANTS[name].part]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
+        shifts = [tree[VARIANTS[name].subtree]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
         shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if layout.are_positions else []
         assert all(np.abs(layer.pop("bias")).max() < 1e-6 for layer in shifts)
     assert largest_difference(grads_alone, grads) < 1e-4

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
 from bert_jax.objectives.model import Model, dense, sampled, with_predictions
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.scores import majority_of
+from bert_jax.objectives.scores import majority_baseline
 from tests.objectives.scored import MODELS, objective_of
 from tests.random_rows import TINY, random_batch, with_centres
 
@@ -70,8 +70,11 @@ def test_a_small_objective_keeps_the_contract_and_its_loss_is_the_mean():
         ({"scores": {"my loss": ("mene", "masked")}}, "it: the score 'my loss' needs 'mene', which neither sums nor"),
         ({"scores": {"my loss": ("mine", "maskd")}}, "which neither sums nor counts returns; did you mean 'masked'?"),
         ({"scores": {}}, "it has no scores; give it one"),
-        ({"baselines": {"my lss": majority_of("mine", "tokens")}}, "'my lss', which is not a score; did you mean 'my loss'?"),
-        ({"baselines": {"my loss": majority_of("yes", "tokens")}}, "the baseline of 'my loss' needs 'yes', which neither"),
+        (
+            {"baselines": {"my lss": majority_baseline("mine", "tokens")}},
+            "'my lss', which is not a score; did you mean 'my loss'?",
+        ),
+        ({"baselines": {"my loss": majority_baseline("yes", "tokens")}}, "the baseline of 'my loss' needs 'yes', which neither"),
         ({"sums": lambda self, *inputs: {"mine": jnp.zeros(3)}}, "sums must return a dict of scalars, name to sum"),
         ({"sums": lambda self, *inputs: {"masked": jnp.zeros(())}}, "'masked' is both a sum and a count; give"),
         ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', which is a number of every step"),

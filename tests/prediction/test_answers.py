@@ -18,18 +18,20 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.files import PartialFile
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.streams import Field, Record, read_records
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import read_records
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (Field("text"),)
 
-# A verb that shouts, as a program: flags --input, --output, --json; a text "numbers" cannot be answered, "crash" ends it all.
+# A command that shouts, as a program: flags --input, --output, --json; a text "numbers" cannot be answered, "crash" ends it all.
 SHOUT = """
 import argparse
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
+from bert_jax.interface.command import run_main
 
 def shout(records):
     texts = [record.values["text"] for record in records]
@@ -53,7 +55,7 @@ def main():
         answer_records(records, 64, shout, writer)
     return writer.status
 
-run_verb(main)
+run_main(main)
 """
 
 
@@ -69,7 +71,7 @@ def started(*arguments: Any, **settings: Any) -> subprocess.Popen[str]:
 
 
 def loud(records: list[Record]) -> list[Mapping[str, Any] | str]:
-    """The answers of a verb that can shout every text but "numbers"."""
+    """The answers of a command that can shout every text but "numbers"."""
     texts = [record.values["text"] for record in records]
     return ["no word in it" if text == "numbers" else {"text": text, "loud": text.upper()} for text in texts]
 
@@ -128,7 +130,7 @@ def test_half_a_surrogate_pair_is_written_as_json_writes_it(tmp_path):
     assert json.loads((tmp_path / "out.jsonl").read_bytes().decode("utf-8"))["note"] == "\ud83d"
 
 
-def test_a_verb_that_loses_a_record_is_a_bug_not_a_shift_of_lines(source, tmp_path):
+def test_a_command_that_loses_a_record_is_a_bug_not_a_shift_of_lines(source, tmp_path):
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         answered(source, tmp_path / "out.jsonl", answer=lambda records: loud(records)[1:])
 

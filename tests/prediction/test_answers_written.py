@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.streams import Record, Records
+from bert_jax.prediction.fields import Record
+from bert_jax.prediction.streams import Records
 from tests.prediction.test_answers import answered, loud, source
 
 __all__ = ["source"]  # a fixture

@@ -1,4 +1,4 @@
-"""What the verbs of `predict` do where no option says otherwise."""
+"""What the commands of `predict` do where no option says otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VECTORS = {"pooling": None, "layers": (-1,), "combine": "mean", "normalise": Non
 
 
 @pytest.mark.parametrize(
-    ("verb", "wanted"),
+    ("command", "wanted"),
     [
         (Classify(), {"truncate": False}),  # a text that is too long is an error
         (Choose(), {"truncate": False}),
@@ -34,5 +34,5 @@ VECTORS = {"pooling": None, "layers": (-1,), "combine": "mean", "normalise": Non
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_option_that_is_not_given_has_its_documented_value(verb: Any, wanted: dict[str, Any]):
-    assert dataclasses.asdict(verb) == wanted
+def test_an_option_that_is_not_given_has_its_documented_value(command: Any, wanted: dict[str, Any]):
+    assert dataclasses.asdict(command) == wanted

@@ -206,7 +206,7 @@ def test_a_profile_can_wait_for_the_batches_that_run(engine, items, monkeypatch)
         return batch["starts"]
 
     class Waits:
-        def of_steps(self, packs: Iterator[Any], first: int, wait: Callable[[int], None]) -> Iterator[Any]:
+        def trace_steps(self, packs: Iterator[Any], first: int, wait: Callable[[int], None]) -> Iterator[Any]:
             yield from packs
             released.set()
             wait(first)

@@ -102,8 +102,8 @@ def test_a_draw_is_repeated_by_its_seed_alone(predictor: Predictor):
 
 def test_the_draws_of_a_text_do_not_depend_on_the_texts_that_arrive_with_it(predictor: Predictor):
     def tokens(*groups: list[str]) -> list[list[str]]:
-        verb = Generate(tokens=6, temperature=2.0, seed=1)
-        answers = (ask_each(predictor.engine, verb, [{"text": text} for text in group]) for group in groups)
+        command = Generate(tokens=6, temperature=2.0, seed=1)
+        answers = (ask_each(predictor.engine, command, [{"text": text} for text in group]) for group in groups)
         return [answer["tokens"] for answered in answers for answer in answered]
 
     assert tokens(TEXTS[:1], TEXTS[1:]) == tokens(TEXTS)
@@ -168,7 +168,7 @@ def two_devices(predictor: Predictor) -> Any:
 def test_texts_of_a_similar_length_are_continued_together_longest_first(two_devices, monkeypatch):
     groups = []
 
-    def noted(verb: Generate, engine: Any, items: list[Item], numbers: list[int], room: int) -> list[dict[str, Any]]:
+    def noted(command: Generate, engine: Any, items: list[Item], numbers: list[int], room: int) -> list[dict[str, Any]]:
         groups.append((numbers, room))
         return [{"length": len(item.ids)} for item in items]
 

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.mentions import Resolve, place_of
+from bert_jax.prediction.mentions import Resolve, find_mention
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.streams import read_records
 from tests.interop.tiny import WORDS
@@ -65,7 +65,7 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
     ],
 )
 def test_a_mention_is_found_where_it_stands(text, mention, place):
-    assert place_of(text, mention) == place
+    assert find_mention(text, mention) == place
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_mention_is_found_where_it_stands(text, mention, place):
 )
 def test_a_mention_that_names_no_place_is_refused(text, mention, message):
     with pytest.raises(UserError, match=message):
-        place_of(text, mention)
+        find_mention(text, mention)
 
 
 def test_an_offset_says_which_of_several(labelled):

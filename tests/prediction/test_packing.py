@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack, power_of_two, row_length, rows_of
+from bert_jax.prediction.packing import BatchShape, Item, Packed, assign_rows, full_batches, pack, power_of_two, row_length
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 PAD = 7
@@ -174,11 +174,11 @@ def test_a_text_has_the_shortest_row_that_holds_it():
     ],
 )
 def test_the_cheapest_of_three_lengths_of_rows_is_taken(length, count, rows):
-    assert {n: len(some[0]) for n, some in rows_of([length] * count, 512).items()} == rows
+    assert {n: len(some[0]) for n, some in assign_rows([length] * count, 512).items()} == rows
 
 
 def test_a_row_is_filled_to_its_last_token():
-    assert rows_of([61, 3], 512) == {64: [[0, 1]]}
+    assert assign_rows([61, 3], 512) == {64: [[0, 1]]}
 
 
 @pytest.mark.parametrize(("tokens", "devices", "length", "rows"), [(1024, 1, 64, 16), (1024, 8, 100, 80), (100, 8, 512, 8)])
@@ -204,7 +204,7 @@ def test_more_very_short_items_than_slots_go_to_other_batches():
 
 def test_rows_hold_what_fits_and_no_more():
     lengths = realistic_lengths(1000)
-    for length, rows in rows_of(lengths, 512).items():
+    for length, rows in assign_rows(lengths, 512).items():
         assert max(sum(lengths[i] for i in row) for row in rows) <= length
 
 

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.prediction import streams
-from bert_jax.prediction.streams import Field, Record, in_groups, read_records
+from bert_jax.prediction import answers
+from bert_jax.prediction.answers import in_groups
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import read_records
 
 TEXT = (Field("text"),)
 QUESTION = (Field("question"), Field("context"))
@@ -34,14 +36,14 @@ def test_a_file_fills_its_windows():
 
 
 def test_long_lines_make_short_windows(monkeypatch):
-    monkeypatch.setattr(streams, "READ_AHEAD_BYTES", 100)
+    monkeypatch.setattr(answers, "READ_AHEAD_BYTES", 100)
     assert [len(window) for window in in_groups(records_of([40, 40, 40, 500, 1, 99]), 100, wait=600)] == [3, 1, 2]
     assert [len(window) for window in in_groups(records_of([99, 1, 99, 2]), 100, wait=600)] == [2, 2]
 
 
 def test_the_first_record_waits_a_fifth_of_a_second_for_others(monkeypatch):
     waits: list[float] = []
-    monkeypatch.setattr(streams._ReadAhead, "take", lambda ahead, wait: waits.append(wait))
+    monkeypatch.setattr(answers._ReadAhead, "take", lambda ahead, wait: waits.append(wait))
     assert list(in_groups([], 10)) == []
     assert waits == [0.2]
 

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.prediction import streams
-from bert_jax.prediction.streams import Field, Record, check_not_files, in_groups, read_records, read_texts
+from bert_jax.prediction import answers, fields, streams
+from bert_jax.prediction.answers import in_groups
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import check_not_files, read_records, read_texts
 from tests.compressed import PACK, compressed
 
 TEXT = (Field("text"),)
@@ -203,7 +205,7 @@ def test_a_line_of_a_megabyte_is_read_and_one_of_too_many_fails_alone(tmp_path, 
     long = "wörd " * 200_000
     (record,) = read(tmp_path / "in.txt", long.encode())
     assert record.values["text"] == long.strip()
-    monkeypatch.setattr(streams, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(fields, "MOST_BYTES", 1 << 20)
     fits = b"x" * (2**20 - 1) + b"\n"
     records = read(tmp_path / "in.txt", long.encode() * 3 + b"\nafter\n" + fits + b"y" * 2**20)
     assert [r.problem and r.problem[:17] for r in records] == ["longer than 1 MiB", None, None, "longer than 1 MiB"]
@@ -237,7 +239,7 @@ def test_a_file_is_named_as_it_was_given_and_one_of_a_bucket_read_from_its_copy(
 
 
 def test_limits_are_those_that_are_documented():
-    assert (streams.MOST_BYTES, streams.READ_AHEAD_BYTES, streams.COUNTED_BYTES) == (2**26, 2**25, 2**30)
+    assert (fields.MOST_BYTES, answers.READ_AHEAD_BYTES, streams.COUNTED_BYTES) == (2**26, 2**25, 2**30)
 
 
 def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
@@ -588,7 +590,7 @@ def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
 
 @pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.txt"])
 def test_json_that_is_too_large_is_refused_before_the_rest_of_it_is_read(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(streams, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(fields, "MOST_BYTES", 1 << 16)
     os.mkfifo(tmp_path / name)
 
     def write() -> None:

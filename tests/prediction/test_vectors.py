@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.prediction.streams import Record
-from bert_jax.prediction.vectors import HEADER_BYTES, VectorWriter, header
+from bert_jax.prediction.answers import NPY_HEADER_BYTES, VectorWriter, npy_header
+from bert_jax.prediction.fields import Record
 
 
 def written(path: pathlib.Path, *rows: np.ndarray | None) -> np.ndarray:
@@ -57,14 +57,14 @@ def test_other_precisions_and_orders_are_written_as_little_endian_float32(tmp_pa
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (10**12, 10**6)])
 def test_the_header_is_numpys_and_as_long_for_any_shape(shape, tmp_path):
-    found = header(*shape)
-    assert len(found) == HEADER_BYTES
-    assert HEADER_BYTES % 64 == 0
+    found = npy_header(*shape)
+    assert len(found) == NPY_HEADER_BYTES
+    assert NPY_HEADER_BYTES % 64 == 0
     (tmp_path / "x").write_bytes(found)
     with (tmp_path / "x").open("rb") as file:
         assert np.lib.format.read_magic(file) == (1, 0)
         assert np.lib.format.read_array_header_1_0(file) == (shape, False, np.dtype("<f4"))
-        assert file.tell() == HEADER_BYTES
+        assert file.tell() == NPY_HEADER_BYTES
 
 
 def test_an_exception_leaves_what_was_there_before(tmp_path):

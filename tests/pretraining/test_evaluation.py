@@ -21,9 +21,9 @@ from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining.corpora import PhaseBatches
 from bert_jax.pretraining.program import pretraining_program
-from bert_jax.runtime.goodput import Activity
+from bert_jax.pretraining.splits import PhaseBatches
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
@@ -39,18 +39,18 @@ def plan_of(experiment: PretrainingExperiment) -> Any:
 
 
 class Watched:
-    """A watchdog and a ledger that note their calls."""
+    """A watchdog and a goodput recorder that note their calls."""
 
     def __init__(self) -> None:
         self.alive_in: list[str] = []
-        self.timed: list[Activity] = []
+        self.timed: list[TimeCategory] = []
 
     def alive(self, doing: str) -> None:
         self.alive_in.append(doing)
 
     @contextlib.contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
-        self.timed.append(activity)
+    def during(self, category: TimeCategory) -> Iterator[None]:
+        self.timed.append(category)
         yield
 
 
@@ -77,17 +77,17 @@ def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices
         experiment = PretrainingExperiment.from_dict(values)
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
         program = pretraining_program(experiment, mesh)
-        corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
+        splits: Any = types.SimpleNamespace(train=train, eval=eval_split)
         watched = Watched()
-        run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-        run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+        run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
+        run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
         params = params or nn.unbox(initial_parameters(experiment.model, jax.random.key(0)))
         plan = PhaseBatches(experiment, 1, train).source.plan(0)
-        evaluate = evaluation.Evaluation(experiment, program, 1, corpora, run, plan)
+        evaluate = evaluation.Evaluation(experiment, program, 1, splits, run, plan)
         with jax.set_mesh(mesh):
             found.append(evaluate(params))
             assert evaluate(params) == found[-1]
-        assert watched.timed == [Activity.COMPILING], "the step is compiled once"
+        assert watched.timed == [TimeCategory.COMPILING], "the step is compiled once"
         assert watched.alive_in == 2 * (24 // batch_size) * ["evaluation"]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
     assert found[0].keys() >= {"mlm_loss", "mlm_accuracy", "unigram_loss", "nsp_loss", "nsp_accuracy", "nsp_majority_accuracy"}
@@ -104,7 +104,7 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
     continuation = np.arange(VOCABULARY) >= 6
     monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
-    monkeypatch.setattr(evaluation, "tables_of", lambda corpus: None)
+    monkeypatch.setattr(evaluation, "corpus_masking_tables", lambda corpus: None)
 
     def begun(corpus: Any, plan: Any, rows: Any, batch: dict[str, np.ndarray], tables: Any) -> np.ndarray:
         return (batch["masked_targets"] >= 0) & ~continuation[batch["masked_targets"]]
@@ -112,15 +112,15 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     monkeypatch.setattr(evaluation, "words_begun", begun)
     monkeypatch.setattr(evaluation, "plan_epoch", lambda *settings, **seeds: types.SimpleNamespace(num_rows=2))
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
-    corpora: Any = types.SimpleNamespace(train=train, eval="held out")
+    splits: Any = types.SimpleNamespace(train=train, eval="held out")
     watched = Watched()
-    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
+    run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
     for masking in ("words", "whole_words", "tokens"):
         values = {"examples": {"masking": masking}, "phases": [{"steps": 1, "length": 8, "max_predictions": 3}]}
         experiment, mesh = PretrainingExperiment.from_dict(values), make_mesh(MeshConfig(), jax.devices()[:1])
         program: Any = types.SimpleNamespace(mesh=mesh, evaluation_step=step(), gathered=lambda x: x, is_new=lambda *_: True)
-        found = evaluation.Evaluation(experiment, program, 0, corpora, run, plan_of(experiment))(jnp.float32(0.5))
+        found = evaluation.Evaluation(experiment, program, 0, splits, run, plan_of(experiment))(jnp.float32(0.5))
         of_words = [sum(0.5 * piece for piece in word) for word in words]
         assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
         wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
@@ -185,9 +185,9 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
     values = {"model": model, "examples": examples, "phases": [{"steps": 1, "batch_size": 16, **phase}]}
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-    corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
+    splits: Any = types.SimpleNamespace(train=train, eval=eval_split)
     source = PhaseBatches(experiment, 0, train).source
-    evaluate = evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
+    evaluate = evaluation.Evaluation(experiment, program, 0, splits, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
     found = evaluate._baseline
     if objective == "skip_gram":
         assert not found
@@ -214,10 +214,10 @@ def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs():
         values = {"model": {"vocab_size": train.vocabulary.size, **model}, "examples": {"pairs": pairs}, "phases": [phase]}
         experiment = PretrainingExperiment.from_dict(values)
         program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-        corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
+        splits: Any = types.SimpleNamespace(train=train, eval=eval_split)
         plan = PhaseBatches(experiment, 0, train).source.plan(0)
         run: Any = types.SimpleNamespace()
-        found[objective] = set(evaluation.Evaluation(experiment, program, 0, corpora, run, plan)._baseline)
+        found[objective] = set(evaluation.Evaluation(experiment, program, 0, splits, run, plan)._baseline)
     words = {"unigram_accuracy", "unigram_loss"}
     assert found == {"bert": words | {"nsp_majority_accuracy"}, "next_token": words, "bilm": words, "skip_gram": set()}
 
@@ -242,12 +242,12 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
     experiment = PretrainingExperiment.from_dict(values)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     program = pretraining_program(experiment, mesh)
-    corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
+    splits: Any = types.SimpleNamespace(train=train, eval=eval_split)
     watched = Watched()
-    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-    run.compiling = lambda ledger: contextlib.nullcontext()
+    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
+    run.compiling = lambda goodput: contextlib.nullcontext()
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
-    evaluate = evaluation.Evaluation(experiment, program, 0, corpora, run, plan)
+    evaluate = evaluation.Evaluation(experiment, program, 0, splits, run, plan)
     with jax.set_mesh(mesh):
         scores = evaluate(nn.unbox(initial_parameters(experiment.model, jax.random.key(0), next_sentence=False)))
     measure = "mlm" if objective == "bert" else objective
@@ -265,10 +265,10 @@ def test_held_out_rows_without_anything_to_predict_are_refused(objective: str):
     values = {"model": {**sizes, **MODELS[objective]}, "examples": {"pairs": "none", "masked_fraction": 0.1}, "phases": [phase]}
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-    corpora: Any = types.SimpleNamespace(train=train, eval=words)
+    splits: Any = types.SimpleNamespace(train=train, eval=words)
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
     if objective != "bert":  # they predict the [SEP]s
-        evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(experiment, program, 0, splits, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
         return
     with pytest.raises(UserError, match=r"the held-out rows of 8 tokens have nothing to predict: their tokens are unknown"):
-        evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(experiment, program, 0, splits, types.SimpleNamespace(), plan)  # type: ignore[arg-type]

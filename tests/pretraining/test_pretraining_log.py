@@ -19,12 +19,13 @@ from bert_jax.objectives.flops import model_row_flops
 from bert_jax.pretraining import pretraining_log
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
-from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
+from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.log import Throughput
 
+FORMATS = ("png", "svg")
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
 PHASES = [{"steps": 3, "length": 32, "batch_size": 8, "max_predictions": 5}, {"steps": 4, "length": 64, "batch_size": 4}]
 SUMS = {"rows": 16, "tokens": 400, "steps": 2, "skipped": 0, "grad_norm": 3, "learning_rate": 0.25}
@@ -44,8 +45,8 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The pictures that are drawn: file, and the settings beside it."""
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn: file, and the settings beside it."""
     drawn: list[Any] = []
 
     def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
@@ -80,10 +81,11 @@ def log_of(
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
-        workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={}
+        workdir=workdir, is_first=is_first, goodput=GoodputRecorder(), require_in_place=lambda: None, rejected_kernels={},
+        figure_formats=FORMATS,
     )
-    corpora: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
-    return PretrainingLog(experiment, program, run, corpora, step, config)
+    splits: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
+    return PretrainingLog(experiment, program, run, splits, step, config)
 
 
 @pytest.fixture
@@ -176,11 +178,11 @@ def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(t
     with log_of(tmp_path) as log:
         for step in (0, 2, 3):
             log.evaluation(step, SCORES)
-        log._run.ledger.step_done(3)
+        log._run.goodput.step_done(3)
         for step, kept in ((2, [0, 2]), (0, [])):  # of step 0, which is evaluated again
             log.rolled_back(step)
             assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
-        assert log._run.ledger._furthest == 3
+        assert log._run.goodput._furthest == 3
     assert log.metrics is not None
     assert log.metrics._file.closed
 
@@ -215,7 +217,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
     with log_of(tmp_path) as log:
         log.phase(1, source_of())
         clock = Clock()
-        log.throughput = Throughput(Ledger(clock), clock)
+        log.throughput = Throughput(GoodputRecorder(clock), clock)
         clock.now += 2.0
         log.training(5, window())
     (record,) = read_metrics(tmp_path / METRICS)
@@ -240,7 +242,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
     }
     scores = "MLM loss 3.000  MLM accuracy 25.0 %  NSP accuracy 75.0 %"
     assert lines.messages[-1].startswith(f"step 5/7  {scores}  8 rows/s  200 tokens/s")
-    assert (tmp_path / LEDGER).read_text().count("\n") >= 1
+    assert (tmp_path / GOODPUT_FILE).read_text().count("\n") >= 1
 
 
 def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
@@ -250,7 +252,7 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
         with log_of(tmp_path / f"{index}", teacher=taught) as log:
             log.phase(1, source_of())
             clock = Clock()
-            log.throughput = Throughput(Ledger(clock), clock)
+            log.throughput = Throughput(GoodputRecorder(clock), clock)
             clock.now += 2.0
             log.training(5, window())
         speeds.append(read_metrics(tmp_path / f"{index}" / METRICS)[0])
@@ -265,7 +267,7 @@ def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, l
         log.training(1, window())
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
         log.training(2, window(skipped=2, steps=0))
-    assert lines.messages[-1] == "2 of these steps had no finite loss or gradient and were skipped"
+    assert lines.messages[-1] == "2 of these steps had a non-finite loss or gradient and were skipped"
     assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
 
 
@@ -274,26 +276,26 @@ def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: p
         log.training(1, window(spikes=0))
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
         log.training(2, window(spikes=2))
-    assert lines.messages[-1] == "2 of these steps had a loss far above the mean before and were left out"
+    assert lines.messages[-1] == "2 of these steps had a loss far above the running mean and were skipped"
     assert [record["train/spikes"] for record in read_metrics(tmp_path / METRICS)] == [0, 2]
 
 
 def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_step_0(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, pictures: list[Any]
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, figures: list[Any]
 ):
     with log_of(tmp_path) as log:
         log.evaluation(0, SCORES)
         says = "MLM accuracy 50.0 % (word frequency alone 25.0 %), MLM loss 2.000 (3.500), perplexity 7.4"
         assert lines.messages[-1] == f"held out after step 0: {says}"
-        assert not pictures
+        assert not figures
         log.evaluation(1_000, SCORES | PAIRS)
         pairs = "NSP accuracy 75.0 % (one answer for all pairs 62.5 %)"
         assert lines.messages[-1] == f"held out after step 1,000: {says}, {pairs}"
         assert log.scores == SCORES | PAIRS
     assert read_metrics(tmp_path / METRICS)[-1]["eval/nsp_accuracy"] == 0.75
-    ((metrics, file, settings),) = pictures
+    ((metrics, file, settings),) = figures
     assert (metrics, file) == (tmp_path / "metrics.jsonl", tmp_path / "curves.png")
-    assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")]}
+    assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")], "formats": FORMATS}
 
 
 def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baseline_the_loss_of_a_pair(
@@ -308,28 +310,28 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
 
 
-def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, pictures: list[Any]):
+def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, figures: list[Any]):
     with log_of(tmp_path, is_first=False) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
         log.rolled_back(0)
-    assert (list(tmp_path.iterdir()), pictures) == ([], [])
+    assert (list(tmp_path.iterdir()), figures) == ([], [])
 
 
-def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.Path):
+def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.Path):
     with log_of(tmp_path):
-        assert not read_ledger(tmp_path / LEDGER)  # its first line would come by itself after half a minute
-    assert len(read_ledger(tmp_path / LEDGER)) == 1
+        assert not read_goodput(tmp_path / GOODPUT_FILE)  # its first line would come by itself after half a minute
+    assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 
-def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, pictures: list[Any]):
+def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, figures: list[Any]):
     with log_of(tmp_path):
         pass
-    assert not pictures, "nothing was trained"
+    assert not figures, "nothing was trained"
     with log_of(tmp_path) as log:
         log.training(1, window())
-    assert [file for _, file, _ in pictures] == [tmp_path / "curves.png"]
+    assert [file for _, file, _ in figures] == [tmp_path / "curves.png"]
     with log_of(tmp_path) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
-    assert len(pictures) == 2, "drawn by the evaluation, and not again"
+    assert len(figures) == 2, "drawn by the evaluation, and not again"

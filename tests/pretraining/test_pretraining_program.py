@@ -15,7 +15,7 @@ from bert_jax.pretraining.program import (
     flops_left,
     phase_row_flops,
     pretraining_program,
-    scalars_of,
+    step_scalars,
 )
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.config import SpikeConfig
@@ -49,7 +49,7 @@ def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
     program = pretraining_program(experiment, mesh_of(experiment))
     assert program.new_state is (new_state if policy == "none" else new_watched_state)
     assert (program.spike_filter is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
-    assert scalars_of(experiment) == {"seed": experiment.seed}
+    assert step_scalars(experiment) == {"seed": experiment.seed}
 
 
 def test_the_settings_of_an_objective_reach_it():

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.training.config import OptimizerConfig
@@ -48,11 +48,11 @@ def test_the_rate_of_a_layer_is_that_of_the_layer_above_times_the_decay():
 
 def test_each_phase_is_a_slanted_triangle():
     program = program_of(EXPERIMENT)
-    rate = functools.partial(program.learning_rate, scalars=scalars_of(EXPERIMENT))
+    rate = functools.partial(program.learning_rate, scalars=step_scalars(EXPERIMENT))
     assert [round(float(rate(jnp.int32(step))), 4) for step in (0, 5, 10, 55, 100)] == [0.01, 0.165, 0.32, 0.165, 0.64]
     assert float(rate(jnp.int32(150))) == pytest.approx(0.02)
 
 
 def test_a_triangle_has_no_power_and_no_other_end():
-    with pytest.raises(UserError, match=r"optimizer\.schedule=slanted_triangular has no decay_power and end_learning_rate"):
+    with pytest.raises(UserError, match=r"optimizer\.schedule=slanted_triangular does not use decay_power and end_learning_rate"):
         OptimizerConfig(schedule="slanted_triangular", decay_power=0.5)

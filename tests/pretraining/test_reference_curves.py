@@ -18,12 +18,12 @@ from bert_jax.pretraining.reference_curves import (
     Band,
     ReferenceCurve,
     as_json,
-    band_of,
     comparison,
-    curve_of,
     find_curve,
     losses,
+    prediction_band,
     read_curve,
+    reference_curve,
     usual_causes,
 )
 from tests.random_rows import TINY
@@ -61,7 +61,7 @@ def runs(tmp_path: pathlib.Path) -> list[pathlib.Path]:
 def shipped(tmp_path: pathlib.Path, runs: list[pathlib.Path]) -> str:
     """The experiment file of these runs, beside a folder with their curve."""
     (tmp_path / "curves").mkdir()
-    curve = curve_of(runs, "mine", 1_000, PRINT)
+    curve = reference_curve(runs, "mine", 1_000, PRINT)
     (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
     return str(tmp_path / "pretrain" / "mine.py")
 
@@ -70,18 +70,18 @@ def shipped(tmp_path: pathlib.Path, runs: list[pathlib.Path]) -> str:
 def test_the_band_is_the_prediction_interval_of_one_more_run(n):
     values = np.random.default_rng(n).normal(5, 0.1, n)
     low, high = stats.t.interval(0.95, n - 1, values.mean(), values.std(ddof=1) * np.sqrt(1 + 1 / n))
-    band = band_of(values.tolist())
+    band = prediction_band(values.tolist())
     assert (band.mean, band.low, band.high) == pytest.approx((values.mean(), low, high), rel=1e-3)
 
 
 def test_a_band_begins_at_0_where_seeds_lie_far_apart():
-    band = band_of([0.6, 0.8, 1.4])  # one seed of a new NSP layer is anywhere
+    band = prediction_band([0.6, 0.8, 1.4])  # one seed of a new NSP layer is anywhere
     assert band.low == 0
     assert band.high > 2 * band.mean
 
 
 def test_a_curve_holds_the_steps_that_all_runs_have_and_survives_its_file(runs, tmp_path):
-    curve = curve_of(runs, "mine", 1_000, PRINT)
+    curve = reference_curve(runs, "mine", 1_000, PRINT)
     assert set(curve.measures) == {"mlm_loss", "nsp_loss"}
     assert list(curve.measures["mlm_loss"]) == [20]
     assert curve.measures["mlm_loss"][20].mean == pytest.approx(5.1)
@@ -105,7 +105,7 @@ def test_the_runs_of_every_objective_have_a_curve_of_the_loss_that_they_write(me
     )
     assert f"{experiment.objective}_loss" == measure
     runs = [write_run(tmp_path / f"{seed}", seed, {20: 5.0 + seed}, experiment=experiment) for seed in range(2)]
-    curve = curve_of(runs, "mine", 1_000, PRINT)
+    curve = reference_curve(runs, "mine", 1_000, PRINT)
     assert {name: list(bands) for name, bands in curve.measures.items()} == {measure: [20]}
     inside, line = comparison(curve, 20, {measure: 5.5, "loss": 5.5}, titles := losses(experiment.trained_objective))
     assert inside
@@ -129,7 +129,7 @@ def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
         ([runs[0]] * 10, "the seeds are 0, 0,"),
     ]:
         with pytest.raises(UserError, match=says):
-            curve_of(workdirs, "mine", 1_000, PRINT)
+            reference_curve(workdirs, "mine", 1_000, PRINT)
 
 
 def test_a_run_with_these_settings_is_compared_whatever_its_seed_mesh_and_place(shipped):

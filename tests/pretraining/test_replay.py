@@ -18,7 +18,7 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
-from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
+from bert_jax.pretraining.replay import Batches, Replay, load_experiment, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState
@@ -104,11 +104,11 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
 
     monkeypatch.setattr(module, "check_batch_sizes", lambda experiment, mesh: asked.append((experiment, mesh.size)))
     monkeypatch.setattr(module, "load_teacher", lambda experiment, vocabulary: "teacher" if vocabulary == "vocabulary" else None)
-    monkeypatch.setattr(module, "taught_by", lambda experiment, teacher: taught.append(teacher) or experiment)
+    monkeypatch.setattr(module, "with_teacher", lambda experiment, teacher: taught.append(teacher) or experiment)
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda experiment, program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "skipped_batches", lambda state: 20)
-    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
+    monkeypatch.setattr(module, "_row_losses", lambda program, params, batch: (params, batch))
     return run
 
 
@@ -148,8 +148,8 @@ def test_a_step_that_the_run_does_not_have_is_refused(step):
 def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corpus_is_the_same(monkeypatch, tmp_path):
     splits = [types.SimpleNamespace(name=name) for name in ("train", "eval")]
     opened: list[str] = []
-    monkeypatch.setattr(module, "staged", lambda directory: opened.append(directory) or "staged")
-    monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "staged" else None)
+    monkeypatch.setattr(module, "local_corpus", lambda directory: opened.append(directory) or "local_corpus")
+    monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "local_corpus" else None)
     monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: f"{train.name} {eval_split.name}")
 
     def write(fingerprint: str) -> None:
@@ -159,14 +159,14 @@ def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corp
     write("train eval")
     allowed = ("corpus.directory", "mesh.*")
     changes = [("corpus.directory", "moved"), ("mesh.tensor", "2")]
-    experiment, corpus = experiment_of(tmp_path, changes, allowed)
+    experiment, corpus = load_experiment(tmp_path, changes, allowed)
     assert (experiment.corpus.directory, experiment.mesh.tensor, experiment.phases) == ("moved", 2, EXPERIMENT.phases)
     assert (corpus, opened) == (splits[0], ["moved"])
     with pytest.raises(UserError, match=r"--config\.seed=3 would make it another run; with --replay set corpus\.directory, mesh"):
-        experiment_of(tmp_path, [("seed", "3")], allowed)
+        load_experiment(tmp_path, [("seed", "3")], allowed)
     write("of another corpus")
     with pytest.raises(UserError, match=r"corpus moved is not the one that this run was trained on; .*corpus\.directory=DIR"):
-        experiment_of(tmp_path, changes, allowed)
+        load_experiment(tmp_path, changes, allowed)
 
 
 def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
@@ -174,7 +174,7 @@ def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest
     for directory in (started_in / "corpus", elsewhere / "corpus", workdir):
         directory.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr(module, "staged", lambda directory: directory)
+    monkeypatch.setattr(module, "local_corpus", lambda directory: directory)
     monkeypatch.setattr(module, "open_splits", lambda directory: ["train", "eval"])
     monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: "of both")
     config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "of both"}
@@ -182,7 +182,7 @@ def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest
 
     def replayed(*changes: tuple[str, str], **more: str) -> Any:
         (workdir / CONFIG).write_text(json.dumps(config | more))
-        return experiment_of(workdir, changes, ("corpus.directory",))[0]
+        return load_experiment(workdir, changes, ("corpus.directory",))[0]
 
     assert replayed().corpus.directory == "corpus", "an earlier version did not record it"
     found = replayed(started_in=str(started_in))
@@ -220,7 +220,7 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
     ids = np.arange(2 * rows).reshape(rows, 2)
     mesh = types.SimpleNamespace(size=devices)
     program: Any = types.SimpleNamespace(objective=objective_of("mlm"), mesh=mesh)
-    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
+    found = module._row_losses(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts
 

@@ -26,8 +26,8 @@ def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
     experiment = PretrainingExperiment.from_dict(values)
     state = types.SimpleNamespace(step=np.int32(3), skipped=np.int32(0))
-    corpora = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
-    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}, corpora, 1.0)
+    splits = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
+    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}, splits, 1.0)
     assert found["times_unigram_accuracy"] == times
 
 
@@ -44,8 +44,8 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
     if policy != "none":
         fields = {field.name: numbers.get(field.name, 0) for field in dataclasses.fields(WatchedTrainState)}
         state = WatchedTrainState(**fields)
-    corpora = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
-    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5}, corpora, 12.3456)
+    splits = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
+    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5}, splits, 12.3456)
     assert found == {
         "steps": 9,
         "skipped_steps": 2,
@@ -76,10 +76,12 @@ def test_the_card_of_the_model_says_on_what_and_how_long_it_was_trained(tmp_path
     train = types.SimpleNamespace(num_tokens=1200, num_documents=7, directory=tmp_path)
     experiment = PretrainingExperiment.from_dict(values)
     scores = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25}
-    found = module.training_of(experiment, types.SimpleNamespace(train=train), scores)  # without settings, and without the start
+    found = module.training_section(
+        experiment, types.SimpleNamespace(train=train), scores
+    )  # without settings, and without the start
     assert found.data == "Pretrained on 1,200 tokens in 7 documents of mine."
     assert found.steps == "Steps: 3 of 4 rows of 64 tokens, 2 of 2 rows of 128 tokens, starting from base."
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
-    assert module.training_of(experiment, types.SimpleNamespace(train=train), scores).language == "en"
+    assert module.training_section(experiment, types.SimpleNamespace(train=train), scores).language == "en"

@@ -61,14 +61,14 @@ def test_a_teacher_that_cannot_teach_is_refused_with_the_remedy(monkeypatch, how
 
 def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
     found = loaded(monkeypatch, hidden_size=24)
-    filled = teacher.taught_by(EXPERIMENT, found).distillation
+    filled = teacher.with_teacher(EXPERIMENT, found).distillation
     assert (filled.teacher_width, filled.teacher_sha256) == (24, found.sha256)
     assert set(found.params) == {"embeddings", "encoder", "mlm_head"}
     found.params["mlm_head"]["bias"] = np.asarray(found.params["mlm_head"]["bias"]) + 1
     assert teacher._sha256(found.params) != found.sha256
     other = dataclasses.replace(EXPERIMENT, distillation=dataclasses.replace(filled, teacher_sha256="0"))
     with pytest.raises(UserError, match=r"teacher_sha256=0, but config\.teacher=runs/teacher has"):
-        teacher.taught_by(other, found)
+        teacher.with_teacher(other, found)
 
 
 def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatch):
@@ -94,4 +94,4 @@ def test_a_teacher_that_can_teach_this_run_is_not_refused(experiment, fields, mo
 def test_a_run_without_a_teacher_loads_none(monkeypatch):
     alone = dataclasses.replace(EXPERIMENT, teacher="")
     assert loaded(monkeypatch, alone) is None
-    assert teacher.taught_by(alone, None) is alone
+    assert teacher.with_teacher(alone, None) is alone

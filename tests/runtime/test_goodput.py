@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bert_jax.data.prefetch import prefetch
-from bert_jax.runtime.goodput import Activity, Ledger, combined, goodput_line, totals_of
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory, combined, goodput_line, sum_starts
 
 BEGAN = 1_000_000.0
 
@@ -25,51 +25,51 @@ def never() -> bool:
     return False
 
 
-def ledger_of(clock: Clock) -> Ledger:
-    return Ledger(clock, lambda: BEGAN + clock.now)
+def ledger_of(clock: Clock) -> GoodputRecorder:
+    return GoodputRecorder(clock, lambda: BEGAN + clock.now)
 
 
-def seconds(ledger: Ledger) -> dict[str, float]:
-    """The activities that took time."""
-    spent: dict[str, float] = ledger.totals()["seconds"]
+def seconds(goodput: GoodputRecorder) -> dict[str, float]:
+    """The categories that took time."""
+    spent: dict[str, float] = goodput.totals()["seconds"]
     return {name: value for name, value in spent.items() if value}
 
 
-def test_a_block_within_a_block_counts_as_its_own_activity():
+def test_a_block_within_a_block_counts_as_its_own_category():
     clock = Clock()
-    ledger = ledger_of(clock)
+    goodput = ledger_of(clock)
     clock.now += 1
-    with ledger.during(Activity.EVALUATING):
+    with goodput.during(TimeCategory.EVALUATING):
         clock.now += 2
-        with ledger.during(Activity.COMPILING):
+        with goodput.during(TimeCategory.COMPILING):
             clock.now += 4
         clock.now += 8
     clock.now += 16
-    assert seconds(ledger) == {"other": 17, "evaluating": 10, "compiling": 4}
+    assert seconds(goodput) == {"other": 17, "evaluating": 10, "compiling": 4}
 
 
 def test_time_before_the_ledger_belongs_to_this_start_and_not_to_the_time_between_two():
     clock = Clock(100.0)
-    ledger = ledger_of(clock)
-    ledger.continue_after([{"start": 1, "began": BEGAN, "step": 3, "seconds": {"training": 60.0}}])
-    ledger.preceded_by(Activity.STAGING, 30.0)
+    goodput = ledger_of(clock)
+    goodput.continue_after([{"start": 1, "began": BEGAN, "step": 3, "seconds": {"training": 60.0}}])
+    goodput.preceded_by(TimeCategory.STAGING, 30.0)
     clock.now += 5
-    assert seconds(ledger) == {"training": 60, "staging": 30, "other": 5, "between_starts": 10}
+    assert seconds(goodput) == {"training": 60, "staging": 30, "other": 5, "between_starts": 10}
 
 
 def test_the_activity_before_a_block_goes_on_after_an_error_in_it():
     clock = Clock()
-    ledger = ledger_of(clock)
+    goodput = ledger_of(clock)
 
     def save() -> None:
-        with ledger.during(Activity.SAVING):
+        with goodput.during(TimeCategory.SAVING):
             clock.now += 3
             raise OSError("full")
 
     with pytest.raises(OSError, match="full"):
         save()
     clock.now += 1
-    assert seconds(ledger) == {"saving": 3, "other": 1}
+    assert seconds(goodput) == {"saving": 3, "other": 1}
 
 
 class Batches(prefetch[int]):
@@ -104,12 +104,12 @@ class Batches(prefetch[int]):
 )
 def test_a_wait_for_a_batch_counts_from_the_moment_at_which_the_devices_are_idle(ready: float, computed: float, waited: float):
     clock = Clock()
-    ledger = ledger_of(clock)
-    with ledger.training(Batches(clock, [ready]), lambda: clock.now < computed) as batches:
+    goodput = ledger_of(clock)
+    with goodput.training(Batches(clock, [ready]), lambda: clock.now < computed) as batches:
         for step, _ in enumerate(batches, 1):
             clock.now += 1
-            ledger.step_done(step)
-    spent = seconds(ledger)
+            goodput.step_done(step)
+    spent = seconds(goodput)
     assert spent.get("waiting_for_data", 0) == pytest.approx(waited, abs=0.0011)
     assert sum(spent.values()) == pytest.approx(ready + 1)
     assert spent.keys() <= {"training", "waiting_for_data"}
@@ -117,30 +117,30 @@ def test_a_wait_for_a_batch_counts_from_the_moment_at_which_the_devices_are_idle
 
 def test_a_step_that_an_error_cuts_short_is_one_that_will_be_repeated():
     clock = Clock()
-    ledger = ledger_of(clock)
+    goodput = ledger_of(clock)
 
     def train() -> None:
-        with ledger.training(Batches(clock, [0, 0]), never) as batches:
+        with goodput.training(Batches(clock, [0, 0]), never) as batches:
             for step, _ in enumerate(batches, 1):
                 clock.now += 3
                 if step == 2:
                     raise KeyboardInterrupt
-                ledger.step_done(step)
+                goodput.step_done(step)
 
     with pytest.raises(KeyboardInterrupt):
         train()
-    assert seconds(ledger) == {"training": 3, "repeated_steps": 3}
+    assert seconds(goodput) == {"training": 3, "repeated_steps": 3}
 
 
 def test_steps_that_an_earlier_start_had_done_count_as_repeated():
     clock = Clock()
-    ledger = ledger_of(clock)
-    ledger.continue_after([{"start": 1, "began": BEGAN - 50, "step": 7, "seconds": {"training": 40.0}}])
-    with ledger.training(Batches(clock, [0] * 5), never) as batches:
+    goodput = ledger_of(clock)
+    goodput.continue_after([{"start": 1, "began": BEGAN - 50, "step": 7, "seconds": {"training": 40.0}}])
+    with goodput.training(Batches(clock, [0] * 5), never) as batches:
         for step, _ in enumerate(batches, 5):
             clock.now += 2
-            ledger.step_done(step)
-    totals = ledger.totals()
+            goodput.step_done(step)
+    totals = goodput.totals()
     assert {name: spent for name, spent in totals["seconds"].items() if spent} == {
         "training": 40 + 2 * 2,  # steps 8 and 9
         "repeated_steps": 3 * 2,  # 5, 6, 7
@@ -154,17 +154,17 @@ def test_a_clock_that_was_set_back_between_two_starts_counts_as_no_time():
         {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0}},
         {"start": 2, "began": BEGAN - 3600, "step": 9, "seconds": {"training": 10.0, "other": 10.0}},
     ]
-    assert totals_of(records)["seconds"]["between_starts"] == 0
-    assert totals_of(records)["goodput"] == 0.8
+    assert sum_starts(records)["seconds"]["between_starts"] == 0
+    assert sum_starts(records)["goodput"] == 0.8
 
 
 def test_nothing_recorded_is_no_goodput():
-    assert (totals_of([])["starts"], totals_of([])["goodput"]) == (0, 0.0)
+    assert (sum_starts([])["starts"], sum_starts([])["goodput"]) == (0, 0.0)
 
 
 def test_a_sweep_adds_the_ledgers_of_its_runs():
-    one = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "saving": 10.0}}])
-    other = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 60.0}}])
+    one = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "saving": 10.0}}])
+    other = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 60.0}}])
     found = combined([one, other])
     assert (found["starts"], found["goodput"]) == (2, 0.9)
     assert (found["seconds"]["training"], found["seconds"]["saving"]) == (90, 10)
@@ -172,61 +172,68 @@ def test_a_sweep_adds_the_ledgers_of_its_runs():
 
 def test_the_line_names_the_activities_that_took_half_a_second_the_longest_first():
     spent = {"training": 7440.0, "compiling": 121.0, "between_starts": 310.0, "saving": 0.4, "evaluating": 0.5}
-    totals = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": spent}])
+    totals = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": spent}])
     line = "goodput 94.5 % of 2h11m in 1 start: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 0s"
     assert goodput_line(totals) == line
-    assert goodput_line(totals_of([{"start": 1, "began": BEGAN, "step": 0, "seconds": {"saving": 0.4}}])).endswith("in 1 start")
+    assert goodput_line(sum_starts([{"start": 1, "began": BEGAN, "step": 0, "seconds": {"saving": 0.4}}])).endswith("in 1 start")
 
 
 def test_a_line_and_the_totals_hold_milliseconds_and_a_goodput_of_hundredths_of_a_percent():
     clock = Clock(0.0123456)
-    ledger = ledger_of(clock)
+    goodput = ledger_of(clock)
     clock.now += 1.2345678
-    assert (ledger.record()["began"], ledger.record()["seconds"]) == (round(BEGAN + 0.012, 3), {"other": 1.235})
-    with ledger.training(Batches(clock, []), never):
+    assert (goodput.record()["began"], goodput.record()["seconds"]) == (round(BEGAN + 0.012, 3), {"other": 1.235})
+    with goodput.training(Batches(clock, []), never):
         clock.now += 0.7654321
-        ledger.step_done(1)
-    totals = totals_of([{"start": 1, "began": BEGAN, "step": 1, "seconds": {"training": 0.7654321, "other": 1.2345678}}])
+        goodput.step_done(1)
+    totals = sum_starts([{"start": 1, "began": BEGAN, "step": 1, "seconds": {"training": 0.7654321, "other": 1.2345678}}])
     assert (totals["goodput"], totals["seconds"]["training"], totals["seconds"]["other"]) == (0.3827, 0.765, 1.235)
 
 
 def test_time_of_an_activity_that_this_version_does_not_know_is_not_lost():
     start = {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "of another version": 10.0}}
-    totals = totals_of([start])
+    totals = sum_starts([start])
     assert (totals["goodput"], totals["seconds"]["of another version"]) == (0.75, 10)
     assert combined([totals, totals])["seconds"]["of another version"] == 20
 
 
 def test_steps_that_are_done_again_after_the_run_went_back_count_as_repeated():
     clock = Clock()
-    ledger = ledger_of(clock)
-    with ledger.training(Batches(clock, []), never):
+    goodput = ledger_of(clock)
+    with goodput.training(Batches(clock, []), never):
         for step in (1, 2, 3):
             clock.now += 2
-            ledger.step_done(step)
-        ledger.rolled_back()
+            goodput.step_done(step)
+        goodput.rolled_back()
         for step in (2, 3, 4):
             clock.now += 5
-            ledger.step_done(step)
-        ledger.rolled_back()
-        ledger.step_done(1)
-        ledger.rolled_back()  # to an earlier step once more: those up to the furthest were done
+            goodput.step_done(step)
+        goodput.rolled_back()
+        goodput.step_done(1)
+        goodput.rolled_back()  # to an earlier step once more: those up to the furthest were done
         clock.now += 1
-        ledger.step_done(4)
-    assert seconds(ledger) == {"training": 6 + 5, "repeated_steps": 10 + 1}
+        goodput.step_done(4)
+    assert seconds(goodput) == {"training": 6 + 5, "repeated_steps": 10 + 1}
 
 
 # -------------------------------------------------------------------------------------- against an account of every single second
-NESTED = [Activity.EVALUATING, Activity.SAVING, Activity.COMPILING, Activity.RESTORING, Activity.WAITING, Activity.STAGING]
+NESTED = [
+    TimeCategory.EVALUATING,
+    TimeCategory.SAVING,
+    TimeCategory.COMPILING,
+    TimeCategory.RESTORING,
+    TimeCategory.WAITING,
+    TimeCategory.STAGING,
+]
 
 
 def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
-    """(the lines of the file after a run of several starts that were killed, the activity of each second of it, one by one)."""
+    """(the lines of the file after a run of several starts that were killed, the category of each second of it, one by one)."""
     clock, lines, account, known = Clock(), [], [], False
     for _ in range(rng.randint(1, 4)):
         began = int(clock.now)
-        ledger = ledger_of(clock)
-        ledger.continue_after(list(lines))
+        goodput = ledger_of(clock)
+        goodput.continue_after(list(lines))
         furthest = max((line["step"] for line in lines), default=0)
         step = rng.randint(0, furthest)  # of a checkpoint
         open_blocks: list[tuple[str, Any]] = []
@@ -239,37 +246,37 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
                 case "pass":
                     elapsed = rng.randint(1, 9)
                     clock.now += elapsed
-                    activity = inside[-1] if inside else "other"
-                    here += ["step" if activity == "training" else activity] * elapsed
+                    category = inside[-1] if inside else "other"
+                    here += ["step" if category == "training" else category] * elapsed
                 case "open":
-                    activity = rng.choice(NESTED)
-                    open_blocks.append((activity, ledger.during(activity)))
+                    category = rng.choice(NESTED)
+                    open_blocks.append((category, goodput.during(category)))
                     open_blocks[-1][1].__enter__()
                 case "train" if "training" not in inside:
-                    open_blocks.append(("training", ledger.training(Batches(clock, []), never)))
+                    open_blocks.append(("training", goodput.training(Batches(clock, []), never)))
                     open_blocks[-1][1].__enter__()
                 case "step" if inside[-1:] == ["training"]:
                     step += 1
-                    ledger.step_done(step)
+                    goodput.step_done(step)
                     kind = "repeated_steps" if step <= furthest else "training"
-                    here = [kind if activity == "step" else activity for activity in here]
+                    here = [kind if category == "step" else category for category in here]
                 case "close" if open_blocks:
                     name, block = open_blocks.pop()
                     block.__exit__(None, None, None)
                     if name == "training":  # what is left of it belongs to the last step
-                        here = [kind if activity == "step" else activity for activity in here]
+                        here = [kind if category == "step" else category for category in here]
                 case "write":
-                    lines.append(ledger.record())
-                    told = ["repeated_steps" if activity == "step" else activity for activity in here]
+                    lines.append(goodput.record())
+                    told = ["repeated_steps" if category == "step" else category for category in here]
         if told is not None:  # else nobody knows of this start
             account += ["between_starts" if known else "before"] * (began - len(account)) + told
             known = True
         clock.now += rng.randint(0, 20)
-    return lines, [activity for activity in account if activity != "before"]
+    return lines, [category for category in account if category != "before"]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_totals_are_those_of_an_account_of_every_second(seed: int):
     lines, account = random_run(random.Random(seed))
-    spent = {name: value for name, value in totals_of(lines)["seconds"].items() if value}
+    spent = {name: value for name, value in sum_starts(lines)["seconds"].items() if value}
     assert spent == pytest.approx({name: account.count(name) for name in set(account)})

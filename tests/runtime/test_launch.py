@@ -19,9 +19,9 @@ from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
-from bert_jax.runtime.launch import begin
-from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.fetching import staging
+from bert_jax.runtime.launch import start_run
+from bert_jax.sharding.device_errors import OutOfMemory
+from bert_jax.storage.fetching import downloading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,9 +196,9 @@ def test_every_flag_has_a_place_of_its_own(experiment: pathlib.Path, monkeypatch
     monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", "--workdir=there"])
     assert parse_flags("pretrain", "").workdir == pathlib.Path("there")
     assert parse_flags("finetune", "", [f"--config={experiment}", "--workdir=x", "--profile=1:2"]).verify is False
-    for verb, flag in (("finetune", "--verify"), ("finetune", "--replay=1"), ("study", "--profile=1:2")):
+    for command, flag in (("finetune", "--verify"), ("finetune", "--replay=1"), ("study", "--profile=1:2")):
         with pytest.raises(UserError, match=f"unknown argument {flag}"):
-            parse_flags(verb, "", [f"--config={experiment}", "--workdir=x", flag])
+            parse_flags(command, "", [f"--config={experiment}", "--workdir=x", flag])
 
 
 def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathlib.Path):
@@ -210,7 +210,7 @@ def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathl
         parse_flags("pretrain", "", ["--replay=7"], Schema)
 
 
-def test_help_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]):
+def test_help_is_that_of_the_command(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         parse_flags("finetune", "What it is for.", ["--help"], Schema)
     said = capsys.readouterr().out
@@ -287,15 +287,15 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
 ):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
-    with begin("pretrain", flags, flags.config) as run:
+    with start_run("pretrain", flags, flags.config) as run:
         assert run.is_first
         assert (run.workdir / "config.json").exists()
         assert not run.preemption.requested(1)
         (run.workdir / "metrics.jsonl").touch()
-        with staging():  # data of a task, for example
+        with downloading():  # data of a task, for example
             time.sleep(0.01)
-        assert run.ledger.totals()["seconds"]["staging"] >= 0.01
-    with pytest.raises(UserError, match="holds a run with another configuration"), begin("pretrain", flags, {"seed": 2}):
+        assert run.goodput.totals()["seconds"]["staging"] >= 0.01
+    with pytest.raises(UserError, match="holds a run with another configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
 
 
@@ -306,7 +306,7 @@ def test_memory_that_runs_out_is_told_in_a_sentence(
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     sentence = "this run does not fit in memory: it asks for 4.44 GiB of memory at once"
-    with pytest.raises(OutOfMemory, match=sentence), begin("pretrain", flags, flags.config):
+    with pytest.raises(OutOfMemory, match=sentence), start_run("pretrain", flags, flags.config):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
 
 

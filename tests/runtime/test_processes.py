@@ -16,14 +16,13 @@ import pytest
 from bert_jax import pretrain
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.data.corpus.store import CorruptedCorpus
-from bert_jax.errors import USER_ERROR_STATUS, UserError
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
-from bert_jax.runtime.launch import begin
+from bert_jax.runtime.launch import start_run
 from bert_jax.runtime.processes import BEAT, MARKER_FILE, SILENT, Processes, ProcessesLost, require_shared_directory
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Started
 from tests.end_to_end.runs import free_port
@@ -395,7 +394,7 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
 def stand_by() -> int:
     """A run of 2,000 short steps of nothing."""
     flags = parse_flags("pretrain", "", sys.argv[1:])
-    with begin("pretrain", flags, flags.config) as run:
+    with start_run("pretrain", flags, flags.config) as run:
         print("together", jax.process_count() * 10 + jax.process_index(), flush=True)
         for step in range(2_000):
             time.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import steps_to_profile
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.profile import Profile
 from tests.profiles import host_events, profiled_steps
 
@@ -19,11 +19,11 @@ STEP = jax.jit(lambda x: jnp.tanh(x @ x))
 
 def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None) -> int:
     """A loop over so many steps; the last step that it did."""
-    x, ledger = jnp.ones((8, 8)), Ledger()
-    for step in profile.of_steps(iter(range(first, last)), first, (waits if waits is not None else []).append):
+    x, goodput = jnp.ones((8, 8)), GoodputRecorder()
+    for step in profile.trace_steps(iter(range(first, last)), first, (waits if waits is not None else []).append):
         x = STEP(x)
         if step == 3:
-            with ledger.during(Activity.EVALUATING):
+            with goodput.during(TimeCategory.EVALUATING):
                 x.block_until_ready()
     return step
 
@@ -65,7 +65,7 @@ def test_a_profile_goes_on_from_one_phase_to_the_next(tmp_path: pathlib.Path):
 def test_a_loop_that_ends_at_an_error_leaves_its_profile(tmp_path: pathlib.Path):
     def fail() -> None:
         with Profile(range(1, 5), tmp_path) as profile:
-            for step in profile.of_steps(iter(range(8)), 0, lambda step: None):
+            for step in profile.trace_steps(iter(range(8)), 0, lambda step: None):
                 if step == 3:
                     raise KeyboardInterrupt
 
@@ -76,7 +76,7 @@ def test_a_loop_that_ends_at_an_error_leaves_its_profile(tmp_path: pathlib.Path)
 
 def test_without_a_profile_the_batches_are_what_they_were():
     batches = iter([1, 2])
-    assert Profile().of_steps(batches, 0, lambda step: None) is batches
+    assert Profile().trace_steps(batches, 0, lambda step: None) is batches
 
 
 def test_a_profile_that_cannot_be_written_is_told_and_the_loop_goes_on(
@@ -116,12 +116,12 @@ def test_steps_are_a_range():
 def test_a_run_that_is_alone_must_reach_the_last_step_of_its_profile(tmp_path: pathlib.Path):
     profile = Profile(range(10, 15), tmp_path)
     with pytest.raises(UserError, match="--profile=10:15 ends after the last step of this run, 14; name earlier steps"):
-        profile.of_run(14, alone=True)
-    assert profile.of_run(15, alone=True) is profile
+        profile.for_run(14, alone=True)
+    assert profile.for_run(15, alone=True) is profile
 
 
 def test_of_a_sweep_the_first_run_that_is_long_enough_is_profiled(tmp_path: pathlib.Path):
     profile = Profile(range(10, 15), tmp_path)
-    runs = [profile.of_run(last_step, alone=False) for last_step in (14, 15, 16)]
+    runs = [profile.for_run(last_step, alone=False) for last_step in (14, 15, 16)]
     assert [run is profile for run in runs] == [False, True, False]
     assert [run.steps for run in runs] == [None, range(10, 15), None]

@@ -1,4 +1,4 @@
-"""The verb is a stand-in: a module `bert_jax.NAME` in a directory of its own, on the child's PYTHONPATH."""
+"""The command is a stand-in: a module `bert_jax.NAME` in a directory of its own, on the child's PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import time
 
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, UserError
 from bert_jax.runtime import restarts
-from bert_jax.runtime.restarts import keep_running, steps_done, workdir_of
+from bert_jax.runtime.restarts import find_workdir, keep_running, steps_done
 from tests.runtime.test_roll_call import Time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -33,11 +32,11 @@ os.kill(os.getpid(), -int(status)) if int(status) < 0 else os._exit(int(status))
 """
 
 
-def put_in_place(verb: str, directory: pathlib.Path) -> None:
+def put_in_place(command: str, directory: pathlib.Path) -> None:
     """Writes the text of a module `bert_jax.pretrain` into a package of its own."""
     (directory / "bert_jax").mkdir()
     (directory / "bert_jax" / "__init__.py").touch()
-    (directory / "bert_jax" / "pretrain.py").write_text(verb)
+    (directory / "bert_jax" / "pretrain.py").write_text(command)
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_a_run_that_hangs_once_and_is_killed_once_comes_to_its_end(ends, capfd: 
     ]
 
 
-def test_signals_mean_what_they_meant_before_once_the_verb_has_ended(ends):
+def test_signals_mean_what_they_meant_before_once_the_command_has_ended(ends):
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     assert ends("10:0") == (0, 1)
@@ -106,7 +105,7 @@ SLOW = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep
 PAUSED = "import os, pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nos._exit(42)\n"
 
 
-def test_sigterm_ends_the_verb_and_starts_nothing_again(tmp_path: pathlib.Path):
+def test_sigterm_ends_the_command_and_starts_nothing_again(tmp_path: pathlib.Path):
     put_in_place(SLOW, tmp_path)
     started = tmp_path / "started"
     begin = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from bert_jax.runtime.restarts import keep_running"
@@ -140,10 +139,10 @@ def test_a_signal_in_the_pause_ends_it_and_starts_nothing_again(
 
 @pytest.mark.parametrize("flags", [["--workdir=a b"], ["--config=c", "--workdir", "a b"], ["--workdir=first", "--workdir=a b"]])
 def test_the_workdir_is_found_in_either_form(flags: list[str]):
-    assert workdir_of([*flags, "--config.seed=1"]) == pathlib.Path("a b")
-    assert workdir_of(["--workdirs=a", "workdir=b"]) is None
-    assert workdir_of(["--config=c", "--workdir"]) == pathlib.Path()
-    assert workdir_of([]) is None
+    assert find_workdir([*flags, "--config.seed=1"]) == pathlib.Path("a b")
+    assert find_workdir(["--workdirs=a", "workdir=b"]) is None
+    assert find_workdir(["--config=c", "--workdir"]) == pathlib.Path()
+    assert find_workdir([]) is None
 
 
 def test_the_steps_of_a_sweep_are_those_of_all_its_runs(tmp_path: pathlib.Path):
@@ -186,7 +185,7 @@ class Ends:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch):
-    """A function that keeps a verb running whose starts end so; every start gets ten steps further."""
+    """A function that keeps a command running whose starts end so; every start gets ten steps further."""
     steps = iter(range(10, 1000, 10))
     monkeypatch.setattr(restarts, "steps_done", lambda workdir: next(steps))
 
@@ -214,10 +213,10 @@ def test_a_signal_in_a_pause_or_a_status_that_no_restart_mends_ends_it(kept):
     assert kept(Ends([42, 0]), 6, "--workdir=run") == 0
     received = Ends([42])
     received.received = 15
-    assert kept(received, 6, "--workdir=run") == 42, "the signal was for the verb"
+    assert kept(received, 6, "--workdir=run") == 42, "the signal was for the command"
 
 
-def test_without_a_workdir_a_verb_fails_twice_after_the_same_step(kept):
+def test_without_a_workdir_a_command_fails_twice_after_the_same_step(kept):
     with pytest.raises(UserError, match="before its first logged step, as it did before"):
         kept(Ends([42, 42]), 6)
 
@@ -271,7 +270,7 @@ def test_a_pause_ends_at_its_time_or_at_a_signal(monkeypatch: pytest.MonkeyPatch
     assert len(clock.slept) == 3
 
 
-def test_the_command_line_is_the_number_of_restarts_the_verb_and_its_arguments(monkeypatch: pytest.MonkeyPatch):
+def test_the_command_line_is_the_number_of_restarts_the_command_and_its_arguments(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["restarts", "3", "pretrain", "--config=a"])
     monkeypatch.setattr(restarts, "keep_running", lambda *given: given)
     assert restarts.main() == ("pretrain", ["--config=a"], 3)  # type: ignore[comparison-overlap]

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime import processes
-from bert_jax.runtime.processes import FOLDER, Processes, ProcessesLost, Share
+from bert_jax.runtime.processes import FOLDER, Processes, ProcessesLost, RunShard
 from tests.runtime.connected import Group, group
 from tests.runtime.test_workdir import other_process
 
@@ -21,7 +21,7 @@ class Sharing:
 
     def __init__(self, several: Group, directory: pathlib.Path):
         self.asked = [threading.Event() for _ in several.members]
-        self._contexts = [one.sharing(directory, self.asked[one.index].set) for one in several.members]
+        self._contexts = [one.shard_runs(directory, self.asked[one.index].set) for one in several.members]
         self.shares = [context.__enter__() for context in self._contexts]
 
     def stopped(self) -> list[int]:
@@ -37,16 +37,16 @@ def keep_waiting() -> bool:
 @pytest.mark.parametrize(("items", "count"), [(27, 4), (3, 8), (8, 1)])
 def test_every_run_is_the_share_of_one_process(items: int, count: int):
     with group(count=count, beating=()) as several:
-        shares = [Share(one).of(range(items)) for one in several.members]
+        shares = [RunShard(one).select(range(items)) for one in several.members]
     assert sorted(item for own in shares for item in own) == list(range(items))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_the_first_process_gets_what_all_have_and_the_others_may_leave(tmp_path: pathlib.Path):
     def one(own: Processes) -> Any:
-        with own.sharing(tmp_path, lambda: pytest.fail("asked to stop")) as share:
+        with own.shard_runs(tmp_path, lambda: pytest.fail("asked to stop")) as shard:
             time.sleep(0.1 * own.index)  # the last one long after the first
-            found = share.gather({"score": 0.1 * own.index}, keep_waiting)
+            found = shard.gather({"score": 0.1 * own.index}, keep_waiting)
             own.__exit__(None, None, None)
             return found
 
@@ -56,10 +56,10 @@ def test_the_first_process_gets_what_all_have_and_the_others_may_leave(tmp_path:
 
 
 def test_one_process_is_alone_and_writes_nothing(tmp_path: pathlib.Path):
-    with Processes().sharing(tmp_path, lambda: pytest.fail("asked to stop")) as share:
-        assert (share.index, share.count, share.of([3, 4, 5])) == (0, 1, [3, 4, 5])
-        assert share.gather({"a": 5}, keep_waiting) == [{"a": 5}]
-        share.tell_stopped()
+    with Processes().shard_runs(tmp_path, lambda: pytest.fail("asked to stop")) as shard:
+        assert (shard.index, shard.count, shard.select([3, 4, 5])) == (0, 1, [3, 4, 5])
+        assert shard.gather({"a": 5}, keep_waiting) == [{"a": 5}]
+        shard.tell_stopped()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,10 +82,10 @@ def test_if_one_is_stopped_all_stop_and_say_why(tmp_path: pathlib.Path, caplog: 
 def test_a_stop_is_heard_by_a_process_that_begins_later(tmp_path: pathlib.Path):
     with group(count=2) as two:
         asked = threading.Event()
-        with two.members[1].sharing(tmp_path, lambda: None) as second:
+        with two.members[1].shard_runs(tmp_path, lambda: None) as second:
             second.tell_stopped()
             time.sleep(0.2)
-        with two.members[0].sharing(tmp_path, asked.set) as first:
+        with two.members[0].shard_runs(tmp_path, asked.set) as first:
             assert asked.is_set()
             assert first.gather({}, keep_waiting) is None
 
@@ -163,11 +163,11 @@ def test_a_process_waits_until_its_predecessor_has_left_and_says_who_it_is_if_it
         assert predecessor.stdout.readline() == "held\n"
         with (
             pytest.raises(UserError, match=rf"is in use by process {predecessor.pid} on "),
-            two.members[1].sharing(tmp_path, lambda: None),
+            two.members[1].shard_runs(tmp_path, lambda: None),
         ):
             pass
         monkeypatch.setattr(processes, "EARLIER", 30.0)
         leaving = threading.Timer(0.3, predecessor.stdin.close)
         leaving.start()
-        with two.members[1].sharing(tmp_path, lambda: None):
+        with two.members[1].shard_runs(tmp_path, lambda: None):
             assert leaving.finished.is_set()

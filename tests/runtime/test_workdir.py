@@ -234,7 +234,7 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: pathlib.Path, n
     assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
 
 
-def test_the_workdir_of_another_verb_is_refused(tmp_path: pathlib.Path):
+def test_the_workdir_of_another_command_is_refused(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "finetune", CONFIG):
         (tmp_path / "metrics.jsonl").touch()
     with (
@@ -380,7 +380,7 @@ def test_a_lock_in_a_bucket_is_one_of_the_bucket(monkeypatch: pytest.MonkeyPatch
         asked.append(given)
         yield
 
-    monkeypatch.setattr(workdir, "locked_in_bucket", in_bucket)
+    monkeypatch.setattr("bert_jax.storage.lock.locked_in_bucket", in_bucket)
     with locked("gs://bucket/run", ".lock"):  # type: ignore[arg-type]
         assert asked == [("gs://bucket/run", ".lock")]
 
@@ -418,7 +418,7 @@ def test_a_bucket_must_hold_a_run_or_nothing(names: tuple[str, ...], refused: bo
     assert fetched == ["all"] * (not refused)
 
 
-def test_the_configuration_of_a_run_is_read_by_its_verb(tmp_path: pathlib.Path):
+def test_the_configuration_of_a_run_is_read_by_its_command(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=f"^--from={tmp_path} holds no run; name the workdir of a run of pretrain"):
         run_config(tmp_path, "pretrain", "--from")
     with open_workdir(tmp_path, "finetune", CONFIG):

@@ -59,7 +59,7 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
     shape = row_shape(FEATURES[kind], LAYOUTS[kind])
     batches = LabelledBatches(FEATURES[kind], shape, 40, 5, epochs=2, row_multiple=8, pad_id=0)
     scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
-    state, sums = program.begin(dict, random_label_parameters(HEADS[kind], CONFIG)), []
+    state, sums = program.init_state(dict, random_label_parameters(HEADS[kind], CONFIG)), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(STEPS):
             state, these = program.training_step(1)(state, to_device(batches.at(step), mesh, BATCH), scalars)

@@ -9,18 +9,18 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface import command
-from bert_jax.sharding import out_of_memory
+from bert_jax.sharding import device_errors
 from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.device_errors import DoesNotFit, MemoryAdvice, OutOfMemory, fits_in_memory, host_memory, require_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory, host_memory, require_memory
 
-DEMAND = Demand("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")
+ADVICE = MemoryAdvice("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")
 TPU = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
 
 
-def explained(error: Exception, demand: Demand = DEMAND) -> str:
+def explained(error: Exception, advice: MemoryAdvice = ADVICE) -> str:
     """The sentence that an error becomes."""
-    with pytest.raises(OutOfMemory) as raised, fits_in_memory(lambda: demand):
+    with pytest.raises(OutOfMemory) as raised, fits_in_memory(lambda: advice):
         raise error
     assert raised.value.__cause__ is error
     return str(raised.value)
@@ -90,7 +90,7 @@ def test_the_person_is_told_the_figures_the_batch_and_the_remedies():
 
 
 def test_nothing_is_made_up_where_nothing_is_known():
-    says = explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"), Demand("it"))
+    says = explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"), MemoryAdvice("it"))
     assert says == (
         "it does not fit in memory: it needs more memory than there is.\n"
         "End other programs that use this memory, or take devices with more."
@@ -104,14 +104,14 @@ def test_on_a_gpu_the_share_that_jax_takes_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_jax_and_numpy_really_raise_is_understood():
-    with pytest.raises(OutOfMemory, match=r"asks for 262144\.00 GiB of memory at once"), fits_in_memory(lambda: DEMAND):
+    with pytest.raises(OutOfMemory, match=r"asks for 262144\.00 GiB of memory at once"), fits_in_memory(lambda: ADVICE):
         jax.device_put(np.broadcast_to(np.float32(1), (2**46,)))
     with (
         pytest.raises(
             OutOfMemory,
             match=r"asks for 8388608\.00 GiB of host memory at once, which is not free, with.*\n(.*\n)*.*a machine with more",
         ),
-        fits_in_memory(lambda: DEMAND),
+        fits_in_memory(lambda: ADVICE),
     ):
         np.zeros(2**50)
     assert "needs more host memory than there is" in explained(MemoryError())
@@ -125,23 +125,23 @@ def test_what_jax_and_numpy_really_raise_is_understood():
     ],
 )
 def test_other_faults_of_a_device_stay_as_they_are(message: str):
-    with pytest.raises(jax.errors.JaxRuntimeError) as raised, fits_in_memory(lambda: DEMAND):
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised, fits_in_memory(lambda: ADVICE):
         raise jax.errors.JaxRuntimeError(message)
     assert not isinstance(raised.value, UserError)
 
 
 def test_the_innermost_explanation_stands():
-    with pytest.raises(OutOfMemory, match="the step does not fit"), fits_in_memory(lambda: Demand("the whole run")):  # noqa: SIM117
-        with fits_in_memory(lambda: DEMAND):
+    with pytest.raises(OutOfMemory, match="the step does not fit"), fits_in_memory(lambda: MemoryAdvice("the whole run")):  # noqa: SIM117
+        with fits_in_memory(lambda: ADVICE):
             raise jax.errors.JaxRuntimeError(TPU)
 
 
-def test_a_verb_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
+def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
     def main() -> None:
         raise MemoryError("Unable to allocate 8.00 PiB")
 
     with pytest.raises(SystemExit) as ended:
-        command.run_verb(main)
+        command.run_main(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
         "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"
@@ -149,24 +149,24 @@ def test_a_verb_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest
 
 
 def test_what_a_step_needs_is_compared_with_the_memory_of_the_machine_that_all_its_cpu_devices_share(monkeypatch):
-    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 8 << 30)
+    monkeypatch.setattr(device_errors, "host_memory", lambda: 8 << 30)
     for devices in (1, 4):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-        require_memory((8 << 30) / devices, mesh, lambda: DEMAND)
+        require_memory((8 << 30) / devices, mesh, lambda: ADVICE)
         says = f"it needs {9 if devices == 1 else 12}.00 GiB of host memory, and there are 8.00 GiB"
         with pytest.raises(OutOfMemory, match=says):
-            require_memory((9 if devices == 1 else 3) << 30, mesh, lambda: DEMAND)
-    monkeypatch.setattr(out_of_memory, "host_memory", lambda: None)
-    require_memory(2**60, mesh, lambda: DEMAND)
+            require_memory((9 if devices == 1 else 3) << 30, mesh, lambda: ADVICE)
+    monkeypatch.setattr(device_errors, "host_memory", lambda: None)
+    require_memory(2**60, mesh, lambda: ADVICE)
 
 
 def test_what_a_step_needs_is_compared_with_the_memory_of_the_smallest_device_where_devices_have_their_own():
     sizes = iter((4, 2, 2, 4))
     devices = [types.SimpleNamespace(process_index=0, memory_stats=lambda: {"bytes_limit": next(sizes) << 30}) for _ in range(2)]
     mesh: Any = types.SimpleNamespace(devices=np.array(devices))
-    require_memory(2 << 30, mesh, lambda: DEMAND)
+    require_memory(2 << 30, mesh, lambda: ADVICE)
     with pytest.raises(OutOfMemory, match=r"it needs 3\.00 GiB of HBM, and there are 2\.00 GiB"):
-        require_memory(3 << 30, mesh, lambda: DEMAND)
+        require_memory(3 << 30, mesh, lambda: ADVICE)
 
 
 def test_the_memory_of_this_machine_is_known():

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
-from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -56,7 +56,7 @@ def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None)
         state = jax.device_put(first, program.shardings)
         batch = rows(TEXTS, LENGTH)
         batch = to_device(with_centres(batch) if name == "static" else batch, mesh, rules.BATCH)
-        state, sums = program.training_step(1)(*program.arguments(state, batch, scalars_of(experiment)))
+        state, sums = program.training_step(1)(*program.arguments(state, batch, step_scalars(experiment)))
     return first, state, {key: float(value) for key, value in sums.items()}
 
 

@@ -18,7 +18,7 @@ from bert_jax.data.batches import to_device
 from bert_jax.model.config import modern_block
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
-from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import AXES, MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -238,7 +238,7 @@ def test_a_step_with_a_teacher_is_the_same_on_a_mesh():
             first = first or jax.device_get(begun(experiment, program))
             batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
             state = jax.device_put(first, program.shardings)
-            arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), scalars_of(experiment))
+            arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), step_scalars(experiment))
             _, sums = program.training_step(1)(*arguments)
         found.append({key: float(value) for key, value in sums.items()})
     assert found[0]["soft_loss"] > 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.batches import to_device
-from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -42,7 +42,7 @@ def first_state(optimizer: str = "bert_adam") -> Any:
 
 def begun(experiment: PretrainingExperiment, program: Program) -> Any:
     """The state before step 0, with random parameters."""
-    return program.begin(functools.partial(initial_parameters, experiment))
+    return program.init_state(functools.partial(initial_parameters, experiment))
 
 
 @functools.cache
@@ -61,6 +61,6 @@ def train(
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(program.mesh):
         for _ in range(steps):
             batch = {name: np.asarray(value) for name, value in random_batch(int(state.step), rows=ROWS).items()}
-            state, these = step(state, to_device(batch, program.mesh, BATCH), scalars_of(experiment))
+            state, these = step(state, to_device(batch, program.mesh, BATCH), step_scalars(experiment))
             sums.append({name: float(value) for name, value in these.items()})
     return state, sums

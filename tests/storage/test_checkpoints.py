@@ -25,14 +25,14 @@ ABSTRACT = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, shardin
 
 
 def saved(bucket: str, *steps: int) -> None:
-    with Checkpoints(objects.place(f"{bucket}/checkpoints"), keep=2) as checkpoints:
+    with Checkpoints(objects.as_path(f"{bucket}/checkpoints"), keep=2) as checkpoints:
         for step in steps:
             checkpoints.save(step, state(step))
             checkpoints.finish()
 
 
 def restored(bucket: str, until: int | None = None) -> int | None:
-    with Checkpoints(objects.place(f"{bucket}/checkpoints"), keep=2) as checkpoints:
+    with Checkpoints(objects.as_path(f"{bucket}/checkpoints"), keep=2) as checkpoints:
         found = checkpoints.restore_latest(ABSTRACT, until)
     if found is None:
         return None
@@ -85,7 +85,7 @@ def test_states_that_are_about_to_be_repeated_are_removed(bucket: str):
 def test_a_save_that_the_storage_refuses_is_told_and_the_next_one_is_tried(
     bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture
 ):
-    with Checkpoints(objects.place(f"{bucket}/checkpoints"), keep=2) as checkpoints:
+    with Checkpoints(objects.as_path(f"{bucket}/checkpoints"), keep=2) as checkpoints:
         checkpoints.save(1, state(1))
         checkpoints.finish()
         emulator.fail(403, match="POST")

@@ -135,9 +135,7 @@ def test_a_clock_that_differs_is_told(
     assert f"the clock of the file system of {tmp_path} is {says} this machine's clock; synchronise both by NTP" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "says"), [(0, ""), (60, ""), (-60, ""), (61, "61 s ahead of"), (-61, "61 s behind")]
-)
+@pytest.mark.parametrize(("seconds", "says"), [(0, ""), (60, ""), (-60, ""), (61, "61 s ahead of"), (-61, "61 s behind")])
 def test_a_clock_is_told_from_a_minute_on(seconds: int, says: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "file").touch()
     os.utime(tmp_path / "file", (0, 1_000_000 + seconds))

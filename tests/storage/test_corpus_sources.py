@@ -15,7 +15,7 @@ from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source
 from bert_jax.errors import UserError
 from bert_jax.storage import objects
-from bert_jax.storage.fetching import copy_place
+from bert_jax.storage.fetching import cached_path
 
 
 def texts(source: str) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_directory_of_the_hub_in_a_bucket_is_read_by_its_splits_and_no_other_i
             objects.write(f"{bucket}/set/data/{split}-0000{k}-of-00002.parquet", parquet(f"In {split} {k}."))
     objects.write(f"{bucket}/set/README.md", b"A card.")
     assert texts(f"parquet:{bucket}/set") == ["In train 0.", "In train 1."]
-    assert not list(copy_place(f"{bucket}/set").rglob("test*"))
+    assert not list(cached_path(f"{bucket}/set").rglob("test*"))
     assert texts(f"parquet:{bucket}/set:test") == ["In test 0.", "In test 1."]
     assert texts(f"parquet:{bucket}/set/data/*-00001-*.parquet") == ["In test 1.", "In train 1."]
     assert texts(f"parquet:{bucket}/set/data/train-00000-of-00002.parquet") == ["In train 0."]

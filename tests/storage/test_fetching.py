@@ -12,7 +12,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interface import progress
 from bert_jax.storage import fetching, objects
-from bert_jax.storage.fetching import copy_place, fetched, fetched_files
+from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from tests.storage.emulator import Emulator
 
 
@@ -66,11 +66,11 @@ def test_the_time_of_a_fetch_is_given_to_what_measures_it_and_else_added_up(buck
     with fetching.measured_by(measure):
         fetched(f"{bucket}/x/a", "--input")
         assert measured == ["began", "ended"]
-        with fetching.staging():  # of a corpus, with its verification: once, not for each fetch in it
+        with fetching.downloading():  # of a corpus, with its verification: once, not for each fetch in it
             fetched(f"{bucket}/x/b", "--input")
         assert measured == ["began", "ended"] * 2
     assert fetching.seconds_spent() == spent
-    with fetching.staging():
+    with fetching.downloading():
         fetched(f"{bucket}/x", "--input")
     assert fetching.seconds_spent() > spent
 
@@ -111,7 +111,7 @@ def test_a_single_object_and_the_beginning_of_several_names_are_fetched(bucket: 
     assert prefix.with_name("bert.ckpt.index").read_bytes() == b"bert.ckpt.index"
     assert sorted(requests) == ["bert.ckpt.data-0", "bert.ckpt.index", "vocab.txt"]
     assert fetched(f"{bucket}/tf/bert.ckpt.index", "--from").is_file()
-    assert copy_place(f"{bucket}/tf/vocab.txt").is_file()  # a copy of one object removes no other
+    assert cached_path(f"{bucket}/tf/vocab.txt").is_file()  # a copy of one object removes no other
 
 
 def test_a_directory_is_fetched_without_those_below_it_and_with_what_is_wanted_only(bucket: str, requests: list[str]):
@@ -215,10 +215,10 @@ def test_globs_match_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
         on_disk = glob.glob(f"{tmp_path}/{pattern}", recursive=True)  # noqa: PTH207 - as local sources are found
         wanted = sorted(str(pathlib.Path(path).relative_to(tmp_path)) for path in on_disk if pathlib.Path(path).is_file())
         copies = fetched_files(f"{bucket}/{pattern}", "--source")
-        found = [path.relative_to(copy_place(bucket)).as_posix() for path in copies]
+        found = [path.relative_to(cached_path(bucket)).as_posix() for path in copies]
         assert found == wanted, pattern
-    assert fetched_files(f"{bucket}/t/a[1].txt", "--source") == [copy_place(f"{bucket}/t/a[1].txt")]  # a name, not a pattern
-    assert all(copy_place(f"{bucket}/t/{name}").is_file() for name in names)  # a pattern removes no other's
+    assert fetched_files(f"{bucket}/t/a[1].txt", "--source") == [cached_path(f"{bucket}/t/a[1].txt")]  # a name, not a pattern
+    assert all(cached_path(f"{bucket}/t/{name}").is_file() for name in names)  # a pattern removes no other's
     with pytest.raises(UserError, match=f"^--source=text:{bucket}/t/none.txt: nothing of that name"):
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 

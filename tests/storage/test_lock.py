@@ -25,7 +25,7 @@ def elsewhere(text: str) -> bytes:
 
 
 def test_a_held_lock_refuses_another_start_and_names_the_holder(bucket: str):
-    place = objects.place(bucket)
+    place = objects.as_path(bucket)
     with locked_in_bucket(place, ".lock"):
         with (
             pytest.raises(UserError, match=rf"--workdir={bucket} is in use by process \d+ on .*; wait for it, stop it"),
@@ -42,7 +42,7 @@ def test_a_held_lock_refuses_another_start_and_names_the_holder(bucket: str):
 def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(bucket: str, caplog: pytest.LogCaptureFixture):
     objects.write(f"{bucket}/.lock", elsewhere("dead"))
     began = time.monotonic()
-    with locked_in_bucket(objects.place(bucket), ".lock"):
+    with locked_in_bucket(objects.as_path(bucket), ".lock"):
         assert time.monotonic() - began > 0.9
     assert re.search(r"locked by process 7 on other, since then; watching for \d s whether it lives", caplog.text)
     assert f"the lock of {bucket} was of a process that is dead: process 7 on other" in caplog.text
@@ -52,7 +52,7 @@ def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket
     monkeypatch.setattr(lock, "STALE", 1e9)
     dead = (1 << 22) + 5  # beyond the largest number of a process
     objects.write(f"{bucket}/.lock", f"process {dead} on here\n{lock._machine()}\n{dead}\nx\n".encode())
-    with locked_in_bucket(objects.place(bucket), ".lock"):
+    with locked_in_bucket(objects.as_path(bucket), ".lock"):
         assert (held := objects.read(f"{bucket}/.lock")) is not None
         assert held.data.startswith(f"process {os.getpid()} on ".encode())
 
@@ -69,7 +69,7 @@ def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkey
         return write(path, data, generation)
 
     monkeypatch.setattr(lock, "write", late)
-    with pytest.raises(UserError, match="is in use by process 7"), locked_in_bucket(objects.place(bucket), ".lock"):
+    with pytest.raises(UserError, match="is in use by process 7"), locked_in_bucket(objects.as_path(bucket), ".lock"):
         pass
 
 
@@ -81,7 +81,7 @@ def test_a_start_that_loses_a_race_for_a_dead_lock_gets_it_once_the_winner_has_l
     held: list[str] = []
 
     def start() -> None:
-        with locked_in_bucket(objects.place(bucket), ".lock"):
+        with locked_in_bucket(objects.as_path(bucket), ".lock"):
             found = objects.read(f"{bucket}/.lock")
             held.append(found.data.decode() if found else "nobody")
 
@@ -97,7 +97,7 @@ def test_a_start_that_loses_a_race_for_a_dead_lock_gets_it_once_the_winner_has_l
 @pytest.mark.parametrize("holder", ["process 7 on other, since then", "nobody"])
 def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys: pytest.CaptureFixture[str], holder: str):
     left: list[int] = []
-    with locked_in_bucket(objects.place(bucket), ".lock", leave=left.append):
+    with locked_in_bucket(objects.as_path(bucket), ".lock", leave=left.append):
         (thread,) = (thread for thread in threading.enumerate() if thread.name == "lock")
         assert thread.daemon
         if holder == "nobody":
@@ -167,7 +167,7 @@ def test_a_lock_is_looked_at_in_a_while_until_it_is_stale_by_the_clock_of_the_st
     monkeypatch.setattr(lock, "read", lambda path: looked.append(clock[0]) or objects.Content(elsewhere("dead"), "5", age))
     monkeypatch.setattr(lock, "remove", lambda *_: None)
     monkeypatch.setattr(lock, "write", write)
-    with locked_in_bucket(objects.place(bucket), ".lock"):
+    with locked_in_bucket(objects.as_path(bucket), ".lock"):
         pass
     assert looked == [0.0625 * k for k in range(looks)]
     assert re.findall(r"watching for (\d) s", caplog.text) == [left] * bool(left)
@@ -182,7 +182,7 @@ def test_a_write_whose_answer_was_lost_is_ours(bucket: str, monkeypatch: pytest.
 
     monkeypatch.setattr(lock, "write", twice)
     left: list[int] = []
-    with locked_in_bucket(objects.place(bucket), ".lock", leave=left.append):
+    with locked_in_bucket(objects.as_path(bucket), ".lock", leave=left.append):
         time.sleep(0.5)
         assert (held := objects.read(f"{bucket}/.lock")) is not None
         assert held.data.startswith(f"process {os.getpid()} on ".encode())
@@ -191,7 +191,7 @@ def test_a_write_whose_answer_was_lost_is_ours(bucket: str, monkeypatch: pytest.
 
 def test_a_lost_connection_does_not_end_the_holder(bucket: str, emulator: Emulator):
     left: list[int] = []
-    with locked_in_bucket(objects.place(bucket), ".lock", leave=left.append):
+    with locked_in_bucket(objects.as_path(bucket), ".lock", leave=left.append):
         before = objects.read(f"{bucket}/.lock")
         emulator.fail(403, count=3)
         time.sleep(0.5)

@@ -54,7 +54,7 @@ def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: s
     with Mirror(bucket) as made:
         push = made.push
         monkeypatch.setattr(made, "push", lambda: pushes.append(1) or push())
-        made.begin()
+        made.start()
         assert made._thread.daemon
         (made.directory / "lines").write_bytes(b"1")
         until(lambda: content(bucket) == {"lines": b"1"})
@@ -199,7 +199,7 @@ def test_an_upload_that_a_kill_left_unrecorded_is_known_by_its_content(bucket: s
 def test_a_directory_that_was_removed_from_the_bucket_begins_anew(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
-    objects.remove_tree(objects.place(bucket))
+    objects.remove_tree(objects.as_path(bucket))
     with Mirror(bucket) as made:
         made.fetch()
         assert list(made.directory.iterdir()) == []
@@ -224,7 +224,7 @@ def test_an_upload_that_fails_is_told_once_and_tried_again(
     with Mirror(bucket) as made:
         emulator.fail(403, match="POST")
         (made.directory / "lines").write_bytes(b"1")
-        made.begin()
+        made.start()
         until(lambda: "could not be uploaded" in caplog.text)
         time.sleep(0.4)
         assert caplog.text.count("files could not be uploaded") == 1
@@ -250,7 +250,7 @@ def test_after_another_error_an_upload_that_fails_is_a_warning(
 ):
     made = Mirror(bucket)
     made.__enter__()
-    made.begin()
+    made.start()
     emulator.fail(403)
     (made.directory / "lines").write_bytes(b"1")
     made.__exit__(ZeroDivisionError, ZeroDivisionError(), None)

@@ -54,7 +54,7 @@ def test_a_mistyped_path_is_refused_with_what_was_meant(path: str, says: str):
 
 
 def test_a_run_on_local_disks_imports_nothing_for_buckets():
-    program = "import sys; from bert_jax.storage import fetching, lock, mirror, objects; objects.place('runs/x')"
+    program = "import sys; from bert_jax.storage import fetching, lock, mirror, objects; objects.as_path('runs/x')"
     program += "; fetching.fetched('x', '--x'); print({'gcsfs', 'fsspec', 'aiohttp', 'etils', 'jax'} & sys.modules.keys())"
     here = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", program], check=True, cwd=here, capture_output=True, text=True)
@@ -149,7 +149,7 @@ def test_every_way_to_the_storage_sets_the_library_up(monkeypatch: pytest.Monkey
     asked: list[str] = []
     monkeypatch.setattr(objects, "set_up", lambda: asked.append("set up"))
     monkeypatch.setattr("fsspec.filesystem", lambda name, **named: (name, named))
-    assert str(objects.place("gs://bkt/a")) == "gs://bkt/a"
+    assert str(objects.as_path("gs://bkt/a")) == "gs://bkt/a"
     assert objects.file_system() == ("gcs", {"finalize_on_close": True})
     assert asked == ["set up"] * 2
 
@@ -221,13 +221,13 @@ def test_objects_are_written_read_listed_moved_and_removed(bucket: str, tmp_path
     assert objects.listed(f"{bucket}/a").keys() == {"x.bin", "b/empty"}
     assert objects.listed(f"{bucket}/a", deep=False) == {"x.bin": objects.Item(len(BINARY), generation)}
     assert objects.object_at(f"{bucket}/a") is None
-    place = objects.place(f"{bucket}/a")
-    objects.move_tree(place, objects.place(f"{bucket}/c"))
+    place = objects.as_path(f"{bucket}/a")
+    objects.move_tree(place, objects.as_path(f"{bucket}/c"))
     assert objects.listed(bucket).keys() == {"ab", "c/x.bin", "c/b/empty"}
-    assert objects.read_bytes(objects.place(f"{bucket}/c/x.bin")) == BINARY
+    assert objects.read_bytes(objects.as_path(f"{bucket}/c/x.bin")) == BINARY
     with pytest.raises(FileNotFoundError):
         objects.read_bytes(place / "x.bin")
-    objects.remove_tree(objects.place(f"{bucket}/c"))
+    objects.remove_tree(objects.as_path(f"{bucket}/c"))
     assert objects.listed(bucket).keys() == {"ab"}
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage.fetching import Copy, Record, copy_of, is_unchanged
+from bert_jax.storage.fetching import Copy, Record, copy_record, is_unchanged
 
 
 def test_copies_are_read_back_whatever_their_names_and_other_lines_are_passed_over(tmp_path: pathlib.Path):
@@ -47,7 +47,7 @@ def test_a_file_is_unchanged_while_it_has_its_size_and_its_time(tmp_path: pathli
     file = tmp_path / "a"
     file.write_bytes(b"abc")
     os.utime(file, ns=(5, 7_000_000_123))
-    copy = copy_of(file, "g")
+    copy = copy_record(file, "g")
     assert copy == Copy("g", 3, 7_000_000_123)
     assert is_unchanged(file, copy)
     assert not is_unchanged(file, None)

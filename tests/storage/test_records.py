@@ -16,7 +16,8 @@ import pytest
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source
 from bert_jax.errors import UserError
-from bert_jax.prediction.streams import Field, read_texts
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_texts
 from bert_jax.storage.records import Line, is_cut, open_columns, read_lines, table_rows, text_lines
 from bert_jax.tasks.readers.own_rows import read_own_rows
 from tests.compressed import PACK, compressed
@@ -121,7 +122,7 @@ def test_rows_of_a_table_have_the_number_of_their_first_line_whatever_ends_it(tm
     path = tmp_path / "a.csv"
     path.write_bytes(end.join(["a,b", "", "c,d", ""]).encode())
     lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1))
-    found = [(row.place.line, row.cells) for row in table_rows(path, lines, ",", quotes=quotes)]
+    found = [(row.location.line, row.cells) for row in table_rows(path, lines, ",", quotes=quotes)]
     assert found == [(1, ["a", "b"]), (2, []), (3, ["c", "d"])]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import FOLDER, MARKER_FILE, Processes, require_shared_directory
-from bert_jax.runtime.restarts import steps_done, workdir_of
+from bert_jax.runtime.restarts import find_workdir, steps_done
 from bert_jax.runtime.workdir import fetch_workdir, stored_config
 from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror
@@ -17,7 +17,7 @@ from tests.storage.emulator import Emulator
 
 
 def test_the_last_step_of_a_run_in_a_bucket_is_known_to_restarts(bucket: str, emulator: Emulator):
-    workdir = workdir_of(["--config=x", f"--workdir={bucket}"])
+    workdir = find_workdir(["--config=x", f"--workdir={bucket}"])
     assert workdir is not None
     assert steps_done(workdir) == 0
     for name, step in (("metrics.jsonl", 0), ("runs/a/metrics.jsonl", 5), ("runs/b/metrics.jsonl", 7)):
@@ -38,15 +38,15 @@ def test_a_directory_of_something_else_is_refused_and_stays_as_it_was(bucket: st
 
 def test_the_configuration_of_a_run_is_read_from_the_bucket(bucket: str):
     objects.write(f"{bucket}/config.json", json.dumps({"written_by": "bert_jax 1 pretrain", "seed": 3}).encode())
-    assert stored_config(objects.place(bucket))["seed"] == 3
+    assert stored_config(objects.as_path(bucket))["seed"] == 3
 
 
 def test_processes_share_a_bucket_and_its_runs(bucket: str):
-    place = objects.place(bucket)
+    place = objects.as_path(bucket)
 
     def share(one: Processes) -> Any:
         require_shared_directory(one, place)
-        with one.sharing(place, lambda: None) as own:
+        with one.shard_runs(place, lambda: None) as own:
             locks = [name for name in objects.listed(bucket) if name.endswith(f"{FOLDER}/{one.index}.lock")]
             return len(locks), own.gather({"a": one.index}, waiting=lambda: False)
 

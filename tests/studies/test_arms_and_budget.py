@@ -27,8 +27,8 @@ from bert_jax.studies.arms import (
     merged,
     pretraining_values,
 )
-from bert_jax.studies.budget import kept_steps, planned_steps, run_values, tokens_of
-from bert_jax.studies.parts import Part, digest, shares_of
+from bert_jax.studies.budget import count_tokens, exported_steps, planned_steps, run_values
+from bert_jax.studies.parts import Part, digest, part_groups
 from bert_jax.studies.running import expected_seconds, seconds_left
 from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.text_task import SequenceHead
@@ -74,7 +74,7 @@ def test_a_task_gets_its_directory_and_an_arm_changes_tasks_by_their_kind_of_hea
 def test_equal_tokens_are_equal_within_a_step_of_each_phase(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 7_200})
     steps = planned_steps(made, made.arms[0], experiment, None)
-    assert tokens_of(experiment.phases) == 100 * 80 + 50 * 128 == 14_400
+    assert count_tokens(experiment.phases) == 100 * 80 + 50 * 128 == 14_400
     assert steps == [50, 25]
 
 
@@ -113,7 +113,7 @@ def test_a_phase_keeps_at_least_a_step_and_its_proportion_of_warmup(experiment: 
 def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experiment: PretrainingExperiment):
     early = [{"name": f"at_{at}", "shares": "a", "at": at} for at in (0.22, 0.5, 0.01)]
     made = study(arms=[*arms("a"), *early], evaluations=5)
-    assert kept_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
+    assert exported_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
     values = run_values(made, made.arms[0], experiment.to_dict(), [100, 50], seed=7)
     assert values["checkpoints"] == {**values["checkpoints"], "every": 30, "keep_at": [30, 60]}
     assert (values["seed"], values["evaluation"]["every"], values["log_every"]) == (7, 30, 1)
@@ -129,7 +129,7 @@ def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need()
     )
     assert [[arm.name for arm in family] for family in families(made)] == [["first", "next", "late"], ["other"]]
     assert [arm.name for arm in chain(made, made.arm("late"))] == ["first", "next"]
-    shares = shares_of(made)
+    shares = part_groups(made)
     assert [part.seed for parts in shares for part in parts[:1]] == [4, 4, 5, 5]
     assert [str(part) for part in shares[0]][:3] == [
         "first, seed 4, pretraining",
@@ -154,7 +154,7 @@ def test_a_part_is_the_same_wherever_its_files_lie_and_another_with_other_settin
 @pytest.mark.parametrize(
     ("finetune", "says"),
     [
-        ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, and the model has 2"),
+        ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, but the model has 2"),
         ({"task": {"length": 512}}, "config.task.length=512 is longer than its position table of 64 rows"),
     ],
 )

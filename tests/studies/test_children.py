@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, watched
 
     monkeypatch.setattr(children.subprocess, "Popen", start)
     monkeypatch.setattr(children.time, "sleep", seen.append)
-    return children.run_verb_alone(["pretrain", "--config=a"], log, lambda: watched.pop(0)), process, seen
+    return children.run_alone(["pretrain", "--config=a"], log, lambda: watched.pop(0)), process, seen
 
 
 @pytest.mark.parametrize(("ended", "status"), [(0, 0), (2, 2), (-9, 137), (-15, 143)])
@@ -85,7 +85,7 @@ def test_the_last_lines_of_a_log_are_those_that_say_something(tmp_path: pathlib.
     assert children.last_lines(log) == ["b" * 19_999]
 
 
-def test_a_part_is_the_verb_in_a_process_that_ends_with_the_one_that_started_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_part_is_the_command_in_a_process_that_ends_with_the_one_that_started_it(monkeypatch: pytest.MonkeyPatch):
     ran: list[Any] = []
     threads: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The picture of a study."""
+"""The figure of a study."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_curves_of_arms_with_different_steps_end_at_their_equal_tokens(tmp_path:
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that are drawn after this call."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
     return drawn
 
 
@@ -91,7 +91,7 @@ def one_seed(score: float) -> dict[str, object]:
     return {"seeds": {"0": score}, "mean": score, "deviation": None}
 
 
-def test_the_picture_of_arms_has_their_scores_means_and_deviations(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_figure_of_arms_has_their_scores_means_and_deviations(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn = figures(monkeypatch)
     some = {"seeds": {"0": 0.5, "1": 0.75}, "mean": 0.625, "deviation": 0.125}
     nothing = {"seeds": {}, "mean": None, "deviation": None}
@@ -105,7 +105,7 @@ def test_the_picture_of_arms_has_their_scores_means_and_deviations(tmp_path: pat
     assert_as_looked_at(drawn[0], "study_arms")
 
 
-def test_the_picture_of_states_has_a_curve_for_each_run_and_none_for_random_weights(
+def test_the_figure_of_states_has_a_curve_for_each_run_and_none_for_random_weights(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     drawn = figures(monkeypatch)

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.studies.arms import finetuning_values, pretraining_values
 from bert_jax.studies.budget import run_values
-from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, parts_of, read_numbers, write_experiment
+from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, family_parts, read_numbers, write_experiment
 from bert_jax.tasks.text_task import SequenceHead
 from tests.studies.conftest import study
 
@@ -37,7 +37,7 @@ def planned(root: pathlib.Path, experiment: PretrainingExperiment, **values: Any
 
 def test_models_come_before_the_states_of_their_runs_and_these_before_the_tasks():
     made = of_three()
-    assert [(part.arm, part.seed, part.name) for part in parts_of(made, made.arms, 4)] == [
+    assert [(part.arm, part.seed, part.name) for part in family_parts(made, made.arms, 4)] == [
         ("a", 4, "pretraining"), ("b", 4, "pretraining"), ("half", 4, "model"), ("a", 4, "stsb"), ("b", 4, "stsb"),
         ("half", 4, "stsb"), ("same", 4, "stsb"),
     ]  # fmt: skip
@@ -71,12 +71,12 @@ def test_a_part_begins_with_the_model_of_its_arm(tmp_path: pathlib.Path, experim
     assert models["a"] == own | {"init_from": models["a"]["init_from"]}
 
 
-def test_a_part_is_a_verb_with_an_experiment_file_of_its_own(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_part_is_a_command_with_an_experiment_file_of_its_own(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole = planned(tmp_path / "root", experiment)
     here, local = tmp_path / "root" / "a" / "seed-4", tmp_path / "local"
-    for name, verb in ((PRETRAINING, "pretrain"), ("stsb", "finetune")):
+    for name, command in ((PRETRAINING, "pretrain"), ("stsb", "finetune")):
         part, file = Part("a", 4, name), local / "a" / "seed-4" / f"{name}.py"
-        assert whole.command(part, local) == [verb, f"--config={file}", f"--workdir={here / name}"]
+        assert whole.command(part, local) == [command, f"--config={file}", f"--workdir={here / name}"]
         assert python_files.load(str(file), "--config") == json.loads(json.dumps(whole.values(part)))
         assert file.read_text().startswith(f'"""a, seed 4, {name} of the study Three."""\n')
     state = tmp_path / "root" / "half" / "seed-4" / "model"

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
+from bert_jax.errors import MENDED_BY_RESTART, UserError
 from bert_jax.runtime.workdir import LOCK, locked
 from bert_jax.studies import children
 from bert_jax.studies.running import Runner, Stopped
 
 
 def run_ending_with(
-    monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, asked: bool = False, verb: str = "pretrain"
+    monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, asked: bool = False, name: str = "pretrain"
 ) -> list[Any]:
     """The commands that a runner starts for a part; each prints 20 lines and ends with `status`, `asked` to stop or not."""
     started: list[Any] = []
@@ -32,11 +31,11 @@ def run_ending_with(
         assert watch() == asked
         return status
 
-    monkeypatch.setattr(children, "run_verb_alone", run)
+    monkeypatch.setattr(children, "run_alone", run)
     told: list[str] = []
     runner, shown = Runner(around(told.append, asked), 60.0), []
     try:
-        runner.command([verb, "--config=a"], log, "the arm 'a', seed 0, pretraining", shown.append)
+        runner.command([name, "--config=a"], log, "the arm 'a', seed 0, pretraining", shown.append)
     finally:
         assert told == ["the arm 'a', seed 0, pretraining"] * 2
         assert shown == ["", "line 19"]
@@ -85,9 +84,9 @@ def test_a_part_that_ends_because_the_study_is_asked_to_stop_is_no_failure(
 
 
 def test_a_part_that_trains_is_watched_as_the_study_is(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    for verb, watched in (("pretrain", ["--hang-seconds=60"]), ("finetune", ["--hang-seconds=60"]), ("convert", [])):
-        log = tmp_path / f"{verb}.log"
-        assert run_ending_with(monkeypatch, log, 0, verb=verb) == [[verb, "--config=a", *watched]]
+    for name, watched in (("pretrain", ["--hang-seconds=60"]), ("finetune", ["--hang-seconds=60"]), ("convert", [])):
+        log = tmp_path / f"{name}.log"
+        assert run_ending_with(monkeypatch, log, 0, name=name) == [[name, "--config=a", *watched]]
 
 
 class InBucket:

@@ -15,7 +15,7 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.studies import arms
 from bert_jax.studies.arms import check_finetuning, finetuning_values, pretraining_values
-from bert_jax.studies.parts import shares_of
+from bert_jax.studies.parts import part_groups
 from bert_jax.tasks.registry import head_class
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str,
             head = head_class(FinetuningExperiment.from_dict({**values, "init_from": "any"}).task)
             check_finetuning(values, experiments[study.trainer(arm).name], head.typical())
     assert study.expected
-    assert shares_of(study)
+    assert part_groups(study)
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
@@ -60,6 +60,6 @@ def test_a_study_says_how_to_run_it_on_what_for_how_long_and_what_is_expected(fi
 
 def test_the_studies_are_those_of_the_papers_ablations_and_of_the_lineage():
     names = {file.stem for file in STUDIES}
-    assert names == {"objectives", "sizes", "layers", "masking", "steps", "lineage", "positions", "transfer"}
+    assert names == {"objectives", "sizes", "layers", "masking", "steps", "lineage", "positions", "recipe", "transfer"}
     table_5 = load(REPOSITORY / "experiments" / "studies" / "objectives.py", "pod")
     assert [arm.paper["SQuAD F1"] for arm in table_5.arms] == [88.5, 87.9, 77.8, 84.9]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bert_jax import study as command
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.studies import calibration
 from bert_jax.studies.calibration import Measurement
@@ -22,13 +22,13 @@ from tests.studies.conftest import study
 from tests.studies.test_report import CONTENT, MARKDOWN
 
 
-class Share:
-    """The share of process `index` of two, which gathers what it is told to."""
+class RunShard:
+    """The shard of process `index` of two, which gathers what it is told to."""
 
     def __init__(self, index: int = 0, gathered: Any = ()):
         self.index, self.gathered, self.stopped, self.waited = index, gathered, 0, False
 
-    def of(self, items: list[Any]) -> list[Any]:
+    def select(self, items: list[Any]) -> list[Any]:
         return items[self.index :: 2]
 
     def tell_stopped(self) -> None:
@@ -43,19 +43,20 @@ class Share:
 
 
 class Fixture:
-    """A study of two arms with two seeds, in process `share.index`."""
+    """A study of two arms with two seeds, in process `shard.index`."""
 
-    def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, share: Share):
-        self.share, self.told, self.ran, self.planned = share, [], [], []
+    def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, shard: RunShard):
+        self.shard, self.told, self.ran, self.planned = shard, [], [], []
         self.asked = False
         preemption = types.SimpleNamespace(requested=lambda step: self.asked and step == 0, exit_status=99)
         watchdog = types.SimpleNamespace(alive=self.told.append)
         self.run: Any = types.SimpleNamespace(
             require_in_place=lambda: None,
-            share=share,
+            shard=shard,
             workdir=root,
             preemption=preemption,
             watchdog=watchdog,
+            figure_formats=("png", "pdf"),
             durable=lambda path: f"lasting {path.name}",
         )
         self.flags: Any = types.SimpleNamespace(hang_seconds=7.0, workdir=root / "lasting")
@@ -65,14 +66,16 @@ class Fixture:
         monkeypatch.setattr(command, "plan", self.plan)
         monkeypatch.setattr(command, "table", self.table)
         monkeypatch.setattr(Runner, "parts", self.parts)
-        monkeypatch.setattr(
-            command, "draw", lambda content, made, picture: picture.write_text(f"{made.title} {content is CONTENT}")
-        )
+
+        def draw(content: Any, made: Any, path: pathlib.Path, formats: Any) -> None:
+            path.write_text(f"{made.title} {content is CONTENT} {formats}")
+
+        monkeypatch.setattr(command, "draw", draw)
 
     def plan(self, made: Any, pretraining: Any, here: Measurement) -> dict[str, list[int]]:
         runs: Any = here.run
         assert (made, pretraining) == (self.checked.study, self.checked.pretraining)
-        assert (here.root, here.local, here.index) == (self.flags.workdir, self.run.workdir, self.share.index)
+        assert (here.root, here.local, here.index) == (self.flags.workdir, self.run.workdir, self.shard.index)
         assert (runs.__func__, runs.__self__._run, runs.__self__._hang_seconds) == (Runner.command, self.run, 7.0)
         return {"a": [1], "b": [2]}
 
@@ -101,7 +104,7 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, logger="bert_jax")
-    there = Fixture(tmp_path, monkeypatch, Share())
+    there = Fixture(tmp_path, monkeypatch, RunShard())
     assert there.status() == 0
     assert there.written == FILES
     assert [str(part) for part in there.ran] == [
@@ -109,14 +112,14 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     ]  # those of b are another process's
     assert json.loads((tmp_path / "table.json").read_text()) == CONTENT
     assert (tmp_path / "table.md").read_text() == MARKDOWN
-    assert (tmp_path / "figure.png").read_text() == "t True"
+    assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"
     assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
-    assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\npicture: lasting figure.png"]
-    assert (there.share.waited, there.share.stopped, there.told) == (False, 0, ["waiting for the other processes"])
+    assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\nfigure: lasting figure.png"]
+    assert (there.shard.waited, there.shard.stopped, there.told) == (False, 0, ["waiting for the other processes"])
 
 
 def test_the_table_has_what_other_processes_have_done_since(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there = Fixture(tmp_path, monkeypatch, Share())
+    there = Fixture(tmp_path, monkeypatch, RunShard())
     monkeypatch.setattr(Runner, "parts", lambda *_: None)
     assert there.status() == 0
     assert {path.name for path in tmp_path.iterdir()} == FILES
@@ -125,7 +128,7 @@ def test_the_table_has_what_other_processes_have_done_since(tmp_path: pathlib.Pa
 def test_another_process_than_the_first_writes_no_table(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    there = Fixture(tmp_path, monkeypatch, Share(1, gathered=None))
+    there = Fixture(tmp_path, monkeypatch, RunShard(1, gathered=None))
     asleep: list[float] = []
 
     def awaited(made: Any, pretraining: Any, here: Measurement, wait: Callable[[], None]) -> dict[str, list[int]]:
@@ -141,26 +144,26 @@ def test_another_process_than_the_first_writes_no_table(
 
 
 def test_a_process_that_waits_for_the_plan_stops_when_asked_to(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there = Fixture(tmp_path, monkeypatch, Share(1))
+    there = Fixture(tmp_path, monkeypatch, RunShard(1))
     there.asked = True
     monkeypatch.setattr(calibration, "planned", lambda *_: {})
     assert there.status() == 99
-    assert (there.share.stopped, there.ran) == (1, [])
+    assert (there.shard.stopped, there.ran) == (1, [])
 
 
 def test_a_study_that_stops_tells_the_others_and_keeps_its_status(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    there = Fixture(tmp_path, monkeypatch, Share())
+    there = Fixture(tmp_path, monkeypatch, RunShard())
     there.stop = Stopped(77)
     assert there.status() == 77
-    assert there.share.stopped == 1
+    assert there.shard.stopped == 1
 
 
 def test_a_study_that_is_stopped_while_it_waits_for_others_ends_with_that(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    there = Fixture(tmp_path, monkeypatch, Share(gathered=None))
+    there = Fixture(tmp_path, monkeypatch, RunShard(gathered=None))
     there.asked = True
-    assert (there.status(), there.share.waited) == (99, True)
-    lost = Fixture(tmp_path, monkeypatch, Share(gathered=ProcessesLost("process 1 of 2 failed")))
+    assert (there.status(), there.shard.waited) == (99, True)
+    lost = Fixture(tmp_path, monkeypatch, RunShard(gathered=ProcessesLost("process 1 of 2 failed")))
     assert lost.status() == HUNG
     assert caplog.messages[-1].startswith("process 1 of 2 failed; start the same command on all of them again")

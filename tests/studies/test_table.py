@@ -14,7 +14,7 @@ from bert_jax.files import write_json
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
-from bert_jax.studies.table import all_scores, baseline_of, measured, metric_of, pretraining_numbers, steps_of, table
+from bert_jax.studies.table import all_scores, measured, pretraining_numbers, table, task_baseline, task_metric, trained_steps
 from tests.studies.conftest import study
 
 TEACHER = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)
@@ -107,16 +107,16 @@ def test_scores_are_means_over_restarts_as_fractions_and_the_average_needs_all_t
 
 
 def test_a_metric_is_the_one_of_the_study_or_the_own_of_the_first_dev_split(planned: Planned):
-    assert [metric_of(planned, task) for task in TASKS] == ["dev/em", "dev_m/accuracy"]
-    assert [baseline_of(planned, task) for task in TASKS] == [0.1, 0.4]
+    assert [task_metric(planned, task) for task in TASKS] == ["dev/em", "dev_m/accuracy"]
+    assert [task_baseline(planned, task) for task in TASKS] == [0.1, 0.4]
     for record in planned.root.rglob("sick.json"):  # type: ignore[union-attr]
         write_json(record, {**scores(0, 0, 0)["sick"], "baseline": {}})
-    assert baseline_of(planned, "sick") is None
+    assert task_baseline(planned, "sick") is None
 
 
 def test_costs_are_those_of_all_pretraining_up_to_the_state_that_is_taken(planned: Planned, experiment: PretrainingExperiment):
-    assert steps_of(planned, planned.study.arm("b")) == {"a": [3, 5], "b": [2, 1]}
-    assert steps_of(planned, planned.study.arm("half")) == {"a": [3, 1]}  # 4 of 8, where the second evaluation is
+    assert trained_steps(planned, planned.study.arm("b")) == {"a": [3, 5], "b": [2, 1]}
+    assert trained_steps(planned, planned.study.arm("half")) == {"a": [3, 1]}  # 4 of 8, where the second evaluation is
     assert planned.steps == STEPS
     numbers = {arm.name: pretraining_numbers(planned, arm) for arm in planned.study.arms}
     assert {name: one["steps"] for name, one in numbers.items()} == {"a": 8, "b": 3, "half": 4, "none": 0, "c": 2}

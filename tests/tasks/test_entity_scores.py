@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bert_jax.tasks.entity_scores import SCHEMES, EntityScore, as_tags, convert, entities, entity_scores, is_tag, tags_of
+from bert_jax.tasks.entity_scores import SCHEMES, EntityScore, as_tags, convert, entities, entity_scores, entity_tags, is_tag
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "scores_golden.json").read_text())["tags"]
 TYPES = ("PER", "LOC")
@@ -36,7 +36,7 @@ def spread(draw: random.Random) -> tuple[list[tuple[str, int, int]], int]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_written_as_it_is_defined(scheme):
-    assert tags_of(SENTENCE, 10, scheme) == WRITTEN[scheme].split()
+    assert entity_tags(SENTENCE, 10, scheme) == WRITTEN[scheme].split()
     assert entities(WRITTEN[scheme].split()) == SENTENCE
     assert {other: convert(WRITTEN[scheme].split(), other) for other in SCHEMES} == {o: w.split() for o, w in WRITTEN.items()}
 
@@ -46,10 +46,10 @@ def test_what_a_scheme_writes_is_read_back(scheme):
     draw = random.Random(0)
     for _ in range(500):
         found, length = spread(draw)
-        tags = tags_of(found, length, scheme)
+        tags = entity_tags(found, length, scheme)
         assert len(tags) == length
         assert entities(tags) == found
-        assert tags_of(reversed(found), length, scheme) == tags
+        assert entity_tags(reversed(found), length, scheme) == tags
 
 
 def test_entities_of_any_tags_are_those_of_seqeval():
@@ -197,9 +197,9 @@ def test_sentences_have_to_pair():
 @pytest.mark.parametrize("found", [[("PER", 0, 2), ("LOC", 2, 3)], [("PER", 3, 4)], [("PER", -1, 0)], [("PER", 2, 1)]])
 def test_entities_that_do_not_fit_have_no_tags(found):
     with pytest.raises(ValueError, match="overlaps"):
-        tags_of(found, 4, "IOB2")
+        entity_tags(found, 4, "IOB2")
 
 
 def test_an_unknown_scheme_is_told_the_known_ones():
     with pytest.raises(ValueError, match="'BILOU'; the schemes are IOB1, "):
-        tags_of([], 1, "BILOU")
+        entity_tags([], 1, "BILOU")

@@ -117,7 +117,7 @@ def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(monkeypa
     ((found, _), _) = asked.value.args
     assert (found.train, found.dev, found.test) == ("/local/bucket/train.csv/config.task.own.train", "dev.csv", None)
     monkeypatch.setattr(registry, "fetched_files", lambda path, key: [pathlib.Path("/copy/b.csv")] if "b-" in path else [])
-    monkeypatch.setattr(registry, "copy_place", lambda path: pathlib.Path("/copy") / path.removeprefix("gs://"))
+    monkeypatch.setattr(registry, "cached_path", lambda path: pathlib.Path("/copy") / path.removeprefix("gs://"))
     with pytest.raises(Asked) as asked:
         load_task(TaskConfig(name="own/token", own=OwnDataConfig(train="gs://bucket/b-*.csv")))
     assert asked.value.args[0][0].train == "/copy/bucket/b-*.csv"

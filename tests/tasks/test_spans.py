@@ -124,7 +124,7 @@ def test_an_answer_is_the_contexts_own_characters(tokenizer, context, first, las
     assert answer_for(context, offsets, first, last).best.text == text
 
 
-def test_answers_grow_to_whole_words_on_demand(tokenizer):
+def test_answers_grow_to_whole_words_on_memory_advice(tokenizer):
     context = "a Japanese cafe, in Japanese."
     ids, offsets = tokenizer.encode_with_offsets(context)
     continuation = tokenizer.is_continuation(np.array(ids))

@@ -95,7 +95,7 @@ def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possi
     changed = with_overrides(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
     assert (changed.phases[1].accumulation, changed.mesh.fsdp) == (4, 2)
     assert with_overrides(changed, {"phases.1.accumulation": 1, "mesh.fsdp": 1}) == experiment
-    with pytest.raises(UserError, match="does not divide into 3 microbatches"):
+    with pytest.raises(UserError, match="is not divisible by 3 microbatches"):
         with_overrides(experiment, {"phases.0.accumulation": 3})
 
 
@@ -249,5 +249,5 @@ def test_the_model_to_fine_tune_is_one_of_a_published_size_or_that_of_a_director
     assert (model_config_to_finetune("large").num_layers, model_config_to_finetune(str(TEACHER)).hidden_size) == (24, 20)
     with pytest.raises(UserError, match=r"--model=.* holds no config\.json; give a Hugging Face directory, or a published size"):
         model_config_to_finetune(str(tmp_path))
-    with pytest.raises(UserError, match=r"no published BERT is called 'larg'; did you mean 'large'"):
+    with pytest.raises(UserError, match=r"no published model is called 'larg'; did you mean 'large'"):
         model_config_to_finetune("larg")

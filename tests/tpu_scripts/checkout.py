@@ -1,4 +1,4 @@
-"""A small checkout for the tests of the scripts: no package to install and verbs that only print, so no network is needed."""
+"""A small checkout for the tests of the scripts: no package to install and commands that only print, so no network is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-VERB = '''"""{about}"""
+COMMAND = '''"""{about}"""
 
 import os
 import sys
@@ -26,11 +26,11 @@ def make_checkout(path: pathlib.Path) -> pathlib.Path:
     shutil.copy(REPOSITORY / "bert_jax" / "errors.py", package)
     (package / "__init__.py").write_text("")
     for name in ("corpus", "pretrain", "predict", "aot"):
-        (package / f"{name}.py").write_text(VERB.format(name=name, about=f"What {name} does."))
+        (package / f"{name}.py").write_text(COMMAND.format(name=name, about=f"What {name} does."))
     (package / "runtime").mkdir()
     (package / "runtime" / "__init__.py").write_text("")
-    (package / "runtime" / "restarts.py").write_text(VERB.format(name="restarts", about=""))
-    (path / "pytest.py").write_text(VERB.format(name="pytest", about=""))  # stands in for the real one
+    (package / "runtime" / "restarts.py").write_text(COMMAND.format(name="restarts", about=""))
+    (path / "pytest.py").write_text(COMMAND.format(name="pytest", about=""))  # stands in for the real one
     (path / "requirements.txt").write_text("# nothing to install\n")
     return path
 

@@ -11,7 +11,7 @@ from tests.tpu_scripts.checkout import make_checkout, script
 
 @pytest.fixture(scope="session")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A checkout already set up; the tests that use it only run verbs."""
+    """A checkout already set up; the tests that use it only run commands."""
     checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "with a space")
     first = script(checkout, "run", "pretrain", "first start")
     assert first.returncode == 0, first.stderr

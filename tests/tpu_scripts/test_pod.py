@@ -12,7 +12,7 @@ import pytest
 from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout
 
 GCLOUD = r"""#!/usr/bin/env bash
-# gcloud compute tpus queued-resources VERB NAME ...; the workers of slice 0 are w-0 and w-1, those of slice 1 are w-1-0 and w-1-1
+# gcloud compute tpus queued-resources ACTION NAME ...; slice 0 has the workers w-0 and w-1, slice 1 has w-1-0 and w-1-1
 cd "$STAND_IN"
 printf '%s\n' "$*" >>asked
 shift 2
@@ -185,8 +185,8 @@ def test_several_slices_are_one_request_and_every_worker_of_each_is_started(tmp_
 
 def test_a_dry_run_prints_the_commands_and_runs_none(cloud: Cloud):
     for arguments, commands in (("create pod --type=v6e-16", 1), ("status pod", 2), (RUN, 4), ("delete pod", 1)):
-        verb, rest = arguments.split(" pod", 1)
-        shown = cloud.pod(f"{verb} pod --dry-run --zone=z {rest}")
+        command, rest = arguments.split(" pod", 1)
+        shown = cloud.pod(f"{command} pod --dry-run --zone=z {rest}")
         assert (shown.returncode, shown.stderr) == (0, "")
         lines = shown.stdout.splitlines()
         assert len(lines) == commands
@@ -264,7 +264,7 @@ def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("lunch pod", "unknown verb 'lunch'; known: create, run, status, logs, fetch, delete"),
+        ("lunch pod", "unknown command 'lunch'; known: create, run, status, logs, fetch, delete"),
         ("create", "NAME '' must be a lower-case letter"),
         ("create Pod --type=v6e-8", "NAME 'Pod' must be a lower-case letter"),
         ("create pod", "--type='' must be v2, v3, v4, v5litepod, v5p or v6e"),

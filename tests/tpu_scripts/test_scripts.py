@@ -12,7 +12,7 @@ import pytest
 from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout, script
 
 
-def test_a_second_start_runs_the_verb_and_nothing_else(ready: pathlib.Path):
+def test_a_second_start_runs_the_command_and_nothing_else(ready: pathlib.Path):
     again = script(ready, "run", "corpus", "--output=a b", "x")
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout == f"corpus|{ready.parent}|--output=a b|x\n"  # in the caller's directory, arguments as they were
@@ -40,7 +40,7 @@ def test_the_quickstart_stops_at_the_first_step_that_fails(tmp_path: pathlib.Pat
     assert "Done" not in done.stderr
 
 
-def test_restarts_hand_the_verb_to_the_module_that_starts_it_again(ready: pathlib.Path):
+def test_restarts_hand_the_command_to_the_module_that_starts_it_again(ready: pathlib.Path):
     done = script(ready, "run", "--restarts=5", "pretrain", "--workdir=a b")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"restarts|{ready.parent}|5|pretrain|--workdir=a b\n"
@@ -68,20 +68,20 @@ def test_the_code_is_that_of_the_script_not_of_the_current_directory(tmp_path: p
     assert done.stdout == f"pretrain|{other}\n"
 
 
-def test_help_lists_every_verb_with_its_first_line():
+def test_help_lists_every_command_with_its_first_line():
     shown = bash(f"'{REPOSITORY}/tpu_scripts/run.sh' --help")
     assert shown.returncode == 0
     assert "  pretrain    Pretrains a BERT" in shown.stdout
-    assert "tpu_scripts/run.sh VERB" in shown.stdout
-    verbs = shown.stdout.partition("Verbs:\n")[2].splitlines()
-    assert not {line.split()[0] for line in verbs} & {"launch", "terminal", "hosts", "config"}
+    assert "tpu_scripts/run.sh COMMAND" in shown.stdout
+    commands = shown.stdout.partition("Commands:\n")[2].splitlines()
+    assert not {line.split()[0] for line in commands} & {"launch", "terminal", "hosts", "config"}
 
 
-def test_an_unknown_verb_names_the_nearest_and_installs_nothing(tmp_path: pathlib.Path):
+def test_an_unknown_command_names_the_nearest_and_installs_nothing(tmp_path: pathlib.Path):
     checkout = make_checkout(tmp_path / "checkout")
     done = script(checkout, "run", "pretrian")
     assert done.returncode == 2
-    assert "unknown verb 'pretrian': did you mean 'pretrain'?" in done.stderr
+    assert "unknown command 'pretrian': did you mean 'pretrain'?" in done.stderr
     assert not (checkout / ".venv").exists()
 
 

@@ -111,7 +111,7 @@ def test_a_save_has_failed_where_any_process_could_not_write(own, agreed, togeth
     of = checkpoints_of(notes, error=own, _saving=7)
     of._wait_for_save(together)
     assert of._failed is None if reason is None else str(of._failed) == f"(7, {of._failed[1]!r})"
-    says = f"the checkpoint of step 7 could not be saved ({reason}); training continues and the next save is tried"
+    says = f"the checkpoint of step 7 could not be saved ({reason}); training continues until the next save"
     assert caplog.messages == ([] if reason is None else [says])
 
 

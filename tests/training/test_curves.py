@@ -30,13 +30,13 @@ def run(path: pathlib.Path, baseline: float) -> pathlib.Path:
     return write(path, *train, *eval_split)
 
 
-def coloured(picture: pathlib.Path, rgb: tuple[int, int, int]) -> int:
+def coloured(path: pathlib.Path, rgb: tuple[int, int, int]) -> int:
     """How many pixels are nearly of one colour."""
-    pixels = matplotlib.image.imread(picture)[..., :3]
+    pixels = matplotlib.image.imread(path)[..., :3]
     return int((np.abs(pixels - np.array(rgb) / 255).max(axis=-1) < 0.02).sum())
 
 
-def test_the_picture_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
+def test_the_figure_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
     metrics = run(tmp_path / "metrics.jsonl", baseline=0.05)
     assert draw_curves(metrics, tmp_path / "curves.png", SCORES, title="a run", phases=[(0, "length 128"), (60, "length 512")])
     assert coloured(tmp_path / "curves.png", (0x1F, 0x4E, 0x9C)) > 300  # held out
@@ -44,14 +44,14 @@ def test_the_picture_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
 
 
-def test_a_picture_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
-    metrics, picture = run(tmp_path / "metrics.jsonl", baseline=0.05), tmp_path / "curves.png"
-    draw_curves(metrics, picture, SCORES, title="an earlier one")
-    before = picture.read_bytes()
+def test_a_figure_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    metrics, path = run(tmp_path / "metrics.jsonl", baseline=0.05), tmp_path / "curves.png"
+    draw_curves(metrics, path, SCORES, title="an earlier one")
+    before = path.read_bytes()
     with files_of_at_most(1_000):
-        draw_curves(metrics, picture, SCORES, title="a run")
-    assert caplog.messages == [f"{picture} could not be drawn (File too large)"]
-    assert picture.read_bytes() == before
+        draw_curves(metrics, path, SCORES, title="a run")
+    assert caplog.messages == [f"{path} could not be drawn (File too large)"]
+    assert path.read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
 
 
@@ -81,7 +81,7 @@ def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """What is drawn lands here, and in no file."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
     return drawn
 
 

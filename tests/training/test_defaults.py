@@ -61,7 +61,7 @@ def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge
         (PretrainingDistillation, {"temperature": 0.0}, r"distillation\.temperature=0\.0 must be at least 0\.01"),
         (PretrainingDistillation, {"hidden_weight": -0.5}, r"distillation\.hidden_weight=-0\.5 must be at least 0 and at most"),
         (PretrainingDistillation, {"hidden_weight": 1.5e6}, r"hidden_weight=1500000\.0 must be at least 0 and at most 1e\+06"),
-        (OptimizerConfig, {"end_learning_rate": 0.1, "schedule": "slanted_triangular"}, "has no decay_power and end_"),
+        (OptimizerConfig, {"end_learning_rate": 0.1, "schedule": "slanted_triangular"}, "does not use decay_power and end_"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, values, says):

@@ -27,7 +27,7 @@ from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining import replay
-from bert_jax.pretraining.program import pretraining_program, taught_config
+from bert_jax.pretraining.program import pretraining_program, teacher_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import StepSeed, gradients
@@ -172,7 +172,7 @@ def teacher_of_pretraining(rate: float, seed: int) -> Any:
     """What a student without dropout is compared with."""
     settings = PretrainingDistillation(hidden_weight=1.0, attention_weight=1.0)
     params = random_parameters()
-    config = taught_config(with_rate(rate), pretraining_of(0.0))
+    config = teacher_config(with_rate(rate), pretraining_of(0.0))
     teacher = Teacher(config, {part: params[part] for part in TEACHER_PARTS})
     objective = Distillation(objective_for(TINY), settings, teacher).for_model(Model(TINY, True))
     student = jax.tree.map(lambda x: 0.5 * x, params)
@@ -219,7 +219,7 @@ def logits_of_a_task(rate: float, seed: int) -> Any:
 def losses_of_replayed_rows(rate: float, seed: int) -> Any:
     program = pretraining_program(dataclasses.replace(pretraining_of(rate), seed=seed), ONE_DEVICE)
     batch = {name: np.asarray(array) for name, array in ROWS.items()}
-    return replay._losses_of_rows(program, random_parameters(), batch)
+    return replay._row_losses(program, random_parameters(), batch)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path
                 checkpoints.save(step, state_at(step))
             checkpoints._wait_for_save()
         assert [record.getMessage() for record in caplog.records if record.name.startswith("bert_jax")] == [
-            f"the checkpoint of step {step} could not be saved (File too large); training continues and the next save is tried"
+            f"the checkpoint of step {step} could not be saved (File too large); training continues until the next save"
             for step in (3, 4)
         ]
         assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 2)

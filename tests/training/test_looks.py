@@ -1,4 +1,4 @@
-"""The pictures of `training/curves.py` from made-up records: sizes, colours, lines, ticks and texts."""
+"""The figures of `training/curves.py` from made-up records: sizes, colours, lines, ticks and texts."""
 
 from __future__ import annotations
 
@@ -44,45 +44,45 @@ def bare(axes: Axes) -> None:
     axes.plot([0, 1], [1, 2])
 
 
-def curves(metrics: pathlib.Path, picture: pathlib.Path, **settings: Any) -> None:
-    plots.draw_curves(metrics, picture, SCORES, **settings)
+def curves(metrics: pathlib.Path, path: pathlib.Path, **settings: Any) -> None:
+    plots.draw_curves(metrics, path, SCORES, **settings)
 
 
 Draw = Callable[[pathlib.Path, pathlib.Path], object]
-PICTURES: dict[str, tuple[str, Draw]] = {
-    "plots_curves": (MANY, lambda metrics, picture: curves(metrics, picture, title="a run", phases=PHASES)),
+FIGURES: dict[str, tuple[str, Draw]] = {
+    "plots_curves": (MANY, lambda metrics, path: curves(metrics, path, title="a run", phases=PHASES)),
     "plots_curves_to_the_end_of_a_phase": (
         FEW,
-        lambda metrics, picture: curves(metrics, picture, title="a run", phases=[PHASES[0], (200, "length 512")]),
+        lambda metrics, path: curves(metrics, path, title="a run", phases=[PHASES[0], (200, "length 512")]),
     ),
     "plots_curves_of_one_phase": (
         FEW,
-        lambda metrics, picture: curves(metrics, picture, title="a run", phases=PHASES[:1]),
+        lambda metrics, path: curves(metrics, path, title="a run", phases=PHASES[:1]),
     ),
     "plots_task": (
         MANY,
-        lambda metrics, picture: plots.draw_task_curves(metrics, picture, title="a task", metric="dev/f1", baselines=BASELINES),
+        lambda metrics, path: plots.draw_task_curves(metrics, path, title="a task", metric="dev/f1", baselines=BASELINES),
     ),
     "plots_sweep": (
         "",
-        lambda _, picture: plots.draw_sweep(picture, title="runs", metric="dev/f1", settings=RUNS, baselines=BASELINES),
+        lambda _, path: plots.draw_sweep(path, title="runs", metric="dev/f1", settings=RUNS, baselines=BASELINES),
     ),
     "plots_sweep_of_one": (
         "",
-        lambda _, picture: plots.draw_sweep(picture, title="runs", metric="dev/f1", settings=RUNS[:1], baselines={}),
+        lambda _, path: plots.draw_sweep(path, title="runs", metric="dev/f1", settings=RUNS[:1], baselines={}),
     ),
-    "plots_panels": ("", lambda _, picture: plots.draw_panels(picture, "panels", [bare] * 4, size=(4.0, 3.0))),
+    "plots_panels": ("", lambda _, path: plots.draw_panels(path, "panels", [bare] * 4, size=(4.0, 3.0))),
 }
 """The lines of metrics and what draws them, by the name of the golden file."""
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_the_one_that_was_looked_at_last(name: str, tmp_path: pathlib.Path):
-    lines, draw = PICTURES[name]
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_the_one_that_was_looked_at_last(name: str, tmp_path: pathlib.Path):
+    lines, draw = FIGURES[name]
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(lines)
     figures: list[Figure] = []
-    with mock.patch.object(plots, "_save", lambda figure, picture: figures.append(figure)):
+    with mock.patch.object(plots, "_save", lambda figure, path, formats: figures.append(figure)):
         draw(metrics, tmp_path / "x.png")
     (figure,) = figures
     assert_as_looked_at(figure, name)

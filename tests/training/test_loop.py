@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.profile import Profile
 from bert_jax.training import loop
 from bert_jax.training.loop import Parts, Stage, Trained, train
@@ -64,7 +64,7 @@ class Run:
         self.parts = Parts(
             run=run,
             directory=pathlib.Path("runs"),
-            ledger=Ledger(),
+            goodput=GoodputRecorder(),
             profile=Profile(),
             last_step=ends[-1],
             stage=self.stage,
@@ -141,11 +141,11 @@ def one(step: int) -> list[str]:
 
 
 def evaluated(step: int) -> list[str]:
-    return [f"pause {Activity.EVALUATING}", f"evaluate {step} weights of {step}", "end of pause"]
+    return [f"pause {TimeCategory.EVALUATING}", f"evaluate {step} weights of {step}", "end of pause"]
 
 
 def saved(step: int) -> list[str]:
-    return [f"pause {Activity.SAVING}", f"save {step} weights of {step}", "end of pause"]
+    return [f"pause {TimeCategory.SAVING}", f"save {step} weights of {step}", "end of pause"]
 
 
 def logged(step: int) -> list[str]:
@@ -235,4 +235,4 @@ def test_the_ledger_counts_steps_and_saving(monkeypatch: pytest.MonkeyPatch, cap
     caplog.set_level(logging.INFO)
     run = Run(monkeypatch, 4)
     run()
-    assert run.parts.ledger.record()["step"] == 4
+    assert run.parts.goodput.record()["step"] == 4

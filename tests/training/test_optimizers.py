@@ -18,7 +18,7 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.interop.names import rows
-from bert_jax.model.characters import CharacterCnn, symbols_of
+from bert_jax.model.characters import CharacterCnn, piece_symbols
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
@@ -140,7 +140,7 @@ def stable(tree_of, run, place=lambda tree: tree):
     settings = {"name": "stable_adamw", "b1": b1, "b2": b2, "epsilon": make_stable_adamw.EPSILON, "weight_decay": decay}
     experiment = PretrainingExperiment.from_dict({"optimizer": settings | {"decouple_rate": decoupled}, "phases": [phase]})
     params = place(tree_of(make_stable_adamw.random_arrays(0)))
-    optimizer = make_optimizer(experiment.of_phase(0).optimizer, boxed(params))
+    optimizer = make_optimizer(experiment.for_phase(0).optimizer, boxed(params))
 
     @jax.jit
     def update(params, state, grads, rate):
@@ -249,7 +249,7 @@ def test_no_optimizer_changes_the_symbols_of_words(name):
     config = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False, character_cnn=True)
     shapes = nn.unbox(abstract_parameters(config, next_sentence=False))["embeddings"]["characters"]
     params = jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes) | {
-        "symbols": jnp.asarray(symbols_of(["the", "river"], len(shapes["symbols"])))
+        "symbols": jnp.asarray(piece_symbols(["the", "river"], len(shapes["symbols"])))
     }
     ids = jnp.arange(2, dtype=jnp.int32)[None]
     grads = jax.grad(lambda params: CharacterCnn(config).apply({"params": params}, ids).sum())(params)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from bert_jax.pretraining import start as module
-from bert_jax.pretraining.start import first_state
+from bert_jax.pretraining.start import initial_state
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
 from bert_jax.training.steps import TrainState
@@ -102,14 +102,14 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
     """(the first state of a run, what the program was given to begin with)."""
     starts: list[Any] = []
 
-    def begin(make: Any, start: Any) -> TrainState:
+    def init_state(make: Any, start: Any) -> TrainState:
         starts.append(start)
         return plain(params)
 
     objective = objective_for(model, False)
     experiment: Any = types.SimpleNamespace(init_from=init_from, init_state="", model=model, trained_objective=objective)
-    program: Any = types.SimpleNamespace(begin=begin)
-    return first_state(experiment, program, corpus), starts
+    program: Any = types.SimpleNamespace(init_state=init_state)
+    return initial_state(experiment, program, corpus), starts
 
 
 def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
@@ -139,7 +139,7 @@ def test_a_model_of_characters_begins_with_those_of_the_pieces():
     model = dataclasses.replace(TINY, encoder="bilm", num_heads=1, tied_decoder=False, character_cnn=True)
     pieces = [f"w{i}" for i in range(TINY.vocab_size)]
     corpus = dataclasses.replace(CORPUS, tokenizer=types.SimpleNamespace(pieces=pieces))  # type: ignore[arg-type]
-    symbols = symbols_of(pieces, model.padded_vocab_size)
+    symbols = piece_symbols(pieces, model.padded_vocab_size)
     state, _ = begun(model, {"embeddings": {"characters": {"symbols": jnp.zeros_like(symbols)}}}, corpus=corpus)
     found = state.params["embeddings"]["characters"]["symbols"]
     np.testing.assert_array_equal(found, symbols)

@@ -85,7 +85,7 @@ def test_an_error_is_logged_once_and_the_other_sinks_and_the_record_go_on(
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("the log sink ")
     assert f"mine.py:{name} failed" in caplog.messages[0]
-    assert "it gets no more numbers, and training continues" in caplog.messages[0]
+    assert "it is disabled, and training continues" in caplog.messages[0]
     assert [step for step, _, _ in table(tmp_path)] == [1, 2, 3]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bert_jax.hardware import peak_flops
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.training.log import Throughput, training_line
 
 
@@ -49,12 +49,12 @@ def test_peaks_are_those_of_the_data_sheets_and_match_whole_device_names(kind: s
 
 def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report():
     clock = Clock()
-    ledger = Ledger(clock)
-    throughput = Throughput(ledger, clock)
+    goodput = GoodputRecorder(clock)
+    throughput = Throughput(goodput, clock)
     for _ in range(4):
         clock.now += 0.5
         throughput.add(10, tokens=1000, flops=5e9)
-    with throughput.pause(Activity.SAVING):
+    with throughput.pause(TimeCategory.SAVING):
         clock.now += 60
     first = throughput.report(flops_left=100e9)
     assert first == {"rows_per_second": 20, "tokens_per_second": 2000, "flops_per_second": 10e9, "seconds_left": 10}

@@ -2,9 +2,9 @@
 
 In: a window of words. Out: the weights between pieces and between words, a page for the browser, figures.
 
-    flags.py    the flags of the verb
+    flags.py    the flags of the command
     measure.py  the weights of all heads for one text
     page.py     the weights -> a page for the browser, from page.html
     figures.py  the figures of heads and of all heads
-    verb.py     `analyse attention`
+    command.py  `analyse attention`
 """

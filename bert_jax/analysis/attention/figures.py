@@ -1,4 +1,4 @@
-"""Pictures of the attention of one text: an overview of all heads, and a head in full."""
+"""Figures of the attention of one text: an overview of all heads, and a head in full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLOURS = (BLUE, ORANGE)
 """The colours of the first and the second text."""
 SPECIAL = "#8a9099"
 MOST_LINES = 80
-"""Words or pieces up to which a picture has room for lines between them."""
+"""Words or pieces up to which a figure has room for lines between them."""
 LEAST = 0.01
 """The smallest weight that has a line."""
 

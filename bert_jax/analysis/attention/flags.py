@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bert_jax.analysis.flags import FORMATS, text_flags
-from bert_jax.interface.flags import FlagParser, names_with_commas, nonempty
+from bert_jax.analysis.flags import text_flags
+from bert_jax.interface.flags import FlagParser, format_flag, nonempty
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     text_flags(parser)
-    form, of_format = names_with_commas(("html", *FORMATS)), "html is a page; png, pdf and svg are figures"
-    parser.group("output").add_argument("--format", type=form, default=("html",), metavar="F,F", help=of_format)
+    format_flag(parser.group("output"), pages=True)
     own = parser.group("attention")
     of_head = "a head to draw, and with which the page opens; may be repeated"
     own.add_argument("--head", type=nonempty, action="append", default=[], metavar="LAYER-HEAD", help=of_head)

@@ -78,7 +78,7 @@ def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
     return layer, head
 
 
-def arrays_of(found: Attention) -> dict[str, np.ndarray]:
+def attention_arrays(found: Attention) -> dict[str, np.ndarray]:
     """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]."""
     return {
         "pieces": found.pieces.values,

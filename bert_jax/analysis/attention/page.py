@@ -59,7 +59,7 @@ def attention_page(found: Attention, head: str | None = None) -> str:
 
 
 def thumbnail(weights: Float32[np.ndarray, "L L"]) -> UInt8[np.ndarray, "_ _"]:
-    """Returns a head as a small picture: the roots of the largest weights of blocks, in 8 bits."""
+    """Returns a head as a small image: the roots of the largest weights of blocks, in 8 bits."""
     edges = np.unique(np.linspace(0, len(weights), min(len(weights), THUMBNAIL) + 1).astype(int)[:-1])
     largest = np.maximum.reduceat(np.maximum.reduceat(weights, edges, axis=0), edges, axis=1)
     return np.rint(255 * np.sqrt(largest)).astype(np.uint8)

@@ -2,11 +2,11 @@
 
 In: two models, and texts. Out: heads matched by behaviour, the likeness of layers, predictions of the same masked words.
 
-    flags.py    the options of the verb, `Comparing`, and its flags
+    flags.py    the options of the command, `Comparing`, and its flags
     aligned.py  the same words for two models, each in its own pieces
     cka.py      centred kernel alignment of layers, from sums over words
     masked.py   the predictions of two models for the same masked words
     measure.py  all of it for two models
     figures.py  the tables and figures
-    verb.py     `analyse compare`
+    command.py  `analyse compare`
 """

@@ -40,18 +40,18 @@ def write_comparison(folder: Folder, found: Comparison) -> None:
             for j, other in enumerate(others)
         )
         folder.table("divergences.tsv", ("head", "other", "divergence", "distance", "matched", "n"), rows)
-        folder.picture("divergences.png", divergences_figure(found))
+        folder.figure("divergences.png", divergences_figure(found))
         if found.same_shape:
             moved = ((name, *str(name).split("-"), every[i, i], n) for i, name in enumerate(names))
             folder.table("moved.tsv", ("head", "layer", "number", "distance", "n"), moved)
-            folder.picture("moved.png", moved_figure(found))
+            folder.figure("moved.png", moved_figure(found))
     layers = (
         (layer, other, found.cka.values[i, j], found.biased_cka.values[i, j], found.words)
         for i, layer in enumerate(found.cka["layer"])
         for j, other in enumerate(found.cka["other"])
     )
     folder.table("layers.tsv", ("layer", "other", "cka", "biased_cka", "n"), layers)
-    folder.picture("layers.png", layers_figure(found))
+    folder.figure("layers.png", layers_figure(found))
     if found.predictions:
         folder.table("predictions.tsv", ("measure", "value", "n"), prediction_rows(found.predictions))
         if found.predictions.differences:

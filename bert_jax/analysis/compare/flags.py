@@ -7,14 +7,14 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import CONTROLS, format_flag, text_flags
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.analysis.flags import CONTROLS, text_flags
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparing:
-    """The options of the verb `compare`."""
+    """The options of the command `compare`."""
 
     masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "the share of the words that are masked", "SHARE")
     """The fraction of words to mask, among the words that are one piece in both models."""
@@ -32,8 +32,8 @@ class Comparing:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     text_flags(parser)
     own = parser.group("compare (one of --with and --control is required)")
     other = own.add_mutually_exclusive_group(required=True)

@@ -15,7 +15,7 @@ from bert_jax.analysis.compare.aligned import Other, WindowPair, other_batch, ow
 from bert_jax.analysis.maps import Batch, Params
 from bert_jax.analysis.vocabulary.measure import read_piece
 from bert_jax.analysis.windows import Kind
-from bert_jax.data.counter_rng import bernoulli, key_of, random_bits
+from bert_jax.data.counter_rng import bernoulli, make_key, random_bits
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
@@ -105,7 +105,7 @@ class MaskedWords:
             engine.require_direction("both", "predict masked words")
             engine.require(word_head(engine.config), "predict masked words")
         first, second = self._tokenizers = tuple(engine.model.tokenizer for engine in engines)
-        self._engine, self._share, self._most, self._key = engines[0], share, most, key_of(seed)
+        self._engine, self._share, self._most, self._key = engines[0], share, most, make_key(seed)
         self._other = Other(engines[1].params, engines[1].config)
         self._pads, self._masks = (first.pad_id, second.pad_id), (first.mask_id, second.mask_id)
         self._same = first.vocabulary == second.vocabulary

@@ -8,9 +8,9 @@ from typing import Annotated
 from annotated_types import Interval
 
 from bert_jax.analysis.flags import CONTROLS as OF_WORDS
-from bert_jax.analysis.flags import Replicates, format_flag
+from bert_jax.analysis.flags import Replicates
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import Seed, check_ranges
 
 CONTROLS = {
@@ -22,7 +22,7 @@ CONTROLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Coreference:
-    """The options of the verb `coreference`."""
+    """The options of the command `coreference`."""
 
     tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(
         2**20, "tokens that are read together (default: as many as the model has positions)", "TOKENS", "--window"
@@ -44,8 +44,8 @@ class Coreference:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     own = parser.group("coreference")
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)

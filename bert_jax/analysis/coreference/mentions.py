@@ -82,7 +82,7 @@ _OF_ONE_GENDER = {
 }
 
 
-def kind_of(upos: str, xpos: str) -> str:
+def mention_kind(upos: str, xpos: str) -> str:
     """Returns the kind of a mention with a head word of these tags ("_" where there is none): one of KINDS."""
     if upos == "PRON" or (upos in ("DET", "_") and xpos in _PRONOUN_TAGS):
         return "pronoun"
@@ -91,7 +91,7 @@ def kind_of(upos: str, xpos: str) -> str:
     return "common" if upos == "NOUN" or (upos == "_" and xpos in ("NN", "NNS")) else "other"
 
 
-def traits_of(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
+def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
     """Returns the traits of a mention of these words.
 
     tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" where it is not.

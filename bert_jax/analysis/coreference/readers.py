@@ -30,19 +30,20 @@ from bert_jax.analysis.coreference.mentions import (
     Mention,
     Phrase,
     find,
+    find_traits,
     is_coordinated,
-    kind_of,
     last_noun,
+    mention_kind,
     phrase_head,
     read_parse,
-    traits_of,
     tree_head,
 )  # fmt: skip
 from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
-from bert_jax.prediction.streams import Field, Record, read_records
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import read_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.conll import is_blank
@@ -290,9 +291,9 @@ class _CorefudReader(_DocumentReader):
             inside = [words[word - 1] for word in minimal if word is not None]
             head = (inside or words)[-1]
         xpos, features = sentence.xpos[head], sentence.features[head]
-        kind = kind_of(sentence.upos[head], xpos)
+        kind = mention_kind(sentence.upos[head], xpos)
         texts = [sentence.words[word] for word in words]
-        traits = traits_of(texts, sentence.words[head], kind, (xpos, features), opened.fields.get("etype", ""))
+        traits = find_traits(texts, sentence.words[head], kind, (xpos, features), opened.fields.get("etype", ""))
         if any(sentence.relations[word] == "conj" and sentence.heads[word] == head for word in words if sentence.heads):
             traits = dataclasses.replace(traits, number="plural")
         self.add(Mention(entity, tuple(words), head, kind, traits), self._starts[opened.sentence])
@@ -372,9 +373,9 @@ class _Conll2012Reader(_DocumentReader):
                 words = range(opened.first, i + 1)
                 phrase = None if tree is None else find(tree, words[0], i)
                 head = last_noun(words[0], i, tags) if phrase is None else phrase_head(phrase, tags)
-                kind = kind_of("_", tags[head])
+                kind = mention_kind("_", tags[head])
                 texts = [columns[word][_WORD] for word in words]
-                traits = traits_of(texts, columns[head][_WORD], kind, (tags[head], "_"), types[head])
+                traits = find_traits(texts, columns[head][_WORD], kind, (tags[head], "_"), types[head])
                 if phrase is not None and is_coordinated(phrase, tags):
                     traits = dataclasses.replace(traits, number="plural")
                 self.add(Mention(opened.key, tuple(words), head, kind, traits), self._starts[-1])

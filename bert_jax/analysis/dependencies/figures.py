@@ -64,7 +64,7 @@ def write_dependencies(folder: Folder, found: DependencyScores, controls: Mappin
         )  # fmt: skip
         folder.table("dependency_controls.tsv", CONTROL_COLUMNS, compared)
     if frequent(found, least):
-        folder.picture("dependencies.png", dependencies_figure(found, least))
+        folder.figure("dependencies.png", dependencies_figure(found, least))
 
 
 def write_fits(folder: Folder, found: DependencyScores) -> None:

@@ -7,15 +7,15 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import CONTROLS, Replicates, format_flag
+from bert_jax.analysis.flags import CONTROLS, Replicates
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, CountOrZero, InRange, check_ranges
 
 
 @dataclasses.dataclass(frozen=True)
 class Dependencies:
-    """The options of the verb `dependencies`."""
+    """The options of the command `dependencies`."""
 
     reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "the farthest fixed offset of the baseline", "WORDS")
     """The farthest fixed offset of the baseline, in words."""
@@ -33,8 +33,8 @@ class Dependencies:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     own = parser.group("dependencies")
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
     of_choose = "a treebank on which heads and offsets are chosen (default: every other sentence of --input, from the first on)"

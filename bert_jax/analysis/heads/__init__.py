@@ -2,8 +2,8 @@
 
 In: windows of words. Out: means over all words, tables, figures.
 
-    flags.py    the options of the verb, `Heads`, and its flags
+    flags.py    the options of the command, `Heads`, and its flags
     measure.py  the statistics, summed on the devices batch by batch
     figures.py  the tables and figures
-    verb.py     `analyse heads`
+    command.py  `analyse heads`
 """

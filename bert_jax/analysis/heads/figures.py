@@ -40,14 +40,14 @@ def write_heads(folder: Folder, found: HeadStatistics) -> None:
         for i, j, *head in every
     )
     folder.table("heads.tsv", ("head", "layer", "number", "statistic", "value", "uniform", "n"), rows)
-    folder.picture("heads.png", statistics_figure(found))
+    folder.figure("heads.png", statistics_figure(found))
     rows = (
         (*head, distance, found.profile.values[d, i, j], found.uniform_profile.values[d], found.n_profile.values[d])
         for i, j, *head in every
         for d, distance in enumerate(found.profile["distance"])
     )
     folder.table("distances.tsv", ("head", "layer", "number", "distance", "value", "uniform", "n"), rows)
-    folder.picture("distances.png", distances_figure(found))
+    folder.figure("distances.png", distances_figure(found))
     names, n, divergence = found.divergence["head"], found.n_divergence, found.divergence.values
     if len(names) < 2 or not n:
         return
@@ -61,10 +61,10 @@ def write_heads(folder: Folder, found: HeadStatistics) -> None:
         for i, (a, b, distance, size) in enumerate(linked)
     )
     folder.table("tree.tsv", ("cluster", "of", "and", "distance", "heads", "n"), joined)
-    folder.picture("tree.png", tree_figure(found))
+    folder.figure("tree.png", tree_figure(found))
     points = zip(names, plane(divergence), strict=True)
     folder.table("plane.tsv", ("head", "x", "y", "n"), ((name, *point, n) for name, point in points))
-    folder.picture("plane.png", plane_figure(found))
+    folder.figure("plane.png", plane_figure(found))
 
 
 def statistics_figure(found: HeadStatistics) -> Figure:

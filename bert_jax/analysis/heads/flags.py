@@ -7,14 +7,14 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import format_flag, text_flags
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag
+from bert_jax.analysis.flags import text_flags
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """The options of the verb `heads`."""
+    """The options of the command `heads`."""
 
     in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
     """Whether attention is measured between words; else between pieces."""
@@ -31,7 +31,7 @@ class Heads:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     text_flags(parser)
     add_option_flags(parser.group("heads"), Heads)

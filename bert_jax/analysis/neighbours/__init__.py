@@ -2,8 +2,8 @@
 
 In: words, and a text. Out: nearest pieces and words by layer, the senses of a word.
 
-    flags.py    the options of the verb, `Neighbouring`, and its flags
+    flags.py    the options of the command, `Neighbouring`, and its flags
     measure.py  nearest pieces; nearest words of a text, the occurrences of a word and their clusters, the mean cosine
     figures.py  the tables and figures
-    verb.py     `analyse neighbours`
+    command.py  `analyse neighbours`
 """

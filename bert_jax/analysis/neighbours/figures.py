@@ -92,12 +92,12 @@ def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Dra
     drawn = [draw(found, own, senses) for own in found.occurrences if own.contexts]
     measures = list(layer_measures(found, drawn))
     folder.table("layers.tsv", Measure._fields, measures)
-    folder.picture("layers.png", layers_figure(measures))
+    folder.figure("layers.png", layers_figure(measures))
     if drawn:
         folder.table(
             "senses.tsv", ("word", "layer", "occurrence", "sense", "x", "y", "share", "context", "n"), sense_rows(found, drawn)
         )
-        folder.picture("senses.png", senses_figure(found, drawn))
+        folder.figure("senses.png", senses_figure(found, drawn))
     return drawn
 
 
@@ -122,7 +122,7 @@ def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measur
 
 
 def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[object, ...]]:
-    """Yields a row for each point of the picture; a word in context has no number and no sense."""
+    """Yields a row for each point of the figure; a word in context has no number and no sense."""
     for own in drawn:
         n = len(own.senses)
         for s, layer in enumerate(found.random["layer"]):

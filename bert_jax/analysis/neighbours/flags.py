@@ -7,8 +7,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import format_flag
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import CountOrZero, InRange, check_ranges
 
 SENSES = Interval(ge=1, le=10)
@@ -16,7 +15,7 @@ SENSES = Interval(ge=1, le=10)
 
 @dataclasses.dataclass(frozen=True)
 class Neighbouring:
-    """The options of the verb `neighbours` for words in context."""
+    """The options of the command `neighbours` for words in context."""
 
     layers: tuple[CountOrZero, ...] = flag((), "a layer; 0 is the embeddings; may be repeated (default: all)", "N", "--layer")
     """0 is the embeddings, N the last layer; all of them where none is named."""
@@ -30,8 +29,8 @@ class Neighbouring:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     texts, own = parser.group("texts"), parser.group("neighbours")
     texts.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
     of_input = "the texts in which neighbours are searched: one per line, or JSON lines (.jsonl); also .gz, .zst"

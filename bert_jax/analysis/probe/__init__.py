@@ -2,7 +2,7 @@
 
 In: an Engine, and files of annotated words. Out: accuracies and tree scores by layer, as arrays with named axes.
 
-    flags.py       the options of the verb, `Probing`, and its flags
+    flags.py       the options of the command, `Probing`, and its flags
     annotated.py   CoNLL-U or CoNLL files -> sentences with labels and trees; labels as numbers, and their control task
     features.py    the vectors of words at every layer; for a whole file, in float16
     linear.py      linear probes of labels, of all layers and a learned mix together
@@ -10,5 +10,5 @@ In: an Engine, and files of annotated words. Out: accuracies and tree scores by 
     parser.py      parsers on attention, on attention and words, and on the distance between words
     measure.py     all probes of a model: options and results
     figures.py     the tables and figures
-    verb.py        `analyse probe`
+    command.py     `analyse probe`
 """

@@ -32,7 +32,7 @@ def write_probes(folder: Folder, found: Probes) -> None:
             for j, probe in enumerate(labels.accuracy["probe"])
         )  # fmt: skip
         folder.table("labels.tsv", LABELS, rows)
-        folder.picture("labels.png", labels_figure(labels))
+        folder.figure("labels.png", labels_figure(labels))
         weight, of_weight = over_seeds(labels.mix)
         mixes = (
             (label, layer, weight[i, j], of_weight[i, j], seeds, labels.n_training.values[i])
@@ -50,12 +50,12 @@ def write_probes(folder: Folder, found: Probes) -> None:
             for j, probe in enumerate(structure.scores["probe"])
         )
         folder.table("structure.tsv", header, scores)
-        folder.picture("structure.png", structure_figure(structure))
+        folder.figure("structure.png", structure_figure(structure))
     if parsers := found.parsers:
         each = zip(parsers.accuracy["parser"], parsers.accuracy.values, strict=True)
         attached = ((parser, value, parsers.n_training, parsers.n) for parser, value in each)
         folder.table("parsers.tsv", ("parser", "attachment", "n training", "n"), attached)
-        folder.picture("parsers.png", parsers_figure(parsers))
+        folder.figure("parsers.png", parsers_figure(parsers))
 
 
 def over_seeds(array: NamedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import CONTROLS, format_flag
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.analysis.flags import CONTROLS
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import InRange, OneOf, Seed, check_ranges
 
 CONTROL = "random-weights"
@@ -17,7 +17,7 @@ PROBES = ("labels", "structure", "parsers")
 
 @dataclasses.dataclass(frozen=True)
 class Probing:
-    """The options of the verb `probe`."""
+    """The options of the command `probe`."""
 
     probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (default: by the files)", "P,P")
     """The probes to train; all that the files have annotation for if empty."""
@@ -39,8 +39,8 @@ class Probing:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     own = parser.group("probe")
     of_input = "the file to train on: .conllu, or columns in the CoNLL format; also .gz, .zst"
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=of_input)

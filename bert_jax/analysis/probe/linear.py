@@ -18,7 +18,7 @@ import scipy.optimize
 from jaxtyping import Array, Float, Float16, Float32, Float64, Int, PyTree
 
 from bert_jax.analysis.probe.annotated import NONE, Labels
-from bert_jax.analysis.probe.features import Say, Scale, in_batches, scale_of, silent
+from bert_jax.analysis.probe.features import Say, Scale, fit_scale, in_batches, silent
 from bert_jax.model.features import LayerMix
 
 BATCH = 256
@@ -151,7 +151,7 @@ def _mixed(
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))
     mixed = np.concatenate(parts)[: len(vectors)]
-    own = scale_of(mixed[:, None])
+    own = fit_scale(mixed[:, None])
     return jnp.asarray((mixed - own.mean[0]) / own.deviation[0]), own.mean[0], own.deviation[0]
 
 

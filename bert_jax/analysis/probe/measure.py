@@ -20,7 +20,7 @@ from bert_jax.analysis.probe.annotated import (
     numbered,
     spread,
 )
-from bert_jax.analysis.probe.features import Say, read_features, scale_of, silent
+from bert_jax.analysis.probe.features import Say, fit_scale, read_features, silent
 from bert_jax.analysis.probe.flags import PROBES, Probing
 from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
@@ -134,7 +134,7 @@ def measure_probes(
         first, second = (
             read_features(engine, part, n, progress(stage, "words")) for part, n, stage in zip(parts, words, stages, strict=True)
         )
-        size, cut, scale = first.size + second.size, sum(first.cut) + sum(second.cut), scale_of(first.vectors)
+        size, cut, scale = first.size + second.size, sum(first.cut) + sum(second.cut), fit_scale(first.vectors)
         layers: list[Label] = list(range(first.vectors.shape[1]))
         axes = {"probe": [*layers, MIX], "seed": range(options.seed, options.seed + options.seeds)}
     if "labels" in chosen:

@@ -37,12 +37,12 @@ def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
     totals = (whole.total(), inside.total())
     by_length = ((length, whole[length], inside[length], *totals) for length in range(1, max([*whole, *inside]) + 1))
     folder.table("lengths.tsv", ("characters", "begin words", "continue words", "n begin", "n continue"), by_length)
-    folder.picture("lengths.png", lengths_figure(found))
+    folder.figure("lengths.png", lengths_figure(found))
     total = found.num_parameters
     arrays = ((part, name, size) for part, own in found.parameters.items() for name, size in own.items())
     by_array = ((part, name, size, size / total, total) for part, name, size in arrays)
     folder.table("parameters.tsv", ("part", "array", "parameters", "share", "n"), by_array)
-    folder.picture("parameters.png", parameters_figure(found))
+    folder.figure("parameters.png", parameters_figure(found))
     if tokens is not None:
         unseen = ((p.id, p.piece, p.kind, p.script, tokens) for p in found.unseen)
         folder.table("unseen.tsv", ("id", "piece", "kind", "script", "n"), unseen)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import format_flag
-from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.flags import FlagParser, format_flag, nonempty
 from bert_jax.interface.ranges import InRange
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
+    """Adds the flags of the command."""
+    format_flag(parser.group("output"))
     own = parser.group("vocabulary")
     of_corpus = "a corpus that the command `corpus` has built, in which pieces are counted"
     own.add_argument("--corpus", type=nonempty, metavar="DIR", help=of_corpus)

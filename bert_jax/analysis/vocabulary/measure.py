@@ -156,7 +156,7 @@ class Vocabulary:
 def read_vocabulary(
     model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
 ) -> Vocabulary:
-    """Returns the vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list;
+    """Returns the vocabulary of `model`, with counts from the directory `corpus` of the command `corpus`, and names from a list;
     `with_splits` looks for the words of the corpus that the vocabulary splits.
 
     Raises UserError for a corpus that cannot be read, or of another vocabulary.
@@ -196,7 +196,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
         kind = "number"
     else:
         kind = "continuation" if continues else "word"
-    return Piece(i, shown, text, kind, continues, "none" if reserved else script_of(text))
+    return Piece(i, shown, text, kind, continues, "none" if reserved else letter_script(text))
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
@@ -214,7 +214,7 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
     return [dataclasses.replace(piece, is_name=is_name(piece)) for piece in pieces]
 
 
-def script_of(text: str) -> str:
+def letter_script(text: str) -> str:
     """Returns the script of the letters of `text`, by the first word of their names in Unicode: "latin", "cjk", ...; "other" for
     letters that are signs, such as the micro sign. Text without letters is "digits" or "marks"."""
     letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]

@@ -19,9 +19,9 @@ ARRAYS = ("tokens", "sentences", "documents")
 WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
-"""The names of the arrays of a shard: ARRAYS for each of the SPLITS, and WORDS too if the pieces do not tell where words begin
-(`VocabularyInfo.marks_words`); the other two for the whole shard. WORDS is uint8 with a bit for each token, the lowest bit first:
-1 where a word begins."""
+"""The names of the arrays of a shard. Each of the SPLITS has ARRAYS, and WORDS if the subwords do not show where words begin
+(`VocabularyInfo.marks_words`). The other two exist once per shard. WORDS is uint8 with one bit per token, lowest bit first: 1
+where a word begins."""
 
 
 def shard_name(index: int, shards: int) -> str:
@@ -35,7 +35,7 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
 
 
 class ArrayWriter:
-    """A one-dimensional .npy file written piece by piece; its length is filled in at the end of the `with` block."""
+    """A one-dimensional .npy file that is written piece by piece. Its length is filled in at the end of the `with` block."""
 
     def __init__(self, path: pathlib.Path, dtype: np.dtype):
         self.length = 0
@@ -74,7 +74,7 @@ def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:
-    """Returns a .npy file as a memory-mapped array; an empty file, which cannot be mapped, as an ordinary empty array."""
+    """Memory-maps a .npy file. An empty file cannot be mapped and is returned as an ordinary empty array."""
     try:
         return np.load(path, mmap_mode="r")
     except ValueError:
@@ -82,8 +82,7 @@ def map_array(path: pathlib.Path) -> np.ndarray:
 
 
 def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
-    """Returns the token ids of a split of a shard, with the bit BEGINS where WORDS has one, as uint32; as they are without
-    WORDS."""
+    """Returns the token ids of a split of a shard. With WORDS, they are uint32 with the bit BEGINS where a word begins."""
     tokens, words = map_array(directory / f"{split}.tokens.npy"), directory / f"{split}.{WORDS}.npy"
     if not words.is_file():
         return tokens
@@ -92,19 +91,19 @@ def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
 
 
 def packed_words(marked: np.ndarray) -> np.ndarray:
-    """WORDS of ids with the bit BEGINS."""
+    """Returns WORDS for ids with the bit BEGINS."""
     return np.packbits((marked & np.uint32(BEGINS)) > 0, bitorder="little")
 
 
 def checksum(path: pathlib.Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """Returns the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def disk_errors(directory: pathlib.Path) -> Iterator[None]:
-    """Turns OSErrors of a full or read-only disk inside the `with` block into a UserError with the remedy."""
+    """Converts OSErrors of a full or read-only disk inside the `with` block to a UserError with a remedy."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Builds a corpus: the shards of this host on all cores; the host that finds all shards finished writes manifest and report.
+"""Builds a corpus: the shards of this host, on all cores. The host that finishes last writes the manifest and the report.
 
-A build can be restarted: a shard is renamed into place when complete; the settings are written first and must be the same on
-every later run; the manifest is written last. A lock, released when its process ends, keeps two processes from building the same
+A build can be restarted. Shards are renamed into place when complete; the settings are written first and must be the same in
+later runs; the manifest is written last. A lock, released when its process ends, prevents two processes from building the same
 part at once.
 """
 
@@ -19,7 +19,15 @@ import numpy as np
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources, store
 from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
-from bert_jax.data.corpus.report import ShardSurvey, corpus_report, format_report, repeated_documents, sampling, survey_shard
+from bert_jax.data.corpus.report import (
+    ShardSurvey,
+    corpus_report,
+    format_report,
+    repeated_documents,
+    require_both_languages,
+    sampling,
+    survey_shard,
+)
 from bert_jax.data.corpus.shard import (
     ShardWork,
     TextConfig,
@@ -35,14 +43,14 @@ from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.named import record_of
+from bert_jax.interface.named import file_record
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
 RECIPE_FILE = ".vocabulary.json"
-"""The flags of a vocabulary that was trained for the corpus: a later run with others must not reuse it."""
-_TOKENS_WORTH_PROCESSES = 20_000_000  # with fewer tokens, starting processes takes longer than the survey
+"""The flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse it."""
+_TOKENS_WORTH_PROCESSES = 20_000_000  # below this, starting processes takes longer than the survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +61,7 @@ class BuildConfig:
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
     enough_eval: bool  # raise text.eval_fraction if it holds out too few documents to evaluate on
+    eval_sources: tuple[Source, ...] = ()  # the held-out documents; then text.eval_fraction is 0, of all other documents
 
 
 def build_corpus(
@@ -66,12 +75,24 @@ def build_corpus(
     say: Callable[[str], object] = lambda _: None,
 ) -> JsonObject | None:
     """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing.
-    `say` is called with what was found in the sources (`sources.find_items`)."""
+    `say` is called with notes about the sources (`sources.find_items`)."""
     with arrays.disk_errors(directory):
         items = sources.find_items(config.sources, config.text.options, say)
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
-        shards = sources.default_shards(items, config.shards)
+        languages = sources.languages_of(items)
+        held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
+        if config.eval_sources and not held_out:
+            raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
+        if held_out and (own := sources.languages_of(held_out)) != languages:
+            raise UserError(
+                f"--eval-source is {_direction(own)}, and --source {_direction(languages)}; hold out texts of the same kind"
+            )
+        spans = sources.cut(items, sources.default_shards(items, config.shards))
+        first_held_out = len(spans)
+        if held_out:  # in shards of their own, of which every document is held out
+            spans += sources.cut(held_out, sources.default_shards(held_out, None))
+        items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, shards, tokenizer)
         write_or_check_settings(directory, settings, command, resplit=not config.enough_eval)
@@ -79,13 +100,14 @@ def build_corpus(
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
         refusal = f"another process is building {directory}; wait for it, or give every host its own --shard=i/n"
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
-            spans = sources.cut(items, shards)
             mine = range(host[0], shards, host[1])
             for k in mine:
                 _remove_leftovers(directory, k, shards)
             done = set(store.finished_shards(directory, shards))
             identity = tokenizer.vocabulary.sha256
-            work = [ShardWork(directory, k, shards, tuple(spans[k]), config.text, identity) for k in mine if k not in done]
+            text = config.text, dataclasses.replace(config.text, eval_fraction=1.0)
+            left = [k for k in mine if k not in done]
+            work = [ShardWork(directory, k, shards, tuple(spans[k]), text[k >= first_held_out], identity) for k in left]
             if work:
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))
@@ -98,14 +120,17 @@ def build_corpus(
         with files.locked(directory / ".finish.lock"):
             if not _is_finished(directory, config):
                 (directory / store.MANIFEST).unlink(missing_ok=True)
-                _finish(directory, config, items, shards, tokenizer, workers)
+                _finish(directory, config, items, shards, tokenizer, workers, languages)
         return files.read_json(directory / REPORT)
 
 
+def _direction(languages: tuple[str, str] | None) -> str:
+    return f"pairs, {' to '.join(languages)}" if languages else "documents"
+
+
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
-    """Writes the tokenizer's files atomically. If `directory` already holds another vocabulary (from another host or an earlier
-    run), replaces it if `replace`, else raises UserError.
-    """
+    """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
+    earlier run), replaces it if `replace` is set, otherwise raises UserError."""
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)
@@ -126,7 +151,7 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
         write_or_check_tokenizer(tokenizer, directory)
     elif there != given:
         raise UserError(
-            f"{directory} holds another vocabulary than the one given ({_difference('its', there, given)}); "
+            f"{directory} holds a different vocabulary ({_difference('its', there, given)}); "
             "choose another --output, or remove it"
         )
 
@@ -140,19 +165,25 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         "shards": shards,
         "sources": [str(source) for source in config.sources],
         **_own_files(config),
-        "files": [[item.path, item.unit, item.length, item.layout, *filter(None, [item.column])] for item in items],
+        **({"eval_sources": [str(source) for source in config.eval_sources]} if config.eval_sources else {}),
+        "files": [
+            [item.path, item.unit, item.length, item.layout, *filter(None, [item.column, item.pairs and str(item.pairs)])]
+            for item in items
+        ],
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
         **text["options"],
         "text_field": config.text.options.text_field or "text",
         **text["cleaning"],
+        **(text["pairs"] if any(item.pairs for item in items) else {}),
         "eval_fraction": config.text.eval_fraction,
     }
 
 
 def _own_files(config: BuildConfig) -> JsonObject:
-    """Returns the user's own files with the functions of the sources: path and SHA-256."""
-    own = [record_of(source.name, "--source") for source in config.sources if source.kind == "own"]
+    """Returns path and SHA-256 of the user's files with source functions."""
+    every = (*config.sources, *config.eval_sources)
+    own = [file_record(source.name, "--source") for source in every if source.kind == "own"]
     return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 
@@ -165,7 +196,7 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
-    """Writes the settings of a corpus without a shard. For another one, raises UserError if they differ; with `resplit`, the
+    """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if they differ; with `resplit`, the
     held-out fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
     if not path.is_file():
@@ -179,45 +210,45 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     before = files.read_json(path)
-    if not _holds_anything(directory):  # an earlier command was refused before it had stored anything
+    if not _holds_anything(directory):  # an earlier command failed before it stored anything
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
-        print(f"{difference}: documents move between the splits, none is tokenised again;")
-        print("a training run that began with the former splits cannot continue with the new ones")
+        print(f"{difference}: documents move between the splits without being tokenised again;")
+        print("a training run that started with the old splits cannot resume with the new ones")
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     if changed:
         differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
         raise UserError(
-            f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory"
+            f"{directory} was started with other settings: {differences}. Choose another --output, or remove that directory"
         )
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:
-    """Returns whether there is a shard in a corpus directory, or a process that writes one."""
+    """Returns whether a corpus directory has a shard or a process writing one."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
     return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """Returns the change of one setting as text: of the vocabulary the properties that differ, and of long lists, such as the
-    files of a source, the first entry that differs."""
+    """Describes the change of a setting. For the vocabulary, lists the properties that differ; for long lists, such as the files
+    of a source, the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
         return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]
-        return f"{key} were {len(before)}, are {len(now)}, the first that differs was {old}, is {new}"
+        return f"{key} were {len(before)}, are {len(now)}; the first difference was {old}, is {new}"
     return f"{key} was {before}, is {now}"
 
 
 def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
-    """Removes the partial files of a shard that a killed build left. The lock guarantees that no process is writing them."""
+    """Removes partial shard files left by a killed build. The lock guarantees that no process is writing them."""
     for path in directory.glob(f".{shard_name(index, shards)}.*"):
         files.remove_tree(path)
 
@@ -240,8 +271,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """Returns the tokenizer in `directory`, cached by a worker across shards together with its word cache; `identity` (its
-    sha256) is part of the cache key because the files may change."""
+    """Loads the tokenizer in `directory`. A worker caches it across shards, together with its word cache. `identity` (its sha256)
+    is part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 
@@ -286,7 +317,7 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Changes the held-out fraction of a shard. A kill leaves a complete shard, or none, which the next run builds again."""
+    """Changes the held-out fraction of a shard. If killed, leaves a complete shard, or none, which the next run rebuilds."""
     with arrays.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
@@ -298,9 +329,15 @@ def _split_one(work: _SplitWork, report: Report) -> None:
 
 
 def _finish(
-    directory: pathlib.Path, config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer, workers: int
+    directory: pathlib.Path,
+    config: BuildConfig,
+    items: Sequence[Item],
+    shards: int,
+    tokenizer: Tokenizer,
+    workers: int,
+    languages: tuple[str, str] | None,
 ) -> None:
-    """Drops duplicate documents, then writes the report and the manifest."""
+    """Drops duplicate documents, then writes the report and the manifest. `languages` are those of pairs."""
     paths = [directory / shard_name(k, shards) for k in range(shards)]
     contents = [files.read_json(path / "shard.json") for path in paths]
     sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
@@ -311,6 +348,9 @@ def _finish(
         raise UserError(
             f"the corpus is empty: of {counted(read, 'document')} none was kept ({why or 'the sources hold no text'}); see --keep"
         )
+    sides = _sum(content["sides"] for content in contents)
+    if languages:
+        require_both_languages(languages, sides)
     every = sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
     few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
@@ -329,11 +369,12 @@ def _finish(
                 for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
                     surveys[k] = new
                 contents = [files.read_json(path / "shard.json") for path in paths]
-        fraction = config.text.eval_fraction
+        fraction = least = config.text.eval_fraction
         hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
-        least = usable_fraction(np.concatenate(hashes), fraction)
+        if not config.eval_sources:
+            least = usable_fraction(np.concatenate(hashes), fraction)
         fraction = least if config.enough_eval else fraction
-        moved = [k for k in range(shards) if contents[k]["eval_fraction"] != fraction]
+        moved = [k for k in range(shards) if contents[k]["eval_fraction"] not in (fraction, 1.0)]
         if moved:
             work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
             run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
@@ -346,6 +387,7 @@ def _finish(
         "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
         "sources": [str(source) for source in config.sources],
         **_own_files(config),
+        **({"languages": [*languages]} if languages else {}),
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
@@ -359,7 +401,7 @@ def _finish(
     token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
     letters = _sum(content["letters"] for content in contents)
     twice = sources.given_twice(items)
-    numbers = corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
+    numbers = corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice, sides)
     files.write_json(directory / REPORT, numbers, indent=1)
     files.write_text(directory / "report.txt", format_report(numbers))
     files.write_json(directory / store.MANIFEST, manifest, indent=1)
@@ -373,7 +415,7 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _layouts(items: Sequence[Item]) -> dict[str, list[str]]:
-    """layout -> the names of its first three files, and the number of further ones."""
+    """Returns layout -> the names of its first three files and the number of further files."""
     names: dict[str, list[str]] = {}
     for item in items:
         if item.layout:

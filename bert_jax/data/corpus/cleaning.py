@@ -1,4 +1,5 @@
-"""Converts the lines of a document to sentences; drops lines, sentences and documents that are not text, and counts them by rule.
+"""Converts the lines of a document to sentences. Lines, sentences and documents that are not text are dropped and counted by
+rule.
 
 Every rule has a name; `--keep=NAME` switches it off.
 """
@@ -14,17 +15,20 @@ from bert_jax.data.corpus.sentences import split_sentences
 
 #: rule -> description of the dropped text, for the report and `--help`
 RULES = {
-    "markup-lines": "lines of markup: HTML or XML tags, wiki tables and templates, a URL alone",
+    "markup-lines": "lines of markup: HTML or XML tags, wiki tables and templates, bare URLs",
     "symbol-lines": "lines without a letter",
     "repeated-lines": "lines equal to an earlier line of the same document",
     "long-sentences": "sentences of more than --max-sentence-characters",
     "short-documents": "documents of fewer than --min-document-characters",
     "duplicate-documents": "documents with the same tokens as an earlier one, anywhere in the corpus",
+    "unlike-lengths": "pairs with more than --max-length-ratio times the tokens on one side as on the other",
+    "long-pairs": "pairs with more than --max-pair-tokens on a side",
 }
 #: always dropped and counted
 ALWAYS = {
     "control-characters": "control characters, U+FFFD and lone surrogates, which the tokenizer drops too",
     "empty-documents": "documents without a sentence after cleaning",
+    "empty-sides": "pairs without a text or without its translation",
 }
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff]")
@@ -35,7 +39,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclasses.dataclass(frozen=True)
 class CleaningConfig:
-    """The rules that are switched off, and the limits of two rules."""
+    """The disabled rules, and the limits of two rules."""
 
     keep: frozenset[str] = frozenset()  # rules switched off
     max_sentence_characters: int = 5000
@@ -43,8 +47,8 @@ class CleaningConfig:
 
 
 def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """Returns the sentences of one document; [] if the document is dropped. Adds the number of dropped lines, sentences and
-    documents to `counts`, by rule.
+    """Returns the sentences of a document, or [] if it is dropped. Adds the numbers of dropped lines, sentences and documents to
+    `counts`, by rule.
 
     `lines`: paragraphs of prose, or sentences if `is_sentence`.
     """
@@ -52,10 +56,7 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
     sentences: list[str] = []
     seen: set[str] = set()
     for line in lines:
-        if _CONTROLS.search(line):
-            line, removed = _CONTROLS.subn("", line)
-            counts["control-characters"] += removed
-        line = line.strip()
+        line = without_controls(line, counts).strip()
         if not line:
             continue
         if "markup-lines" in rules and _is_markup(line):
@@ -79,10 +80,18 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
     return sentences
 
 
+def without_controls(text: str, counts: Counter[str]) -> str:
+    """`text` without control characters, which are counted."""
+    if not _CONTROLS.search(text):
+        return text
+    text, removed = _CONTROLS.subn("", text)
+    counts["control-characters"] += removed
+    return text
+
+
 def _is_markup(line: str) -> bool:
-    """Returns whether a line begins with markup. A line that begins with a tag but has five or more words besides the tags
-    (`<p>Some words ...`) is prose.
-    """
+    """Returns whether a line starts with markup. A line that starts with a tag but has five or more words outside of tags
+    (`<p>Some words ...`) is prose."""
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):
         return False
     return line[0] != "<" or len(_TAG.sub("", line).split()) < 5

@@ -1,4 +1,4 @@
-"""Finds a vocabulary by name, and fetches files of models from the Hugging Face hub, which huggingface_hub caches."""
+"""Finds a vocabulary by name, and downloads model files from the Hugging Face hub (cached by huggingface_hub)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bert_jax.storage.paths import checked, is_remote
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model")
-"""Patterns of the files of a model other than its weights."""
+"""Patterns of a model's files, excluding its weights."""
 
 OWNERS = {"bert": "google-bert", "distilbert": "distilbert"}
-"""The owners of models whose names on the hub had no owner before 2024, by the first word of the name."""
+"""First word of a model's name -> owner, for models that had no owner on the hub before 2024."""
 
 HUB_SECONDS = 5.0
-"""The timeout of the hub: firewalls of cluster nodes usually drop packets without an answer."""
+"""The timeout for the hub. Firewalls of cluster nodes usually drop packets without an answer."""
 
 
 def find_vocabulary(name: str) -> pathlib.Path:
-    """Returns the file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, of a corpus or of a
-    model on the hub. Raises UserError if there is none."""
+    """Finds the file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, a corpus or a model
+    on the hub. Raises UserError if there is none."""
     if is_remote(checked(name, "--vocab")):
         return _vocabulary_in_bucket(checked(name, "--vocab"))
     path = pathlib.Path(name)
@@ -65,22 +65,22 @@ def is_hub_name(name: str) -> bool:
 
 
 def name_on_hub(name: str) -> str:
-    """Returns the full name of a model on the hub that was once called `name`, such as google-bert/bert-base-uncased; OWNER/NAME
-    for other names. For messages."""
+    """Returns the current hub name of a model once called `name`, e.g. google-bert/bert-base-uncased, or "OWNER/NAME" for unknown
+    names. Used in messages."""
     owner = next((owner for start, owner in OWNERS.items() if re.fullmatch(rf"{start}-(base|large)-[\w-]+", name)), None)
     return f"{owner}/{name}" if owner else "OWNER/NAME"
 
 
 @contextlib.contextmanager
 def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
-    """Yields a function that fetches the files of the model that match its patterns and returns their directory.
+    """Yields a function that downloads the model's files matching given patterns and returns their directory.
 
     Raises UserError if there is no such model or no network.
     """
-    # For its telemetry the library first asks the hub for a list of programs, 3 s where the hub is silent.
+    # For telemetry, the library first asks the hub for a list of programs, which takes 3 s if the hub does not answer.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import httpx2  # the client of huggingface_hub, which lets some of its errors through
-    import huggingface_hub  # imported here: it takes 0.3 s, which local models do not need
+    import huggingface_hub  # imported here: it takes 0.3 s, and local models do not need it
     from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
     silence: Exception | None = None
@@ -109,7 +109,7 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of the innermost cause; the outer exceptions have no details."""
+    """Returns the first line of the innermost cause. Outer exceptions have no details."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

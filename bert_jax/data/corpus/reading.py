@@ -1,4 +1,4 @@
-"""Reads one span of a source, document by document; memory is bounded by the longest document."""
+"""Reads one span of a source, document by document. Memory is bounded by the longest document."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import IO
 
 from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
+from bert_jax.data.corpus.parallel import read_pairs
 from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
@@ -26,15 +27,18 @@ _MAX_LINE = 256 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One document as it was read, before cleaning."""
+    """A document as read, before cleaning."""
 
     lines: list[str]  # paragraphs, or sentences if `is_sentence`
     is_sentence: bool
     fraction: float  # of the span that has been read after this document
+    is_pair: bool = False  # whether the lines are a text and its translation
 
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     """Returns the documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
+    if span.item.pairs:
+        return _read_pairs(span, options, counts)
     if span.item.kind in KINDS:
         return _read_rows(span, options, counts)
     if span.item.kind == "own":
@@ -50,6 +54,22 @@ def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
         yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
 
 
+def _read_pairs(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    item, length = span.item, span.stop - span.start
+    assert item.pairs is not None
+    if item.kind == "tfds":
+        records = tfds_text.open_text_set(item.path, options.tfds_directory).records(span.start, span.stop)
+        for number, record in enumerate(records, start=1):
+            texts = [record[name].decode("utf-8", "replace") for name in item.pairs.fields]
+            yield Document(texts, True, number / length, is_pair=True)
+        return
+    replace, skip = options.on_bad_bytes == "replace", options.on_bad_records == "skip"
+    found = read_pairs(item.pairs, span.start, span.stop, replace=replace, skip=skip, counts=counts)
+    for number, pair in enumerate(found, start=1):
+        if pair is not None:
+            yield Document([*pair], True, number / length, is_pair=True)
+
+
 def _read_own(span: Span) -> Iterator[Document]:
     number = -1
     for number, text in enumerate(own_texts(span.item.path)):
@@ -59,13 +79,13 @@ def _read_own(span: Span) -> Iterator[Document]:
             yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
     if number + 1 < span.stop:
         raise UserError(
-            f"--source={span.item.path} gives {counted(number + 1, 'document')}, and gave {span.item.length:,} when they were "
-            "counted; their order and number must follow from the files alone"
+            f"--source={span.item.path} gives {counted(number + 1, 'document')}, but gave {span.item.length:,} when they were "
+            "counted; their order and number must depend on the files only"
         )
 
 
 def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """Yields the documents of a table, one a row."""
+    """Yields the documents of a table, one per row."""
     item, length = span.item, span.stop - span.start
     texts = tables.read_texts(item.kind, item.path, item.column, span.start, span.stop)
     for row, data in enumerate(texts, start=span.start):
@@ -103,7 +123,7 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
 def _document(
     item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
 ) -> Iterator[Document]:
-    """Yields the document in `data`, which begins at byte `place`; nothing for a bad record that the options skip."""
+    """Yields the document in `data`, which begins at byte `place`, or nothing for a bad record that the options skip."""
     if place == 0:
         data = data.removeprefix(BOM)
     text: str | None = _decode(item, place, data, options, counts)
@@ -123,7 +143,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """Returns the text of `data`, which begins at byte `place` of a file, or is row `place` of a table."""
+    """Decodes `data`, which begins at byte `place` of a file or is row `place` of a table."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -147,7 +167,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
-    """Returns the text field of one JSON line; None for a record to skip."""
+    """Returns the text field of a JSON line, or None for a record to skip."""
     field = options.text_field or "text"
     try:
         record = files.parse_json(line)
@@ -168,7 +188,7 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
 
 
 def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """(first byte, bytes) of every document of a file that belongs to the span [start, stop)."""
+    """Yields (first byte, bytes) of every document of a file in the span [start, stop)."""
     if item.kind == "jsonl" or item.layout == "lines":
         return _line_documents(file, item.path, start, stop)
     if item.layout == "book" or not item.blank_lines:
@@ -177,7 +197,7 @@ def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iter
 
 
 def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]]:
-    """(first byte, line with its line end) of every line that begins at `start` or later."""
+    """Yields (first byte, line with its line end) of every line that begins at `start` or later."""
     for place, line in read_lines(file, _MAX_LINE, start):
         if is_cut(line, _MAX_LINE):
             raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
@@ -193,8 +213,8 @@ def _line_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iter
 
 
 def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """Yields documents separated by blank lines. A document belongs to the span in which the blank line before it begins; one
-    longer than `_PIECE` is cut at a line."""
+    """Yields documents separated by blank lines. A document belongs to the span in which the preceding blank line begins. A
+    document longer than `_PIECE` is cut at a line."""
     owned, size = start == 0, 0
     first: int  # the place of held[0]
     held: list[bytes] = []
@@ -221,11 +241,11 @@ def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: flo
 
 
 def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
-    """Yields the pieces of a file without document separators: the first begins with the file, each other one with the first
-    paragraph (or line) after a multiple of `_PIECE`.
+    """Yields the pieces of a file without document separators. The first piece begins at the start of the file, each other piece
+    at the first paragraph (or line) after a multiple of `_PIECE`.
 
     A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
-    multiple if the blank line before it begins after the multiple, which a reader that starts at the multiple can see.
+    multiple if the preceding blank line begins after it, so that a reader starting at the multiple sees the blank line.
     """
     begin, blank = -(-start // _PIECE) * _PIECE, -1
     first: int  # the place of held[0]

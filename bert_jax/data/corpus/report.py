@@ -1,8 +1,8 @@
-"""The corpus report: statistics of a finished corpus from its arrays, and warnings about properties that harm pretraining.
+"""The corpus report: statistics of a finished corpus, and warnings about properties that harm pretraining.
 
-Equal sentences are found by a 64-bit polynomial hash of their ids, all at once in numpy (about 60 million tokens/s on one
-core). Above `_EXACT_SENTENCES` only the sentences whose hash falls in a fixed residue class are compared: all copies of a
-sentence are in the same class, so the duplicate rate is unbiased and memory is bounded.
+Equal sentences are found by a 64-bit polynomial hash of their ids, all at once in numpy (about 60 million tokens/s on one core).
+Above `_EXACT_SENTENCES`, only sentences whose hash is in a fixed residue class are compared. All copies of a sentence are in the
+same class, so the duplicate rate is unbiased and memory is bounded.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 
 from bert_jax.data.corpus.arrays import ARRAYS, SPLITS, map_array
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
-from bert_jax.data.corpus.shard import min_eval_documents
+from bert_jax.data.corpus.shard import SIDES, min_eval_documents
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import MARKS_LIMIT, stripped_share
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 
@@ -34,7 +35,7 @@ class ShardSurvey:
 
     document_hashes: dict[str, np.ndarray]  # split -> uint64 [D]
     line_hashes: np.ndarray  # uint64, distinct
-    line_counts: np.ndarray  # int64, how often each occurs in this shard
+    line_counts: np.ndarray  # int64, occurrences in this shard
     repeated: dict[int, list[int]]  # hash -> ids of a line that is frequent in this shard
     sentence_lengths: np.ndarray  # int64 [bins], both splits, in tokens
     document_lengths: np.ndarray  # int64 [bins]
@@ -43,7 +44,7 @@ class ShardSurvey:
 
 
 def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every: int) -> ShardSurvey:
-    """Surveys one shard; compares the lines of one hash class in `every` (see `sampling`)."""
+    """Surveys one shard. Only the lines of one hash class in `every` are compared (see `sampling`)."""
     hashes: dict[str, np.ndarray] = {}
     sentence_lengths, document_lengths = np.zeros(_LENGTH_BINS, np.int64), np.zeros(_LENGTH_BINS, np.int64)
     unknown, single = {}, 0
@@ -67,13 +68,13 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """Returns the number of hash classes of which one is compared, for a corpus of `sentences` sentences; 1: all lines, an exact
-    rate."""
+    """Returns the number of hash classes, of which one is compared, for a corpus of `sentences` sentences. 1 compares all lines,
+    which makes the rate exact."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 
 def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, list[int]]]]:
-    """Returns the fraction of sentences that repeat an earlier one, and the most repeated: (occurrences, ids)."""
+    """Returns the fraction of sentences that repeat an earlier one, and the most repeated ones as (occurrences, ids)."""
     hashes = np.concatenate([survey.line_hashes for survey in surveys])
     counts = np.concatenate([survey.line_counts for survey in surveys])
     distinct, inverse = np.unique(hashes, return_inverse=True)
@@ -85,7 +86,8 @@ def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, 
 
 
 def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]]:
-    """For each shard and split: bool [D], True for a document that equals one before it (by shard, train before eval)."""
+    """Returns, for each shard and split, bool [D]: True for a document that equals an earlier one (by shard, train before
+    eval)."""
     everything = [(shard, split) for shard in range(len(surveys)) for split in SPLITS]
     lengths = [len(surveys[shard].document_hashes[split]) for shard, split in everything]
     hashes = np.concatenate([surveys[shard].document_hashes[split] for shard, split in everything])
@@ -105,7 +107,7 @@ def _length_histogram(lengths: np.ndarray) -> np.ndarray:
 
 
 def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: int) -> np.ndarray:
-    """uint64 [S]: the hash of each sentence, computed in chunks to bound memory."""
+    """Returns the hash of each sentence, uint64 [S], computed in chunks to bound memory."""
     # one random number for each id, the same in every process
     values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)
     parts, start = [np.zeros(0, np.uint64)], 0
@@ -118,7 +120,8 @@ def _sentence_hashes(tokens: np.ndarray, offsets: np.ndarray, vocabulary_size: i
 
 
 def _hash_runs(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """uint64 [runs]: the sum of value * multiplier ** (position + 1), modulo 2^64, over each run. No run may be empty."""
+    """Returns the sum of value * multiplier ** (position + 1), modulo 2^64, over each run: uint64 [runs]. Runs must not be
+    empty."""
     lengths = np.diff(offsets)
     if not len(lengths):
         return np.zeros(0, np.uint64)
@@ -131,7 +134,7 @@ DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01
 DROPPED_LIMIT = 0.5
 RARE = 10
-"""A piece that occurs less often in the train split is rare: it is hardly learned."""
+"""A subword with fewer occurrences in the train split counts as rare. It is hardly learned."""
 _SKIPPED = {
     "replaced-bytes": "bytes that are not UTF-8, read as U+FFFD",
     "bad-records": "records without a text, skipped",
@@ -147,13 +150,14 @@ def corpus_report(
     token_counts: np.ndarray,
     letters: Mapping[str, int],
     given_twice: Sequence[str] = (),
+    sides: Mapping[str, int] | None = None,
 ) -> JsonObject:
     """Returns the content of report.json.
 
     sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
     "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], of the train
     split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops marks. given_twice: the files
-    that several sources name.
+    that several sources name. sides: the characters, tokens and unknown tokens of each side of pairs.
     """
     rate, repeated = duplicate_lines(surveys)
     splits = {}
@@ -183,12 +187,35 @@ def corpus_report(
         "vocabulary": manifest["vocabulary"],
         "eval_fractions": fractions,
     }
+    if languages := manifest.get("languages"):
+        names = ("characters", "tokens", "unknown")
+        report["sides"] = [
+            {"language": language} | {name: (sides or {}).get(f"{side} {name}", 0) for name in names}
+            for side, language in zip(SIDES, languages, strict=True)
+        ]
     return report | {"warnings": _warnings(report)}
 
 
+UNKNOWN_SIDE_LIMIT = 0.1
+"""The share of unknown tokens in one of two languages above which a vocabulary does not know it."""
+UNEQUAL_PIECES = 2.0
+"""How many times the pieces per character of one language the other may need until the report warns."""
+
+
+def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:
+    """Raises UserError if the vocabulary of a corpus of pairs does not know the characters of one of the languages."""
+    unknown = [sides.get(f"{side} unknown", 0) / max(1, sides.get(f"{side} tokens", 0)) for side in SIDES]
+    worse = int(unknown[1] > unknown[0])
+    if unknown[worse] > UNKNOWN_SIDE_LIMIT:
+        raise UserError(
+            f"the vocabulary knows one language only: {unknown[worse]:.0%} of the tokens are unknown in {languages[worse]} (more "
+            f"than {UNKNOWN_SIDE_LIMIT:.0%}), {unknown[1 - worse]:.1%} in {languages[1 - worse]}; train one on both sides, with "
+            "--train-vocab=bpe or --train-vocab=sentencepiece --cased, in another --output"
+        )
+
+
 def _dropped_share(manifest: JsonObject) -> float:
-    """Returns the share of the text that the cleaning rules dropped: of its characters, or of its documents if more of those
-    repeat."""
+    """Returns the fraction of the text that the cleaning rules dropped, in characters or, if larger, in repeated documents."""
     read, dropped = manifest["read"], manifest["dropped"]
     characters = read.get("characters", 0)
     of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0
@@ -197,28 +224,28 @@ def _dropped_share(manifest: JsonObject) -> float:
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
-    """[[shortest, longest, count]] of the bins, in tokens, from the first to the last that is not empty."""
+    """Returns [[shortest, longest, count]] of the bins, in tokens, from the first to the last non-empty one."""
     used = np.flatnonzero(bins)
     return [[1 << k, (2 << k) - 1, int(bins[k])] for k in range(used[0], used[-1] + 1)] if len(used) else []
 
 
 def _warnings(report: JsonObject) -> list[str]:
-    """Warnings about properties of the corpus that harm pretraining."""
+    """Yields warnings about properties of the corpus that harm pretraining."""
     train, eval_split = report["splits"]["train"], report["splits"]["eval"]
     documents = train["documents"] + eval_split["documents"]
     found = []
     if twice := report["given_twice"]:
         more = f" and {counted(len(twice) - 1, 'other file')} are" if len(twice) > 1 else " is"
         found.append(
-            f"{twice[0]}{more} given by more than one --source. Documents that repeat were dropped, unless "
+            f"{twice[0]}{more} given by more than one --source. Repeated documents were dropped, unless "
             "--keep=duplicate-documents; give each file once."
         )
     if report["letters_changed"] > MARKS_LIMIT:
         found.append(
             f"{report['letters_changed']:.1%} of the letters lose a mark or are taken apart before they are looked up "
             f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot tell words "
-            "apart that differ in them, and they do not count as unknown. Keep the marks: --cased for a new vocabulary, or a "
-            "published one that is cased."
+            "apart that differ only in them, and they do not count as unknown. Keep the marks: --cased for a new vocabulary, or "
+            "a published cased one."
         )
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
@@ -249,6 +276,20 @@ def _warnings(report: JsonObject) -> list[str]:
             f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
             "next segment; train without NSP, or check --layout."
         )
+    if sides := report.get("sides"):
+        if report["vocabulary"]["lowercase"]:
+            found.append(
+                "the vocabulary is lower-cased, so all translations will be; build the corpus with a cased one "
+                "(--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
+            )
+        rates = [side["tokens"] / max(1, side["characters"]) for side in sides]
+        worse = int(rates[1] > rates[0])
+        if rates[worse] > UNEQUAL_PIECES * rates[1 - worse]:
+            found.append(
+                f"the vocabulary cuts {sides[worse]['language']} into {100 * rates[worse]:.0f} tokens per 100 characters, "
+                f"{sides[1 - worse]['language']} into {100 * rates[1 - worse]:.0f}: it was made for one of them. Train one on "
+                "both, by --train-vocab."
+            )
     if eval_split["documents"] < min_eval_documents(documents):
         count = eval_split["documents"]
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
@@ -278,6 +319,12 @@ def format_report(report: JsonObject) -> str:
             f"{split:<12} {counted(counts['documents'], 'document')}, {counted(counts['sentences'], 'sentence')}, "
             f"{counted(counts['tokens'], 'token')}, "
             f"{counts['unknown_rate']:.3%} unknown{caveat}"
+        )
+    for title, side in zip(("languages", ""), report.get("sides", ()), strict=False):
+        lines.append(
+            f"{title:<12} {side['language']}: {counted(side['tokens'], 'token')}, "
+            f"{side['unknown'] / max(1, side['tokens']):.3%} unknown, "
+            f"{side['characters'] / max(1, side['tokens']):.1f} characters a token"
         )
     fractions = report["eval_fractions"]
     if fractions["used"] != fractions["asked"]:

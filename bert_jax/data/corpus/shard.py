@@ -1,10 +1,11 @@
-"""Reads, cleans, tokenises and writes one shard (some spans of the sources) in one process and bounded memory; rewrites one.
+"""Writes one shard (some spans of the sources): reads, cleans and tokenises it in one process and bounded memory. Also rewrites
+shards.
 
-A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is a finished shard.
+A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is always finished.
 
 A document is held out if its content hash is below the held-out fraction of the hash range. A finished shard stores the hash of
-every document, so a new fraction moves documents between its splits without reading or tokenising text. Repeated documents are
-dropped from finished shards too.
+every document, so a new fraction moves documents between splits without tokenising text again. Repeated documents are dropped
+from finished shards too.
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ from bert_jax.data.corpus.arrays import (
     write_array,
 )
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
-from bert_jax.data.corpus.reading import read_span
+from bert_jax.data.corpus.parallel import PairRules, clean_pair
+from bert_jax.data.corpus.reading import Document, read_span
 from bert_jax.data.corpus.sources import ReadOptions, Span
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.files import JsonObject
 
+SIDES = ("source", "target")
 _FLUSH_TOKENS = 1 << 20
-_SAMPLED_FIRST, _SAMPLED = 100, 16  # characters are counted in the first documents of a shard, then in one of so many
+_SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in one of 16
 _MOST_LETTERS = 5_000
 
 
@@ -57,6 +60,7 @@ class TextConfig:
     options: ReadOptions
     cleaning: CleaningConfig
     eval_fraction: float
+    pairs: PairRules = dataclasses.field(default_factory=PairRules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +76,7 @@ class ShardWork:
 
 
 def temporary_name(index: int, shards: int) -> str:
-    """Returns the directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
+    """Returns the directory name of an unfinished shard. It includes the process id, so that leftovers of a killed build are
     recognised."""
     return f".{shard_name(index, shards)}.{os.getpid()}.part"
 
@@ -83,8 +87,7 @@ def content_hash(sentences: Sequence[str]) -> int:
 
 
 def is_eval(sentences: Sequence[str], fraction: float) -> bool:
-    """Returns whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or
-    order."""
+    """Returns whether a document is held out. This depends only on its content, not on shards, hosts or order."""
     return content_hash(sentences) < fraction * 2.0**64
 
 
@@ -101,7 +104,7 @@ class _SplitWriter:
         self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
         self._words = array_file(WORDS, np.dtype(np.uint8)) if marks_words else None
         self._held = array("H" if dtype == np.uint16 and not marks_words else "I")
-        self._unwritten = np.zeros(0, np.uint32)  # the last ids, of which WORDS has no whole byte
+        self._unwritten = np.zeros(0, np.uint32)  # the last ids, which do not fill a byte of WORDS
         self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
         self._tokens = self.sentences = self.documents = 0
 
@@ -110,9 +113,9 @@ class _SplitWriter:
         return self._tokens + len(self._held)
 
     def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
-        """Adds a document; returns whether it has any token. Sentences without tokens are left out.
+        """Adds a document. Returns whether it has any tokens; sentences without tokens are dropped.
 
-        If a space before a word changes its pieces, every sentence but the first begins with one, as in running text.
+        If a leading space changes a word's subwords, every sentence except the first starts with a space, as in running text.
         """
         before = self.sentences
         space = " " if tokenizer.distinguishes_spaces else ""
@@ -129,8 +132,38 @@ class _SplitWriter:
             self.flush()
         return self.sentences > before
 
+    def add_pair(self, pair: Sequence[str], tokenizer: Tokenizer, config: TextConfig, counts: Counter[str]) -> bool:
+        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the rule
+        by which it is dropped, and the tokens of each side that the vocabulary knows and does not."""
+        sides: list[array[int]] = []
+        for side, text in enumerate(pair):
+            ids = array(self._held.typecode)
+            tokenizer.append(text, ids)
+            counts[f"{SIDES[side]} characters"] += len(text)
+            counts[f"{SIDES[side]} tokens"] += len(ids)
+            counts[f"{SIDES[side]} unknown"] += sum(ids.count(id) for id in (tokenizer.unk_id, tokenizer.unk_id | BEGINS))
+            sides.append(ids)
+        shorter, longer = sorted(map(len, sides))
+        rule = "empty-sides" if not shorter else ""
+        if not rule and longer > config.pairs.max_pair_tokens and "long-pairs" not in config.cleaning.keep:
+            rule = "long-pairs"
+        if not rule and longer > config.pairs.max_length_ratio * shorter and "unlike-lengths" not in config.cleaning.keep:
+            rule = "unlike-lengths"
+        if rule:
+            counts[rule] += 1
+            return False
+        for ids in sides:
+            self._held.extend(ids)
+            self.sentences += 1
+            self._sentence_ends.append(self.tokens)
+        self.documents += 1
+        self._document_ends.append(self.sentences)
+        if len(self._held) >= _FLUSH_TOKENS:
+            self.flush()
+        return True
+
     def flush(self, *, last: bool = False) -> None:
-        """Writes the buffered ids; the bits of the last ids only if it is the `last` time."""
+        """Writes the buffered ids. The bits of the last ids are only written if this is the `last` flush."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
             written = np.frombuffer(values, values.typecode)
@@ -145,6 +178,13 @@ class _SplitWriter:
 
     def counts(self) -> dict[str, int]:
         return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
+
+
+def cleaned(document: Document, config: CleaningConfig, counts: Counter[str]) -> list[str]:
+    """The sentences of a document, or the two texts of a pair; [] if it is dropped, which is counted."""
+    if document.is_pair:
+        return clean_pair(document.lines, counts)
+    return clean_document(document.lines, is_sentence=document.is_sentence, config=config, counts=counts)
 
 
 def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
@@ -174,28 +214,34 @@ def _write_splits(
         writers = {split: _SplitWriter(part, split, dtype, opened, marks_words=marks_words) for split in SPLITS}
         for span in spans:
             for document in read_span(span, config.options, counts):
-                sentences = clean_document(
-                    document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts
-                )
+                sentences = cleaned(document, config.cleaning, counts)
                 read["documents"] += 1
                 read["characters"] += sum(map(len, document.lines))
-                kept += sum(map(len, sentences))
                 if sentences:
                     digest = content_hash(sentences)
                     if tokenizer.strips and (read["documents"] <= _SAMPLED_FIRST or digest % _SAMPLED == 0):
                         for sentence in sentences:
                             letters.update(sentence)
-                    if writers["eval" if digest < limit else "train"].add(sentences, tokenizer):
+                    writer = writers["eval" if digest < limit else "train"]
+                    if document.is_pair:
+                        is_kept = writer.add_pair(sentences, tokenizer, config, counts)
+                    else:
+                        is_kept = writer.add(sentences, tokenizer)
+                    if is_kept:
                         hashes.append(digest)
+                    if is_kept or not document.is_pair:
+                        kept += sum(map(len, sentences))
                 done = before + min(1.0, document.fraction) * span.weight
                 progress(done / total, sum(writer.tokens for writer in writers.values()))
             before += span.weight
         for writer in writers.values():
             writer.flush(last=True)
     write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
+    sides = {name: counts.pop(name) for name in [*counts] if name.startswith(SIDES)}
     return {
         "eval_fraction": config.eval_fraction,
         "splits": {split: writer.counts() for split, writer in writers.items()},
+        "sides": sides,
         "dropped": dict(counts),
         "read": dict(read),
         "kept_characters": kept,
@@ -227,18 +273,19 @@ _ENOUGH = 10  # documents: an evaluation on fewer is too noisy
 
 def eval_limit(fraction: float) -> np.uint64:
     """Returns the hash below which documents are held out."""
-    return np.uint64(math.ceil(fraction * 2.0**64))
+    return np.uint64(min(math.ceil(fraction * 2.0**64), 2**64 - 1))
 
 
 def min_eval_documents(documents: int) -> int:
-    """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least
-    two (next sentence prediction takes its random segments from another document); below four documents one or none, so that one
-    is left for training."""
+    """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
+    hundred, but at least two, since next sentence prediction takes random segments from another document. With fewer than four
+    documents it is one or none, so that one is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
-    """`fraction`, or the smallest fraction that holds out enough of the documents with these `hashes` (uint64 [D])."""
+    """Returns `fraction`, or the smallest larger fraction that holds out enough of the documents with these `hashes` (uint64
+    [D])."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction
@@ -253,8 +300,7 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
 def resplit_shard(
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Returns the arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from
-    `before` to `now`."""
+    """Changes the held-out fraction of a shard's arrays, split -> (tokens, sentences, documents), from `before` to `now`."""
     was, eval_split = hashes < eval_limit(before), hashes < eval_limit(now)
     tokens, lengths = {}, {}
     for split, (ids, sentences, documents) in arrays.items():
@@ -277,7 +323,7 @@ def resplit_shard(
 
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
-    """Rewrites a shard without some documents. A kill leaves a complete shard, or none, which the next run builds again."""
+    """Rewrites a shard without some documents. If killed, leaves a complete shard, or none, which the next run rebuilds."""
     final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
     rewritten = {}
@@ -287,8 +333,8 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
         keep_sentences = np.repeat(keep, np.diff(documents))
         rewritten[split] = (
             tokens[np.repeat(keep_sentences, np.diff(sentences))],
-            offsets_of(np.diff(sentences)[keep_sentences]),
-            offsets_of(np.diff(documents)[keep]),
+            offsets_from_lengths(np.diff(sentences)[keep_sentences]),
+            offsets_from_lengths(np.diff(documents)[keep]),
         )
     hashes = map_array(final / DOCUMENT_HASHES)
     eval_split = hashes < eval_limit(content["eval_fraction"])
@@ -301,7 +347,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
 
 
 def shard_arrays(shard: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ARRAYS of a split of a shard, the tokens marked by WORDS (`marked_tokens`)."""
+    """Returns ARRAYS of a split of a shard, with tokens marked by WORDS (`marked_tokens`)."""
     sentences, documents = (map_array(shard / f"{split}.{name}.npy") for name in ARRAYS[1:])
     return marked_tokens(shard, split), sentences, documents
 
@@ -314,8 +360,8 @@ def rewrite_shard(
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
-    """Replaces shard (index, number of shards) by `arrays` (split -> those of `shard_arrays`), with `content` and the new counts
-    as its shard.json."""
+    """Replaces the arrays of shard (index, number of shards) by `arrays` (split -> arrays as in `shard_arrays`). Its shard.json
+    becomes `content` and the new counts."""
     final, part = store / shard_name(*shard), store / temporary_name(*shard)
     files.remove_tree(part)
     part.mkdir()
@@ -335,6 +381,6 @@ def rewrite_shard(
     files.remove_tree(old)
 
 
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """int64 [n + 1]: the start offsets of n concatenated runs of these `lengths`, and their total."""
+def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Returns the start offsets of n concatenated runs of these `lengths` and their total: int64 [n + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

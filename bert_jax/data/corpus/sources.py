@@ -2,17 +2,18 @@
 
     embedded                      the reference prose of the installed Python and packages (`embedded/`)
     text:GLOB                     UTF-8 text in one of `sentences.LAYOUTS`
-    jsonl:GLOB                    one JSON object a line; its field --text-field is the document
-    parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory as the Hugging Face hub lays it out; a document a row (`tables`)
-    arrow:DIR[:SPLIT], :GLOB      what `save_to_disk` of Hugging Face's `datasets` wrote, or Arrow files
+    jsonl:GLOB                    one JSON object per line; its field --text-field is the document
+    parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory in the Hugging Face hub's layout; one document per row (`tables`)
+    arrow:DIR[:SPLIT], :GLOB      the output of `save_to_disk` of Hugging Face's `datasets`, or Arrow files
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
+    parallel:GLOB.en:GLOB.de      texts and their translations, also in one file (.tsv, .jsonl); a pair a document (`parallel`)
     FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
-Files of text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that
-begin in its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle: it is divided by
-document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows, the documents
-of a user's function by number, in at most 16 parts. The division depends only on the sources and the number of shards, so neither
-workers nor hosts change the result.
+Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that begin in
+its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle, so it is divided by document
+number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows, and a user's function
+by document number, into at most 16 parts. The division depends only on the sources and the number of shards, not on workers or
+hosts.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax import files
-from bert_jax.data.corpus import tables, tfds_text
+from bert_jax.data.corpus import parallel, tables, tfds_text
+from bert_jax.data.corpus.parallel import PairFile
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.named import file_of, is_in_file, load_named, split_named
+from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
 from bert_jax.interface.python_files import file_errors_explained
-from bert_jax.storage.fetching import fetched_files, fetched_of_directory
+from bert_jax.storage.fetching import fetch_chosen, fetched_files
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
 from bert_jax.storage.records import BOM, UTF16
@@ -46,13 +48,14 @@ KINDS = {
     "parquet": "parquet:GLOB",
     "arrow": "arrow:DIR",
     "tfds": "tfds:NAME",
+    "parallel": "parallel:GLOB.en:GLOB.de",
 }
-#: compression -> how much English text shrinks, for the weight of a file relative to others; and into how many parts a file is
-#: divided at most: with finer parts, decompression would take longer than tokenisation
+#: compression -> how much English text shrinks (for the relative weight of a file), and the maximum number of parts per file:
+#: with more parts, decompression would take longer than tokenisation
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
-_OWN_PARTS = 16  # of a user's own source: the reader of a part calls the function, and passes over the documents before it
+_PARTS = 16  # parts of a user's source and of pairs: the reader of a part skips the documents before its part
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -78,6 +81,7 @@ class ReadOptions:
     on_bad_bytes: str = "error"  # | "replace"
     on_bad_records: str = "error"  # | "skip"
     tfds_directory: str | None = None
+    pair_fields: str | None = None  # SOURCE,TARGET; None: the only two
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +97,12 @@ class Item:
     blank_lines: bool = True  # of text: whether it contains blank lines
     column: str = ""  # of a table: the one with the text
     cuts: tuple[int, ...] = ()  # the places at which it may be divided; () for any
+    pairs: PairFile | None = None  # of parallel text
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """The part of one item that a shard reads: [start, stop) in the item's unit."""
+    """The part of an item that a shard reads: [start, stop) in the item's unit."""
 
     item: Item
     start: int
@@ -110,7 +115,7 @@ class Span:
 
 
 def parse_source(text: str) -> Source:
-    """Returns the Source of a --source flag. Raises UserError if it is malformed."""
+    """Parses a --source flag. Raises UserError if it is malformed."""
     if is_in_file(text):
         load_named(text, {}, "--source")
         return Source("own", text)
@@ -128,18 +133,23 @@ def parse_source(text: str) -> Source:
 def find_items(
     sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
 ) -> list[Item]:
-    """Returns every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. `say` is
-    called with what was found rather than asked for: the column with the text, splits that are not read.
+    """Finds every file and data set of `sources`, in order. The files of a glob are sorted by name, without empty files. `say` is
+    called with choices that the user did not make, e.g. the column with the text or splits that are not read.
 
-    Raises UserError if a glob matches no file, and for a file of another format than its source's.
+    Raises UserError if a glob matches no file, or if a file has a different format than its source.
     """
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):
             name = source.name or tfds_text.EMBEDDED
             text_set = tfds_text.open_text_set(name, options.tfds_directory)
+            pairs = None
+            if languages := text_set.pair_features(options.pair_fields):
+                pairs = PairFile("tfds", (), languages, languages)
             if len(text_set):
-                items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
+                items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes, pairs=pairs))
+        elif source.kind == "parallel":
+            items += _pair_items(source, options)
         elif source.kind == "own":
             items += _own_items(source)
         elif source.kind in COLUMNAR:
@@ -162,17 +172,50 @@ def given_twice(items: Sequence[Item]) -> list[str]:
 
 
 def _own_items(source: Source) -> list[Item]:
-    """Returns the documents of a user's function as one item, which are counted by reading all of them."""
+    """Returns the documents of a user's function as one item, after reading them all to count them."""
     sizes = [len(text) for text in own_texts(source.name)]
-    cuts = sorted({round(part * len(sizes) / _OWN_PARTS) for part in range(_OWN_PARTS)})
-    return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=tuple(cuts))] if sizes else []
+    return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if sizes else []
+
+
+def _parts(records: int) -> tuple[int, ...]:
+    """The first record of each of at most `_PARTS` parts."""
+    return tuple(sorted({round(part * records / _PARTS) for part in range(_PARTS)}))
+
+
+def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
+    """The files of a parallel: source."""
+    sides = [Source(source.kind, side) for side in parallel.sides_of(source.name)]
+    paths = [_text_files(side) for side in sides]
+    for side, found in zip(sides, paths, strict=True):
+        for path in found:
+            _require_text(side, path, _head(path, _HEAD_BYTES))
+    return [
+        Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=_parts(count), pairs=file)
+        for file, count, size in parallel.find_pairs(str(source), paths, options.pair_fields)
+        if count
+    ]
+
+
+def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
+    """The languages of a corpus of pairs, the one that is translated first; None for a corpus of documents.
+
+    Raises UserError for pairs in two directions, and for pairs and documents together.
+    """
+    pairs = [(item.path, item.pairs.languages) for item in items if item.pairs]
+    if pairs and len(pairs) < len(items):
+        other = next(item.path for item in items if not item.pairs)
+        raise UserError(
+            f"{pairs[0][0]} holds pairs of a text and its translation, and {other} documents; build a corpus of each"
+        )
+    return parallel.one_direction(pairs)
 
 
 def own_texts(value: str) -> Iterator[str]:
-    """Yields the documents of FILE.py:NAME[:ARGUMENT]: `NAME(ARGUMENT)` yields one string for each.
+    """Yields the documents of FILE.py:NAME[:ARGUMENT], where `NAME(ARGUMENT)` yields one string per document.
 
-    Their order and number must follow from the files that the function reads: it is called once to count them, and again for
-    each part of the corpus, in other processes. Raises UserError for what the function raises, and for anything but strings.
+    Their order and number must depend only on the files that the function reads. The function is called once to count the
+    documents, and again for each part of the corpus, in other processes. Raises UserError if the function raises or yields
+    anything but strings.
     """
     function, argument = load_named(value, {}, "--source"), split_named(value)[2]
     arguments = () if argument is None else (argument,)
@@ -184,11 +227,11 @@ def own_texts(value: str) -> Iterator[str]:
             f"--source={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
             "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
         ) from error
-    with file_errors_explained(file_of(value), "--source"):
+    with file_errors_explained(source_file(value), "--source"):
         for number, text in enumerate(function(*arguments), start=1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"--source={value}: document {number:,} is of type {type(text).__name__}; yield a string for each document"
+                    f"--source={value}: document {number:,} is of type {type(text).__name__}; yield one string per document"
                 )
             yield text
 
@@ -216,8 +259,8 @@ def _remote_files(source: Source) -> list[pathlib.Path]:
 
 
 def _local_files(source: Source) -> list[str] | pathlib.Path:
-    """Returns the files that the pattern of a source matches, sorted by name, or the directory that it names. A path that exists
-    is taken as it is, whatever signs it has. Raises UserError if nothing matches."""
+    """Returns the files that match the pattern of a source, sorted by name, or the directory that it names. An existing path is
+    used literally, even if it contains wildcards. Raises UserError if nothing matches."""
     pattern = str(_expanded(source.name))
     there = pathlib.Path(pattern)
     if _exists(there):
@@ -238,19 +281,19 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
 
 
 def _expanded(name: str) -> pathlib.Path:
-    """Returns the path with the home directory for `~`, as far as there is one."""
+    """Expands `~` to the home directory, if there is one."""
     return pathlib.Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser fails for an unknown user
 
 
 def _exists(path: pathlib.Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # such as a name that is too long
+    except OSError:  # e.g. a name that is too long
         return False
 
 
 def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
-    """Returns the Parquet or Arrow files of a source; all must have the column that is found in the first."""
+    """Returns the Parquet or Arrow files of a source. All must have the text column of the first file."""
     items: list[Item] = []
     column = options.text_field
     columns: tuple[str, ...] = ()
@@ -267,7 +310,7 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
 
 
 def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
-    """Returns the files of a parquet: or arrow: source: of a pattern, or of a split of a directory."""
+    """Returns the files of a parquet: or arrow: source, from a pattern or from a split of a directory."""
     flag = f"--source={source.kind}:"
     remote = is_remote(checked(source.name, flag))
     name, split = source.name, None
@@ -284,7 +327,7 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
     if remote:
         if split is None and any(sign in name for sign in "*?["):
             return [str(path) for path in _remote_files(source)]
-        return [str(path) for path in fetched_of_directory(name, flag, choose)]
+        return [str(path) for path in fetch_chosen(name, flag, choose)]
     there = _local_files(Source(source.kind, name))
     if isinstance(there, pathlib.Path):
         names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
@@ -309,7 +352,7 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
 
 
 def _require_text(source: Source, path: str, head: bytes) -> None:
-    """Raises UserError for a file that is not a text by its first bytes, or, under text:, holds JSON."""
+    """Raises UserError if the first bytes of a file show that it is not text or, with text:, that it is JSON."""
     found = recognise(head, path)
     if found is not None:
         remedy = found.remedy
@@ -321,8 +364,8 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
         raise UserError(f"--source={source}: {path} {found.what}, not text; {remedy}")
     if source.kind == "text" and pathlib.PurePath(bare_name(path)).suffix in (".csv", ".tsv"):
         raise UserError(
-            f"--source={source}: {path} is a table by its name; write its texts to Parquet or to a file of JSON lines, or, if it "
-            "is prose, give it a name that ends in .txt"
+            f"--source={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or, if it "
+            "is prose, rename it to end in .txt"
         )
     nulls = head.count(0)
     if head[:2] not in UTF16 and nulls > len(head) // 4:
@@ -339,18 +382,18 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
         raise UserError(f"--source={source}: {path} {problem}")
     if source.kind == "jsonl" and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", head):
         raise UserError(
-            f"--source={source}: {path} is a JSON list, not an object a line; write each record on a line of its own "
+            f"--source={source}: {path} is a JSON list, not one object per line; write each record on its own line "
             f"(jq -c '.[]' {pathlib.Path(path).name} > records.jsonl)"
         )
 
 
 def _json_problem(head: bytes) -> str:
-    """Returns the remedy for a file of JSON that is read as text; "" for text."""
+    """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = head.removeprefix(BOM).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"
+        return "is a list of JSON objects, not text; write each on its own line, and use --source=jsonl:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
-        return "holds JSON, an object a line, not text; write jsonl: for text:"
+        return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]
     records = [record for line in lines if (record := _json_object(line))]
     if not records or len(records) < 0.9 * len(lines):
@@ -358,7 +401,7 @@ def _json_problem(head: bytes) -> str:
     fields = [name for name, value in records[0].items() if isinstance(value, str)]
     field = next((name for name in tables.LIKELY if name in fields), fields[0] if fields else "NAME")
     flag = "" if field == "text" else f" --text-field={field}"
-    return f"holds JSON, an object a line, not text; write jsonl: for text:{flag}"
+    return f"holds JSON, one object per line, not text; write jsonl: instead of text:{flag}"
 
 
 def _json_object(line: str) -> files.JsonObject:
@@ -381,8 +424,8 @@ def _head(path: str, size: int) -> bytes:
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:
-    """Returns the number of shards: `stated`, or 64, changed so that each has 1 to 64 MiB of text. Independent of the machine's
-    cores."""
+    """Returns the number of shards: `stated`, or 64, adjusted so that each has 1 to 64 MiB of text. It does not depend on the
+    number of cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)
@@ -391,7 +434,7 @@ def default_shards(items: Sequence[Item], stated: int | None) -> int:
 
 
 def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
-    """Returns the spans of each shard: the items, concatenated, in `shards` parts of equal weight. A shard may be empty."""
+    """Divides the concatenated items into `shards` parts of equal weight. Returns the spans of each shard, which may be empty."""
     total = sum(item.weight for item in items)
     spans: list[list[Span]] = [[] for _ in range(shards)]
     before = 0.0

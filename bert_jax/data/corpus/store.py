@@ -3,9 +3,9 @@
 corpus = open_corpus("DIR")                       # split="eval" for the held-out documents
 corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
 
-At every start it is checked that the manifest is complete and belongs to the corpus, that every array has the recorded type, size
-and order, and that the vocabulary is the one the text was tokenised with. None of the checks reads the tokens, which takes
-seconds per gigabyte; `verification` does, once per machine.
+Opening checks that the manifest is complete and belongs to the corpus, that every array has the recorded type, size and order,
+and that the vocabulary is the one used for tokenisation. It does not read the tokens, which takes seconds per gigabyte;
+`verification` does so once per machine.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MANIFEST = "manifest.json"
 FILES = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS, DOCUMENT_HASHES})
 """The files of a shard."""
 WORD_FILES = frozenset(f"{split}.{WORDS}.npy" for split in SPLITS)
-"""The files that it has too if the vocabulary does not tell where words begin (`VocabularyInfo.marks_words`)."""
+"""Additional files if the vocabulary does not show where words begin (`VocabularyInfo.marks_words`)."""
 _SHARD = re.compile(r"shard-\d+-of-(\d+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COUNTS = ("documents", *ARRAYS[:2])
 
 
 class CorruptedCorpus(UserError):
-    """A file of a corpus differs from the file that was written."""
+    """Raised when a file of a corpus differs from the file that was written."""
 
 
 def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
@@ -59,10 +59,10 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
 
 def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
-    if match is None:  # such as "../../../home", to make us read or delete other directories
+    if match is None:  # e.g. "../../../home", which would read or delete other directories
         raise UserError(
             f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: no build writes such a name, so "
-            "the file is forged or damaged. Trust nothing in this directory, and get the corpus again from where it was built"
+            "the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
         )
     if name != shard_name(index, shards):
         total = int(match[1])
@@ -101,18 +101,18 @@ def _is_count(value: Json) -> bool:
 
 def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
     raise CorruptedCorpus(
-        f"corrupted corpus: {path}: {found}; expected {expected}; copy the whole corpus again, or remove {path} and run the "
-        "command that built it: it continues from its shards"
+        f"corrupted corpus: {path}: {found}; expected {expected}; copy the whole corpus again, or remove {path} and rerun the "
+        "command that built it, which continues from its shards"
     )
 
 
 def read_arrays(
     path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int, *, whole: bool = True
 ) -> list[np.ndarray]:
-    """Returns the memory-mapped `ARRAYS` of a split of the shard in `path`, in their order; `shard` is its part of the manifest.
+    """Memory-maps the `ARRAYS` of a split of the shard in `path`, in order. `shard` is its part of the manifest.
 
-    Raises CorruptedCorpus unless they have the recorded types and lengths, and offsets ascend from 0 to the number of tokens or
-    sentences; only their ends are read where they are not read `whole`.
+    Raises CorruptedCorpus unless they have the recorded types and lengths and offsets ascend from 0 to the number of tokens or
+    sentences. Unless `whole`, only the ends of the offsets are read.
     """
     counts = shard["splits"][split]
     kinds = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
@@ -128,7 +128,7 @@ def read_arrays(
 
 
 def read_words(path: pathlib.Path, shard: JsonObject, split: str) -> np.ndarray:
-    """WORDS of a split of the shard in `path`, memory-mapped."""
+    """Memory-maps WORDS of a split of the shard in `path`."""
     return _array(path / f"{split}.{WORDS}.npy", np.dtype(np.uint8), -(-shard["splits"][split]["tokens"] // 8))
 
 
@@ -138,8 +138,8 @@ def ascending(offsets: np.ndarray) -> bool:
 
 
 def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: int) -> np.ndarray:
-    """int64 [V]: the frequency of each token in the train split of the shard in `path`. Raises CorruptedCorpus unless the counts
-    are not negative and sum to the number of tokens."""
+    """Reads the frequency of each token in the train split of the shard in `path`, int64 [V]. Raises CorruptedCorpus if a count
+    is negative or the counts do not sum to the number of tokens."""
     counts = _array(path / TOKEN_COUNTS, np.dtype(np.int64), vocabulary_size)
     tokens = shard["splits"]["train"]["tokens"]
     if counts.min() < 0 or counts.sum() != tokens:
@@ -159,16 +159,16 @@ def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
 
 
 def check_mapped(array: np.ndarray) -> None:
-    """Raises CorruptedCorpus if the file of a memory-mapped array, or of a view of one, has become shorter since it was opened.
+    """Raises CorruptedCorpus if the file of a memory-mapped array (or view) has become shorter since it was opened.
 
-    Reading the missing part would end the process with "Bus error" and no other word. Takes 1 us.
+    Reading the missing part would kill the process with just "Bus error". The check takes 1 us.
     """
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and mapped.size() < len(mapped):
         file = pathlib.Path(array.filename)  # type: ignore[attr-defined]
         raise CorruptedCorpus(
             f"corrupted corpus: {file} was cut to {counted(mapped.size(), 'byte')} while it was in use, from {len(mapped):,}: "
-            f"another program has written over it; {remedy(file)}"
+            f"another program has overwritten it; {remedy(file)}"
         )
 
 
@@ -187,7 +187,7 @@ def check_sizes(path: pathlib.Path, listed: Mapping[str, JsonObject]) -> None:
 def remedy(file: pathlib.Path) -> str:
     """Returns the remedy for a damaged file of a shard, for an error message."""
     shard = file.parent
-    return f"remove {shard} and {shard.parent / MANIFEST}, and run the command that built it again: only this shard is rebuilt"
+    return f"remove {shard} and {shard.parent / MANIFEST}, and rerun the command that built it: only this shard is rebuilt"
 
 
 def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
@@ -195,8 +195,8 @@ def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
 
 
 def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> Tokenizer:
-    """Returns the tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded`, the
-    manifest's: its ids would mean other pieces."""
+    """Loads the tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded` in the
+    manifest, since the ids would mean different subwords."""
     names = {field.name for field in dataclasses.fields(VocabularyInfo)}
     try:
         expected = VocabularyInfo(**(recorded or {}))
@@ -228,8 +228,8 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 BLOCK_TOKENS = 1 << 29
-"""A larger split is read and planned in blocks of about this many tokens (`plan.Blocks`), with 170 MB of offsets and, at
-length 128, 105 MB of plan for each. The English Wikipedia is some 2.5 x 10^9 tokens."""
+"""Larger splits are read and planned in blocks of about this many tokens (`plan.Blocks`). A block takes 170 MB of offsets and, at
+length 128, 105 MB of plan. The English Wikipedia has about 2.5 x 10^9 tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +250,7 @@ class TokenStore:
         return self.shards[0].dtype
 
     def __getitem__(self, where: slice) -> np.ndarray:
-        """Returns the ids at [start, stop): a view if they are in one shard, else a copy."""
+        """Returns the ids at [start, stop): a view if they are in one shard, otherwise a copy."""
         start, stop, step = where.indices(len(self))
         assert step == 1
         parts = self.views(start, stop)
@@ -262,11 +262,11 @@ class TokenStore:
         return self.shards[index]
 
     def views(self, start: int, stop: int) -> list[np.ndarray]:
-        """Returns the ids at [start, stop) as views, one of each shard that holds some of them."""
+        """Returns the ids at [start, stop) as one view per shard."""
         return [self.shard(shard)[first:last] for shard, first, last in self.places(start, stop)]
 
     def places(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(shard, first, last) of each shard that holds some of the ids at [start, stop): those are [first, last) in it."""
+        """Yields (shard, first, last) of each shard with ids at [start, stop), where they are [first, last)."""
         shard = int(np.searchsorted(self.bounds, start, side="right")) - 1
         found = []
         while start < stop:
@@ -278,14 +278,14 @@ class TokenStore:
 
 @dataclasses.dataclass(frozen=True)
 class WordStarts:
-    """For every token of a `TokenStore` with the same `bounds`, whether it begins a word."""
+    """Whether each token of a `TokenStore` with the same `bounds` begins a word."""
 
     shards: tuple[np.ndarray, ...]  # WORDS, uint8, memory-mapped
     firsts: np.ndarray  # int64 [shards]: the bit of the first token of each shard
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Returns whether the tokens at these places begin a word; arbitrary outside the store."""
+        """Returns whether the tokens at these places begin a word. Values outside the store are arbitrary."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins
@@ -300,17 +300,17 @@ class WordStarts:
 
 
 class ShardedOffsets:
-    """The offsets of each shard, which begin at 0, as offsets into the concatenation of all shards; nothing is copied.
+    """Presents the offsets of each shard, which start at 0, as offsets into the concatenation of all shards, without copying.
 
-    It behaves as the joined int64 array for `len`, an index and a slice. The 4 x 10^9 sentences of a corpus of 10^11 tokens would
-    take 32 GB joined.
+    It supports `len`, an index and a slice like the joined int64 array. Joined, the 4 x 10^9 sentences of a corpus of 10^11
+    tokens would take 32 GB.
     """
 
     def __init__(self, parts: Sequence[np.ndarray]):
         self._parts = tuple(parts)
         self._bases = np.cumsum([0, *(int(part[-1]) for part in parts)], dtype=np.int64)
         self._firsts = np.cumsum([0, *(len(part) - 1 for part in parts)], dtype=np.int64)
-        """The index of the first offset of each part; its last one is the first of the next part."""
+        """The index of the first offset of each part. The last offset of a part is the first of the next."""
 
     def __len__(self) -> int:
         return int(self._firsts[-1]) + 1
@@ -335,7 +335,7 @@ class ShardedOffsets:
         return found
 
     def first_reaching(self, goal: int) -> int:
-        """Returns the index of the first offset that is at least `goal`, by two binary searches; the last index where none is."""
+        """Returns the index of the first offset that is at least `goal` (or the last index) with two binary searches."""
         part = min(max(0, int(np.searchsorted(self._bases, goal, side="left")) - 1), len(self._parts) - 1)
         within = int(np.searchsorted(self._parts[part], goal - int(self._bases[part]), side="left"))
         return min(int(self._firsts[part]) + within, len(self) - 1)
@@ -347,17 +347,19 @@ class ShardedOffsets:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """One split. Document d is the sentences [document_offsets[d], document_offsets[d + 1]), sentence s the tokens likewise."""
+    """One split of a corpus. Document d is the sentences [document_offsets[d], document_offsets[d + 1]), sentence s the tokens
+    likewise."""
 
     tokens: TokenStore
     sentence_offsets: np.ndarray | ShardedOffsets  # int64 [S + 1], into the tokens of all shards; of a large split not joined
     document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], into sentences; likewise
-    token_counts: np.ndarray  # int64 [V], of the train split, whichever split this is
+    token_counts: np.ndarray  # int64 [V], always of the train split
     vocabulary: VocabularyInfo
     split: str
     directory: pathlib.Path | None  # None: built in memory
     tokenizer: Tokenizer | None = None  # with `vocabulary`; None: built in memory
-    word_starts: WordStarts | None = None  # None: `Tokenizer.continuation_table` tells
+    word_starts: WordStarts | None = None  # None: use `Tokenizer.continuation_table`
+    languages: tuple[str, str] | None = None  # of pairs: every document is a text in the first language and its translation
 
     @property
     def num_documents(self) -> int:
@@ -381,9 +383,9 @@ class Corpus:
         return sentences, documents
 
     def part(self, ranges: Sequence[tuple[int, int]]) -> Corpus:
-        """Returns the documents [first, last) of each of `ranges` as a corpus: the offsets in memory, the tokens as views.
+        """Returns the documents [first, last) of each of `ranges` as a corpus, with offsets in memory and tokens as views.
 
-        Raises CorruptedCorpus where its offsets do not ascend.
+        Raises CorruptedCorpus if the offsets do not ascend.
         """
         tokens: list[np.ndarray] = []
         words: list[tuple[np.ndarray, int]] = []
@@ -412,7 +414,7 @@ class Corpus:
         )
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
-        """Pickles the directory and split only: pickling a memory map would copy the corpus."""
+        """Pickles only the directory and split, since pickling a memory map would copy the corpus."""
         if self.directory is not None:
             return open_corpus, (self.directory, self.split)
         return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -426,7 +428,7 @@ def open_corpus(directory: pathlib.Path | str, split: str = "train") -> Corpus:
 def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -> list[Corpus]:
     """Opens some splits of a finished corpus.
 
-    Raises UserError if the corpus is unfinished or damaged, as far as it shows without reading the tokens.
+    Raises UserError if the corpus is unfinished or visibly damaged; the tokens are not read.
     """
     directory = pathlib.Path(directory)
     for split in splits:
@@ -452,10 +454,18 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
         starts = None
         if tokenizer.marks_words:
             starts = _word_starts([(read_words(path, shard, split), 0) for path, shard in shards], store.bounds)
-        opened.append(
-            Corpus(store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
-        )
+        found = (store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
+        opened.append(Corpus(*found, languages=_languages(directory, manifest)))
     return opened
+
+
+def _languages(directory: pathlib.Path, manifest: JsonObject) -> tuple[str, str] | None:
+    found = manifest.get("languages")
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != 2 or not all(isinstance(name, str) for name in found):
+        _refuse_manifest(directory / MANIFEST, f'"languages" is {str(found)[:40]}', "two names")
+    return found[0], found[1]
 
 
 def _word_starts(shards: Sequence[tuple[np.ndarray, int]], bounds: np.ndarray) -> WordStarts:
@@ -472,7 +482,7 @@ def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
 
 
 def read_manifest(directory: pathlib.Path) -> JsonObject:
-    """Returns the checked manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or of another
+    """Reads and checks the manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or in another
     format."""
     if directory.is_file():
         raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
@@ -491,7 +501,7 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
             f"corpus {directory} is unfinished ({done} are done); run its command again to continue from there: {command}"
         )
     manifest = files.read_object(
-        directory / MANIFEST, "remove it and run the command that built the corpus: it continues from its shards"
+        directory / MANIFEST, "remove it and rerun the command that built the corpus, which continues from its shards"
     )
     if manifest.get("format") != FORMAT:
         raise UserError(

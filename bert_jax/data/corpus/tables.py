@@ -1,4 +1,4 @@
-"""Parquet and Arrow: the files of a data set, the column that holds the text, and the texts of some rows, in bounded memory.
+"""Parquet and Arrow: finds the files of a data set and the column with the text, and reads texts in bounded memory.
 
     parquet:data/*.parquet      the files of a pattern
     parquet:DIR[:SPLIT]         a data set as the Hugging Face hub lays it out: `data/train-00000-of-00008.parquet`, `CONFIG/...`
@@ -21,7 +21,7 @@ from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, recognise
 from bert_jax.storage.records import KINDS, columns_explained, open_columns
 
-#: names of columns that hold the text where several columns are texts, the likeliest first
+#: likely names of the text column if several columns are texts, most likely first
 LIKELY = (
     "text", "content", "document", "article", "body", "passage", "story", "raw_content", "page_content", "context", "sentence",
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
@@ -33,13 +33,13 @@ _SPLITS = {
     "test": "test", "testing": "test", "eval": "test", "evaluation": "test",
 }  # fmt: skip
 _SHARD = re.compile(r"(.+?)-\d+-of-\d+(?:-[0-9a-f]+)?")
-_UNNAMED = {"data", "part", "dataset", "file", "shard", "chunk"}  # beginnings of names that are no split
+_UNNAMED = {"data", "part", "dataset", "file", "shard", "chunk"}  # prefixes that do not name a split
 _CACHES = ("cache-*", "tmp*", "indices*")  # files that the `datasets` library leaves next to its data
 
 
 @dataclasses.dataclass(frozen=True)
 class TableFile:
-    """The facts about a file before it is read: its rows, the names of its columns, and of the text's column name and bytes."""
+    """Facts about a file before it is read: its rows, its column names, and the name and bytes of the text column."""
 
     rows: int
     columns: tuple[str, ...]
@@ -48,8 +48,8 @@ class TableFile:
     cuts: tuple[int, ...] = ()  # the rows at which the file may be divided; () for any
 
 
-def split_of(name: str) -> str:
-    """Returns the split of a file by its relative path, as the hub names files; "" if the path names none."""
+def split_name(name: str) -> str:
+    """Returns the split in a file's relative path, following the hub's naming, or "" if there is none."""
     *folders, last = pathlib.PurePosixPath(name).parts
     stem = last.partition(".")[0]
     shard = _SHARD.fullmatch(stem)
@@ -60,10 +60,10 @@ def split_of(name: str) -> str:
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:
-    """Chooses among the relative paths in a directory the data files of the split (None: `train`, or the only one), sorted, and
-    a sentence about splits that are not read. `shown` is the flag, for errors.
+    """Chooses the data files of a split (None: `train`, or the only one) among the relative paths in a directory. Returns the
+    sorted files and a note about splits that are not read. `shown` is the flag, for errors.
 
-    Raises UserError for a directory without such files, an unknown split, and several data sets side by side.
+    Raises UserError if the directory has no such files or several data sets, or if the split is unknown.
     """
     files = sorted(name for name in names if is_data(name, kind))
     if not files:
@@ -72,12 +72,12 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
         raise UserError(f"{shown}: there is no .{kind} file in it; {remedy}")
     by_split: dict[str, list[str]] = {}
     for name in files:
-        by_split.setdefault(split_of(name), []).append(name)
+        by_split.setdefault(split_name(name), []).append(name)
     known = ", ".join(name or "(unnamed)" for name in sorted(by_split))
     if split is None:
         wanted = "train" if "train" in by_split else next(iter(by_split)) if len(by_split) == 1 else None
         if wanted is None:
-            raise UserError(f"{shown} has the splits {known}, and none is train; write {shown}:SPLIT, several as A+B")
+            raise UserError(f"{shown} has the splits {known}, but no train; write {shown}:SPLIT, or A+B for several")
         chosen = [wanted]
     else:
         chosen = split.split("+")
@@ -85,11 +85,11 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
             if part not in by_split:
                 raise UserError(f"{shown}:{split}: no split {part!r}; {nearest(part, [name for name in by_split if name])}")
     found = sorted(name for part in dict.fromkeys(chosen) for name in by_split[part])
-    sets = sorted({set_of(name) for name in found})
+    sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1 and chosen != [""]:
         named = ", ".join([*sets[:4], *(["..."] if len(sets) > 4 else [])])
         raise UserError(
-            f"{shown} holds {counted(len(sets), 'data set')} side by side ({named}); "
+            f"{shown} holds {counted(len(sets), 'data set')} ({named}); "
             f"give the folder of one, or '{kind}:' with a pattern for all of them ('DIR/**/*{chosen[0]}*.{kind}')"
         )
     left = sorted(set(by_split) - set(chosen))
@@ -106,23 +106,23 @@ def is_data(name: str, kind: str) -> bool:
     return name.endswith(f".{kind}") and not hidden and not cache
 
 
-def set_of(name: str) -> str:
-    """Returns the folder of a file without its parts that name a split: the data set's configuration."""
+def configuration_name(name: str) -> str:
+    """Returns the folder of a file without the parts that name a split: the data set's configuration."""
     folders = pathlib.PurePosixPath(name).parts[:-1]
     return "/".join(part for part in folders if part.lower() not in _SPLITS and part != "data") or "."
 
 
 def inspect(kind: str, path: str, column: str | None, given: str) -> TableFile:
-    """Describes a Parquet or Arrow file. `column`: the name of the text's column, None to find it; `given`: how the user named
-    the file, for the remedy in errors.
+    """Describes a Parquet or Arrow file. `column`: the name of the text column (None: find it). `given`: how the user named the
+    file, for errors.
 
-    Raises UserError for a file of another format, a damaged one, and a column that is missing or holds no text.
+    Raises UserError if the file is damaged or in another format, or if the column is missing or not text.
     """
     _require_format(kind, path, given)
     with columns_explained(kind, path), open_columns(kind, path) as file:
         name = _text_column(path, file.schema, column)
         groups = file.groups(name)
-        if kind == "parquet":  # an unknown codec shows only where a page is read; its name in the metadata may end the process
+        if kind == "parquet":  # an unknown codec only shows when a page is read; its name in the metadata may crash the process
             next(file.batches([name]), None)
         rows, sizes = [count for count, _ in groups], [size for _, size in groups]
         cuts = _cuts(rows, sizes) if kind == "parquet" else ()
@@ -154,8 +154,8 @@ def _a(kind: str) -> str:
 
 
 def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the first row of every part of row groups with these rows and bytes of text. A row group is read from its
-    beginning, so a large one has few parts."""
+    """Returns the first row of every part of row groups with these rows and bytes of text. A row group is always read from its
+    start, so a large one has few parts."""
     cuts, first = [], 0
     for count, size in zip(rows, sizes, strict=True):
         parts = max(1, min(_MOST_PARTS, -(-size // _PART_BYTES), count))
@@ -165,7 +165,7 @@ def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _text_column(path: str, schema: Any, wanted: str | None) -> str:
-    """Returns the column with the text. Raises UserError if there is none, or several and none has a likely name."""
+    """Returns the column with the text. Raises UserError if there is none, or if there are several without a likely name."""
     names = list(schema.names)
     if wanted is not None:
         if wanted not in names:
@@ -175,13 +175,13 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
             texts = [name for name in names if _holds_text(schema.field(name).type)] if len(set(names)) == len(names) else []
             named = ", ".join(texts)
             remedy = f"name one that does with --text-field ({named})" if texts else "write the texts to another column"
-            problem = "is there twice" if names.count(wanted) > 1 else f"holds {_kind(kind)}, not text"
+            problem = "exists twice" if names.count(wanted) > 1 else f"holds {_kind(kind)}, not text"
             raise UserError(f"{path}: the column {wanted!r} {problem}; {remedy}")
         return wanted
     texts = [name for name in names if names.count(name) == 1 and _holds_text(schema.field(name).type)]
     if not texts:
         columns = ", ".join(f"{field.name}: {_kind(field.type)}" for field in schema)[:200] or "no column"
-        raise UserError(f"{path} has no column of texts ({columns}); write the texts to one column, a document a row")
+        raise UserError(f"{path} has no column of texts ({columns}); write the texts to one column, one document per row")
     lower = {name.lower(): name for name in reversed(texts)}
     likely = next((lower[name] for name in LIKELY if name in lower), None)
     if likely is None and len(texts) > 1:
@@ -191,7 +191,7 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
 
 
 def _holds_text(kind: Any, *, binary: bool = False) -> bool:
-    """Returns whether a column of this Arrow type holds one text a row; bytes count only if `binary`."""
+    """Returns whether a column of this Arrow type holds one text per row. Bytes count only if `binary`."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -215,7 +215,7 @@ def _kind(kind: Any) -> str:
 
 
 def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iterator[bytes | None]:
-    """Yields the texts in rows [start, stop) of a column, as UTF-8; None for a row without one."""
+    """Yields the texts in rows [start, stop) of a column as UTF-8, or None for a row without text."""
     import pyarrow
 
     with columns_explained(kind, path), open_columns(kind, path) as file:

@@ -1,8 +1,8 @@
 """Reads text from TensorFlow Datasets without TensorFlow: a data set of the catalogue, or the embedded corpus.
 
-Prepared data sets are found by name on disk, or in the public bucket of prepared data sets, from which they are fetched. The
-builders of the largest text data sets need TensorFlow or Apache Beam to prepare them (`wikipedia`, `lm1b`), but their prepared
-files are in that bucket, and reading them needs neither.
+Prepared data sets are found by name on disk, or downloaded from the public bucket of prepared data sets. The builders of the
+largest text data sets (`wikipedia`, `lm1b`) need TensorFlow or Apache Beam to prepare them, but their prepared files are in that
+bucket, and reading them needs neither.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _BUCKET, _FOLDER = "tfds-data", "datasets"
 _INFO_FILE = "dataset_info.json"
 _VERSION = re.compile(r"\d+\.\d+\.\d+\Z")
 _CONNECTIONS = 8
-_TIMEOUT = 60  # seconds without a byte
+_TIMEOUT = 60  # seconds without receiving data
 
 
 def tfds_directory(stated: str | None) -> pathlib.Path:
-    """`stated`, or the directory in which tfds keeps data sets."""
+    """Returns `stated`, or the directory in which tfds keeps data sets."""
     return pathlib.Path(stated or os.environ.get("TFDS_DATA_DIR") or pathlib.Path.home() / "tensorflow_datasets")
 
 
 def find_prepared(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """Returns the directory of the newest prepared version of `name` (NAME, NAME/CONFIG, either with /VERSION) below `root`."""
+    """Finds the newest prepared version of `name` (NAME or NAME/CONFIG, optionally with /VERSION) below `root`."""
     directory = root / name
     if (directory / _INFO_FILE).is_file():
         return directory
@@ -61,10 +61,10 @@ def _version_key(version: str) -> list[int]:
 
 
 def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """Fetches the newest prepared version of `name` from the bucket into `root`; None if the bucket has none.
+    """Downloads the newest prepared version of `name` from the bucket into `root`. Returns None if the bucket has none.
 
-    After an interruption, complete files are kept; the directory gets its final name when all files are there. Raises UserError
-    if a file cannot be fetched.
+    Complete files survive an interruption, and the directory gets its final name when all files are there. Raises UserError if a
+    download fails.
     """
     objects = _list_objects(f"{_FOLDER}/{name}/")
     versions = {path.split("/")[0] for path in objects if _VERSION.match(path.split("/")[0])}
@@ -103,7 +103,7 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
 
 
 def _list_objects(prefix: str) -> dict[str, int]:
-    """path below `prefix` -> size in bytes, for every object in the bucket."""
+    """Returns path below `prefix` -> size in bytes, for every object in the bucket."""
     found: dict[str, int] = {}
     page = ""
     while True:
@@ -124,7 +124,7 @@ def _fetch_file(url: str, path: pathlib.Path) -> None:
 
 
 EMBEDDED = "embedded"
-_TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that number; the record's own checksum follows it
+_TFRECORD_HEADER = struct.Struct("<QI")  # record length, checksum of the length; the record's own checksum follows the record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,28 +134,46 @@ class TextSet:
     builder: tfds.core.DatasetBuilder
     split: str
     feature: str
+    """The feature with the text; "" of a data set of translations."""
 
     def __len__(self) -> int:
         return self.builder.info.splits[self.split].num_examples
 
     @property
     def text_bytes(self) -> float:
-        """An estimate of the text in bytes: the size of the records."""
+        """The size of the records, an estimate of the bytes of text."""
         return float(self.builder.info.splits[self.split].num_bytes)
 
+    def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
+        """Returns the features with a text and its translation, those of `given` (SOURCE,TARGET) or in the data set's own order;
+        None if the data set is not of translations, or one feature of it is read as text."""
+        features = self.builder.info.features
+        if self.feature or not isinstance(features, _tfds().features.Translation):
+            return None
+        chosen = tuple(given.split(",")) if given else self.builder.info.supervised_keys or tuple(features)
+        for name in chosen:
+            if name not in features:
+                raise UserError(f"--pair-fields={given}: tfds:{self.builder.name} has no {name!r}; {nearest(name, features)}")
+        if len(set(chosen)) != 2:
+            raise UserError(f"--pair-fields={given} must name the text and its translation, two of {', '.join(features)}")
+        return chosen[0], chosen[1]
+
     def texts(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yields the texts of the records [start, stop)."""
+        """Returns the texts of the records [start, stop)."""
+        return (record[self.feature] for record in self.records(start, stop))
+
+    def records(self, start: int, stop: int) -> Iterator[dict[str, bytes]]:
+        """Yields the records [start, stop), feature -> value."""
         if self.builder.info.file_format.value == "tfrecord":
             decode = self.builder.info.features.deserialize_example_np
-            yield from (decode(record)[self.feature] for record in self.tfrecords(start, stop))
+            yield from (decode(record) for record in self.tfrecords(start, stop))
         else:
             records = self.builder.as_data_source(split=self.split)
-            yield from (records[i][self.feature] for i in range(start, stop))
+            yield from (records[i] for i in range(start, stop))
 
     def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
-        """Serialised examples from TFRecord files, the format of most prepared data sets. It has no index, so the files and
-        records before `start` are skipped.
-        """
+        """Yields serialised examples from TFRecord files, the format of most prepared data sets. Without an index, the files and
+        records before `start` are skipped."""
         before = 0
         for part in self.builder.info.splits[self.split].file_instructions:
             first, last = max(start - before, 0), min(stop - before, part.take)
@@ -184,7 +202,7 @@ def _read_tfrecords(path: pathlib.Path, skip: int, take: int) -> Iterator[bytes]
 
 
 def parse_name(name: str) -> tuple[str, str, str]:
-    """`NAME[:SPLIT][@FEATURE]` -> (name, split or "train", feature or "")."""
+    """Parses `NAME[:SPLIT][@FEATURE]` to (name, split or "train", feature or "")."""
     match = re.fullmatch(r"([\w./+-]+)(?::([^@\s]+))?(?:@(\S+))?", name)
     if not match:
         raise UserError(
@@ -194,9 +212,9 @@ def parse_name(name: str) -> tuple[str, str, str]:
 
 
 def open_text_set(name: str, directory: str | None) -> TextSet:
-    """Opens the data set `name` (see `parse_name`, or `EMBEDDED`); the first call prepares or fetches it.
+    """Opens the data set `name` (see `parse_name`, or `EMBEDDED`). The first call prepares or downloads it.
 
-    Raises UserError for an unknown data set, split or feature, and if it can neither be fetched nor prepared.
+    Raises UserError for an unknown data set, split or feature, or if it can be neither downloaded nor prepared.
     """
     with without_tfds_warnings():
         if name == EMBEDDED:
@@ -221,7 +239,7 @@ def without_tfds_warnings() -> Iterator[None]:
 def _tfds() -> ModuleType:
     os.environ.setdefault("NO_GCE_CHECK", "true")  # otherwise it waits for the metadata server of Google Cloud
     with without_tfds_warnings():
-        import tensorflow_datasets as tfds  # imported here, because it takes 0.3-2 s
+        import tensorflow_datasets as tfds  # imported here because it takes 0.3-2 s
     tfds.disable_progress_bar()
     return tfds
 
@@ -234,8 +252,7 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
-    """Returns the tfds builder of `name`: prepared on disk, else fetched from the public bucket, else prepared here by its own
-    code.
+    """Returns the tfds builder of `name`: already on disk, downloaded from the public bucket, or prepared here by its own code.
 
     Raises UserError if none of these is possible.
     """
@@ -252,7 +269,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     if path is not None:
         try:
             return tfds.builder_from_directory(path)
-        except Exception as error:  # tfds raises many kinds for damaged files
+        except Exception as error:  # damaged files raise many kinds of errors in tfds
             raise UserError(f"tfds:{name}: {path} cannot be read: {_first_line(error)}") from error
     try:
         builder = tfds.builder(name, data_dir=root, file_format="array_record")
@@ -261,7 +278,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         raise UserError(f"tfds:{name} is not in the catalogue{_name_hint(name)}") from error
     except ModuleNotFoundError as error:
         raise UserError(
-            f"tfds:{name} needs {error.name} to be prepared, which is not installed here; prepare it on a machine "
+            f"tfds:{name} needs {error.name} to be prepared, which is not installed; prepare it on a machine "
             "that has it, and give its directory with --tfds-directory"
         ) from error
     except Exception as error:
@@ -283,6 +300,8 @@ def _text_feature(builder: tfds.core.DatasetBuilder, feature: str) -> str:
         raise UserError(
             f"tfds:{builder.name} has no text feature {feature!r}; {nearest(feature, texts) if texts else 'it has none'}"
         )
+    if not feature and isinstance(features, _tfds().features.Translation):
+        return ""
     if feature or "text" in texts or len(texts) == 1:
         return feature or ("text" if "text" in texts else texts[0])
     raise UserError(

@@ -1,7 +1,7 @@
-"""Verifies the checksums of all files of a corpus against its manifest; copies a corpus from a bucket to the local disk.
+"""Verifies the checksums of a corpus against its manifest, and copies a corpus from a bucket to the local disk.
 
-Reading a corpus takes one to two seconds per gigabyte, so it is done once per machine, in the background of training; the size
-and modification time of each verified file are recorded:
+Reading a corpus takes one to two seconds per gigabyte, so it is verified once per machine, in the background of training. The
+size and modification time of each verified file are recorded:
 
     with Verification("DIR") as verification:       # a thread reads the files that this machine has not verified
         for step in ...:
@@ -9,7 +9,7 @@ and modification time of each verified file are recorded:
             verification.check()                    # raises once a file is found damaged; costs nothing
             verification.wait()                     # before every save: waits for the remaining files
 
-Since every save waits, no checkpoint or model comes from a damaged corpus. In practice the wait is zero, because verification
+Since every save waits, no checkpoint or model comes from a damaged corpus. In practice there is no wait, because verification
 ends before the first checkpoint.
 """
 
@@ -27,12 +27,12 @@ from collections.abc import Callable, Iterable
 
 from bert_jax import files
 from bert_jax.data.corpus.store import MANIFEST, CorruptedCorpus, check_sizes, read_manifest, remedy
-from bert_jax.data.corpus.workers import available_cores
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.hardware import available_cores
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
-from bert_jax.storage.fetching import copy_place, fetch, forget, staging
+from bert_jax.storage.fetching import cached_path, downloading, fetch, forget
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import cache_directory, checked, is_remote
 
@@ -51,7 +51,8 @@ class Verification:
     """Compares the files of the corpus in `directory` with its manifest, in background threads between `__enter__` and
     `__exit__`.
 
-    Files that this machine has verified before, with unchanged size and modification time, count as verified, unless `again`.
+    Files that this machine has verified before count as verified if their size and modification time are unchanged, unless
+    `again`.
     """
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
@@ -96,7 +97,7 @@ class Verification:
             raise self._fault
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Waits until every file is verified, and calls `alive` every 0.5 s meanwhile. Raises like `check`."""
+        """Waits until every file is verified, calling `alive` every 0.5 s. Raises like `check`."""
         if not self._finished.is_set() and self._fault is None:
             log.info("waiting until the corpus is verified: %s", self._sizes())
         while not self._finished.wait(_TICK) and self._fault is None:
@@ -162,7 +163,7 @@ class Verification:
         return digest.hexdigest()
 
     def _remember(self) -> None:
-        """Records the files verified so far, so that the next start after a kill need not verify them again."""
+        """Records the files verified so far, so that the next run after a kill does not verify them again."""
         with self._lock:
             self._saved = time.monotonic()
             content: JsonObject = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
@@ -198,7 +199,7 @@ class Verifications:
 
 
 def verify(directory: pathlib.Path | str) -> tuple[int, int]:
-    """Verifies the whole corpus now, also files verified before, with a progress line. Returns its (files, bytes).
+    """Verifies the whole corpus now, including files verified before, with a progress line. Returns its (files, bytes).
 
     Raises UserError at the first damaged file.
     """
@@ -237,16 +238,16 @@ def _lower_priority() -> None:
 KEY = "config.corpus.directory"
 
 
-def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
-    """Returns the local directory of a corpus: `directory` itself, or its copy if it lies in a bucket; `name` is the flag or key.
+def local_corpus(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
+    """Returns the local directory of a corpus: `directory` itself, or its copy if it is in a bucket. `name` is the flag or key.
 
-    A copy with any change is verified at once, any other like every corpus (`verification`). Raises UserError if there is no
-    corpus, if it does not fit on the disk, and if an object is missing or has changed since it was built.
+    A copy with any change is verified immediately, others like every corpus (`verification`). Raises UserError if there is no
+    corpus, if it does not fit on the disk, or if an object is missing or has changed since it was built.
     """
     text = checked(str(directory), name)
     if not is_remote(text):
         return pathlib.Path(text)
-    with staging():
+    with downloading():
         return _copied(text, name)
 
 
@@ -257,7 +258,7 @@ def _copied(text: str, name: str) -> pathlib.Path:
             f"{name}={text} is not a corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
             f"--output={text} ..., or upload one: `gcloud storage rsync --recursive DIR {text}`"
         )
-    copy = copy_place(text)
+    copy = cached_path(text)
     if fetch(text, copy, objects):
         try:
             verify(copy)

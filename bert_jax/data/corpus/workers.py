@@ -22,13 +22,8 @@ Report = Callable[[float, int], None]  # (fraction of the job done, tokens so fa
 Tick = Callable[[Sequence[float], int, int], None]  # (fraction of each job, tokens of all, jobs finished)
 
 
-def available_cores() -> int:
-    """Returns the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _SharedProgress:
-    """Shared memory: the progress (fraction, tokens) of every job, and a flag that tells all workers to stop."""
+    """Shared memory with the progress (fraction, tokens) of every job and a flag that stops all workers."""
 
     def __init__(self, jobs: int):
         context = multiprocessing.get_context("spawn")
@@ -39,7 +34,7 @@ class _SharedProgress:
 
 
 class _Stopped(Exception):
-    """Raised in a worker to stop it after another worker failed."""
+    """Raised in a worker to stop it after another worker has failed."""
 
 
 _board: _SharedProgress | None = None
@@ -66,10 +61,10 @@ def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Re
 
 
 def run_jobs(function: Callable[[Job, Report], Result], jobs: Sequence[Job], workers: int, tick: Tick) -> list[Result]:
-    """`[function(job, report) for job in jobs]` on `workers` processes; with one worker, or one job, in this process.
+    """Computes `[function(job, report) for job in jobs]` on `workers` processes. A single worker or job runs in this process.
 
-    `tick(fractions, tokens, finished)` is called about every 0.2 s. `function` and `jobs` must be picklable: processes are
-    spawned, because a fork would copy locks that other threads hold. Raises UserError if a worker process is killed.
+    `tick(fractions, tokens, finished)` is called about every 0.2 s. `function` and `jobs` must be picklable, since processes are
+    spawned: a fork would copy locks held by other threads. Raises UserError if a worker process is killed.
     """
     board = _SharedProgress(len(jobs))
     if workers == 1 or len(jobs) == 1:

@@ -1,12 +1,11 @@
-"""Any `tokenizer.json`, run by the library `tokenizers`: byte-level BPE, Unigram, WordPiece with other text rules.
+"""Runs any `tokenizer.json` with the library `tokenizers`: byte-level BPE, Unigram, WordPiece with other text rules.
 
-The words of a text are those of the library (`word_ids`): what its pre-tokenizer separates, so a piece alone does not tell
-whether it begins a word. `append` therefore marks each id that begins one.
+Words are those of the library's pre-tokenizer (`word_ids`), so a subword alone does not show whether it begins a word. `append`
+therefore marks each id that begins one.
 
-The rules of most tokenizers stop at a single space: the ids of a text are those of its parts, each cut before a space. One cache
-from part to ids then answers nearly all lookups, as for WordPiece. Whether this holds is decided by the components of the
-tokenizer (`_stops_at_spaces`); a text with other white space, and any text of a tokenizer with other components, is encoded as a
-whole.
+With most tokenizers, the rules never span a single space: a text can be cut before each space and its parts encoded separately. A
+cache from part to ids then answers nearly all lookups, as for WordPiece. `_stops_at_spaces` decides from the tokenizer's
+components whether this holds. Otherwise, and for texts with other white space, the text is encoded as a whole.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
 from bert_jax.files import Json, JsonObject, parse_json
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
-"""Names of special tokens."""
+"""The pattern of special tokens' names."""
 BEGINS = 1 << 29
-"""The bit that `append` sets in an id that begins a word; below 2^30, where Python's integers are fast."""
+"""The bit that `append` sets in ids that begin a word. It is below 2^30, where Python's integers are fast."""
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""The expressions by which the tokenizers of GPT-2 and GPT-4 (as in Llama 3) divide text before the merges."""
+"""The regular expressions with which the tokenizers of GPT-2 and GPT-4 (as in Llama 3) split text before the merges."""
 _SPACE_SPLITS = {
     GPT2_SPLIT,
     GPT4_SPLIT,
@@ -43,7 +42,7 @@ _ASCII = {
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3}| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
 }
-"""The same for text of ASCII letters alone, which Python's expressions can say."""
+"""The equivalent expressions for ASCII text, in Python's syntax."""
 _LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled", "Nmt"}
 _LOCAL_SPLITS = {"ByteLevel", "Metaspace", "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"}
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -61,12 +60,12 @@ _PROBES = (
 
 
 class JsonTokenizer:
-    """Converts text to piece ids with a tokenizer of the library; the methods are those of `wordpiece.WordPiece`.
+    """Converts text to ids with a tokenizer of the library, with the methods of `wordpiece.WordPiece`.
 
-    `content` is the text of the tokenizer.json, which `save` writes again byte for byte; `settings` and `names` are the content
-    of tokenizer_config.json and special_tokens_map.json.
+    `content` is the text of the tokenizer.json, which `save` writes back unchanged. `settings` and `names` are the content of
+    tokenizer_config.json and special_tokens_map.json.
 
-    Raises ValueError, with the fault as a clause, if the library cannot run it.
+    Raises ValueError, with the problem as a clause, if the library cannot run it.
     """
 
     max_word_characters = None
@@ -87,7 +86,7 @@ class JsonTokenizer:
         self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
         if len(set(vocabulary.values())) < len(vocabulary):
-            raise ValueError("two pieces have one id")
+            raise ValueError("two pieces have the same id")
         self.pieces = [""] * (max(vocabulary.values(), default=-1) + 1)
         for piece, i in vocabulary.items():
             self.pieces[i] = hidden.get(piece, piece)
@@ -123,7 +122,7 @@ class JsonTokenizer:
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """The content that decides the ids of a text, in one spelling for all writers of the file."""
+        """The content that determines the ids of a text, normalised across writers of the file."""
         content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
@@ -136,13 +135,13 @@ class JsonTokenizer:
         return json.dumps(content | {"model": model}, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
 
     def _begins(self, ids: Sequence[int], words: Sequence[int | None]) -> list[bool]:
-        """Returns whether each piece begins a word. If the pre-tokenizer leaves spaces inside its words, so does a piece with a
-        space."""
+        """Returns whether each piece begins a word. If the pre-tokenizer leaves spaces inside words, a piece with a space begins
+        a word too."""
         begins = [i == 0 or word is None or word != words[i - 1] for i, word in enumerate(words)]
         return [found or piece in self._opens for found, piece in zip(begins, ids, strict=True)] if self._joins_words else begins
 
     def _marked(self, text: str) -> bytes:
-        """Returns the ids of a text as bytes of uint32, with BEGINS in those that begin a word."""
+        """Encodes a text as bytes of uint32, with BEGINS in ids that begin a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         ids = encoded.ids
         begins = self._begins(ids, encoded.word_ids)
@@ -152,14 +151,14 @@ class JsonTokenizer:
         return self._marked_chunk(f" {text}")
 
     def _merged(self, word: str) -> bytes:
-        """`_marked` for one word of printable ASCII letters: the merges alone, which is the library's quickest call."""
+        """Does `_marked` for one word of printable ASCII letters. Only merges are needed, the library's fastest call."""
         ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
-        if ids:  # a vocabulary without some bytes, and without a piece for the unknown, drops them
+        if ids:  # a vocabulary without some bytes and without [UNK] drops them
             ids[0] |= BEGINS
         return ids.tobytes()
 
     def _marked_chunk(self, chunk: str) -> bytes:
-        """`_marked` for a part of a text, from the cache of the words that it consists of if their bounds are known."""
+        """Does `_marked` for a part of a text, using the cache of its words if their bounds are known."""
         if self._words_of is None or not (chunk.isascii() and chunk.isprintable()) or self._plain_tokens.search(chunk):
             return self._marked(chunk)
         words = self._words_of.findall(chunk)
@@ -177,16 +176,16 @@ class JsonTokenizer:
         return "  " in text or made.tobytes() == self._marked(text)
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`, an `array` of 32 bits, with BEGINS in those that begin a word; never ids of special
+        """Appends the ids of `text` to `out`, a 32-bit `array`, with BEGINS in ids that begin a word. Never appends special
         tokens."""
         if self._is_local and "  " not in text and text.isprintable() and (not self._only_ascii or text.isascii()):
-            self._by_parts(text, out)  # the space is the only white space that is printable
+            self._by_parts(text, out)  # the space is the only printable white space
         else:
             out.frombytes(self._marked(text))
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
-        """Returns the ids; for each its characters [start, end) of `text`, without white space at its ends; and whether it begins
-        a word."""
+        """Returns the ids, the characters [start, end) of `text` of each (without surrounding white space), and whether each
+        begins a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         offsets = []
         for start, end in encoded.offsets:
@@ -198,11 +197,11 @@ class JsonTokenizer:
         return encoded.ids, offsets, self._begins(encoded.ids, encoded.word_ids)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids, and for each its characters [start, end) of `text`, without white space at its ends."""
+        """Returns the ids and the characters [start, end) of `text` of each, without surrounding white space."""
         return self.encode_with_words(text)[:2]
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """Returns the ids of `text`, with special tokens in the text as their ids, as the library gives them."""
+        """Encodes `text` with special tokens recognised, as the library does."""
         return self._with_specials.encode(text, add_special_tokens=False).ids
 
     @functools.cached_property
@@ -210,7 +209,7 @@ class JsonTokenizer:
         return _load(self.content, self._spec)
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of `text` of each word, without those of white space alone."""
+        """Returns the characters [start, end) of each word of `text`, except white space."""
         spans: list[tuple[int, int]] = []
         fresh = True
         for (start, end), begins in zip(*self.encode_with_words(text)[1:], strict=True):
@@ -222,44 +221,44 @@ class JsonTokenizer:
         return spans
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of these ids, special tokens included; the text itself where the tokenizer changes nothing in it."""
+        """Decodes ids, including special tokens. Returns the original text if the tokenizer changes nothing in it."""
         rust = self._with_specials if self._hides else self._rust
         return rust.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def readable(self, ids: Sequence[int]) -> str:
-        """Returns the pieces as one text for display: bytes decoded, a space as ▁, and bytes of an incomplete character as
-        hexadecimal numbers."""
+        """Returns the pieces as one text for display: bytes decoded, spaces as ▁, and bytes of an incomplete character in
+        hexadecimal."""
         if not self.is_byte_level:
             joined = "".join(self.pieces[i] for i in ids[:1])
             return joined + "".join(self.pieces[i].removeprefix(CONTINUATION) for i in ids[1:])
-        data = b"".join(self._bytes_of(self.pieces[i]) for i in ids)
+        data = b"".join(self._piece_bytes(self.pieces[i]) for i in ids)
         return data.decode("utf-8", "backslashreplace").replace(" ", WORD_START)
 
-    def _bytes_of(self, piece: str) -> bytes:
+    def _piece_bytes(self, piece: str) -> bytes:
         if piece in self.added or not _BYTES.keys() >= {*piece}:
             return piece.encode()
         return bytes(map(_BYTES.__getitem__, piece))
 
     def is_continuation(self, piece: str) -> bool:
-        """Returns whether a piece more often continues a word than begins one: it has no space before it, and begins with a
-        letter, a digit or a part of a character. Exactly this is known only in a text."""
+        """Returns whether a piece usually continues a word: it has no leading space and starts with a letter, a digit or a part
+        of a character. The exact answer depends on the text."""
         if piece.startswith(CONTINUATION) and self.kind == "library-wordpiece":
             return True
         if not piece or piece in self.added or self.kind == "library-wordpiece":
             return False
         if not self.is_byte_level:
             return not piece.startswith((WORD_START, " ")) and (piece[0].isalnum() or piece.startswith("<0x"))
-        data = self._bytes_of(piece)
+        data = self._piece_bytes(piece)
         text = data.decode("utf-8", "replace")
         return text[0].isalnum() or text[0] == "\ufffd"
 
     @property
     def special_tokens(self) -> list[str]:
-        """The added tokens that are special: no text has them."""
+        """The special added tokens, which no text contains."""
         return [token for token, about in self.added.items() if about.get("special")]
 
     def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:
-        """Returns this tokenizer with added tokens, which take the ids of pieces that match `placeholder`, then new ones."""
+        """Returns this tokenizer with added tokens. They get the ids of pieces that match `placeholder`, then new ids."""
         spec: JsonObject = parse_json(self.content)
         free = [i for i, piece in enumerate(self.pieces) if placeholder.fullmatch(piece)][::-1]
         added = {token["id"]: token for token in spec.get("added_tokens") or ()}
@@ -303,8 +302,8 @@ _HIDDEN = "\U0010ffff"
 
 
 def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
-    """(the file with the special tokens hidden from the model, each hidden piece -> the token): most models have them among their
-    pieces, and would find them in a text. [UNK] stays."""
+    """Returns (the file with special tokens hidden from the model, hidden piece -> token). Most models have special tokens among
+    their pieces and would find them in a text. [UNK] stays."""
     model = spec.get("model") or {}
     vocabulary = model.get("vocab") or {}
     if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge makes them
@@ -331,7 +330,7 @@ def _types(spec: JsonObject, name: str) -> list[str]:
 
 
 def _load(content: str, spec: JsonObject) -> Any:
-    """Returns the library's tokenizer. Raises ValueError with the part that the library cannot read."""
+    """Loads the library's tokenizer. Raises ValueError with the part that the library cannot read."""
     import tokenizers  # imported here, because it takes 0.1 s
 
     try:
@@ -348,7 +347,7 @@ def _load(content: str, spec: JsonObject) -> Any:
             except Exception:
                 continue
             shown = " + ".join(_types(spec, name)) if name != "post_processor" else str(spec[name].get("type"))
-            raise ValueError(f"its {name} ({shown}) is none that the library tokenizers {tokenizers.__version__} has") from error
+            raise ValueError(f"its {name} ({shown}) is unknown to the library tokenizers {tokenizers.__version__}") from error
         raise ValueError(f"the library tokenizers {tokenizers.__version__} cannot read it ({error})") from error
 
 
@@ -366,7 +365,7 @@ def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
 
 
 def _stops_at_spaces(spec: JsonObject) -> bool:
-    """Returns whether the ids of any text without other white space are those of its parts, each cut before a single space."""
+    """Returns whether a text without other white space can be cut before each single space and its parts encoded separately."""
     separates = False
     for part in parts(spec.get("normalizer"), "normalizers"):
         pattern = part.get("pattern") or {}
@@ -382,7 +381,7 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             pattern = part.get("pattern") or {}
             if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
                 separates = True
-            elif pattern.get("String") != " ":  # of Gemma, whose normalizer leaves no space; the probes find any other
+            elif pattern.get("String") != " ":  # e.g. Gemma, whose normalizer leaves no space; the probes find others
                 return False
         elif kind not in _LOCAL_SPLITS:
             return False
@@ -397,8 +396,9 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 
 def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
-    """(the expression that divides ASCII text into words, as the library's for all of Unicode; None for other tokenizers than
-    byte-level ones that change no ASCII text; what finds the tokens that are matched before words are)."""
+    """Returns (the expression that splits ASCII text into words, the expression that finds tokens matched before words). The
+    first equals the library's Unicode expression; it is None unless the tokenizer is byte-level and leaves ASCII text
+    unchanged."""
     plain = [token["content"] for token in spec.get("added_tokens") or () if not token.get("special")]
     before = re.compile("|".join(map(re.escape, plain)) or r"(?!)")
     steps = parts(spec.get("pre_tokenizer"), "pretokenizers")
@@ -417,14 +417,14 @@ def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[s
 
 
 def _merges_end_at_spaces(spec: JsonObject) -> bool:
-    """Returns whether no merge of a BPE model joins anything to a space behind it."""
+    """Returns whether no merge of a BPE model joins anything to a following space."""
     if model_type(spec) != "BPE":
         return False
     return not any(re.search(f"[^{sign}]{sign}", piece) for piece in spec["model"]["vocab"] for sign in (WORD_START, "Ġ"))
 
 
 def _byte_alphabet() -> Mapping[str, int]:
-    """GPT-2's character for each byte, reversed."""
+    """Returns the byte of each of GPT-2's characters."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,9 +1,9 @@
-"""Converts our tokenizers to the Rust library `tokenizers`, the format of `tokenizer.json`, for transformers and servers.
+"""Converts our tokenizers to the Rust library `tokenizers` (the `tokenizer.json` format), for transformers and servers.
 
-The converted tokenizers differ from ours in two ways: special tokens in the text are recognised, and `BertNormalizer` has other
-rules in two places (see `wordpiece`). For SentencePiece they differ on combining marks out of canonical order; on a mark without
-a composed form after a letter that the character map changes (the mark is lost); on final sigmas of a model whose text is
-lower-cased outside the model; and between segmentations whose likelihoods differ only by rounding.
+The converted tokenizers differ from ours in two ways. They recognise special tokens in the text, and `BertNormalizer` has two
+different rules (see `wordpiece`). Converted SentencePiece models also differ on: combining marks out of canonical order; marks
+without a composed form after a letter that the character map changes (the mark is lost); final sigmas of a model whose text is
+lower-cased outside the model; and segmentations whose likelihoods differ only by rounding.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bert_jax.data.tokenizers.wordpiece import WordPiece
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, normalizers
 
-_NEVER = -1000.0  # log probability of pieces that must not be produced from text
+_NEVER = -1000.0  # log probability of pieces that text must not produce
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; others: user-defined, byte
 _UNIGRAM = 1
 
 
 def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Tokenizer | None:
-    """Returns the `tokenizers.Tokenizer` nearest to ours, or None for a SentencePiece model that the library cannot run.
+    """Returns the closest `tokenizers.Tokenizer`, or None for a SentencePiece model that the library cannot run.
 
     specials: role ("pad", "unk", "cls", "sep", "mask") -> piece; added: further special tokens.
     """
@@ -45,7 +45,7 @@ def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str]
 def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    last = len(model.pieces) - 1  # a blank piece is a hole, except at the end, where it keeps the size of the vocabulary
+    last = len(model.pieces) - 1  # a blank piece is a hole; at the end it keeps the vocabulary's size
     ids = {piece: i for i, piece in enumerate(model.pieces) if piece or i == last}
     rust = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=model.max_word_characters))
     rust.normalizer = normalizers.BertNormalizer(
@@ -57,7 +57,7 @@ def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
 
 def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
     """Returns the Unigram model with its own normalisation. The library applies the character map to whole graphemes, so text is
-    composed (NFC) before."""
+    composed (NFC) first."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     spec = model.specification()
@@ -82,6 +82,7 @@ def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
 
 
 def _combining_marks() -> str:
-    """Returns the combining marks that `SentencePiece` strips, as a regular expression; fewer than the library's StripAccents."""
+    """Returns a regular expression of the combining marks that `SentencePiece` strips, which are fewer than in the library's
+    StripAccents."""
     marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
     return "[" + "".join(f"\\x{{{code:X}}}" for code in marks) + "]"

@@ -13,10 +13,10 @@ WORD_START = "\u2581"
 
 
 class SentencePiece:
-    """Converts text to piece ids with a SentencePiece model.
+    """Converts text to ids with a SentencePiece model.
 
-    If `lowercase`, and the model does not lower-case itself, it gets lower-cased text without accents, as in ALBERT;
-    `strip_accents` overrides the treatment of accents.
+    If `lowercase` is set and the model does not lower-case text itself, it receives lower-cased text without accents, as in
+    ALBERT. `strip_accents` overrides the treatment of accents.
     """
 
     kind = "sentencepiece"
@@ -35,20 +35,20 @@ class SentencePiece:
 
     @property
     def strips(self) -> bool:
-        """Whether accents are dropped before the text is passed to the model."""
+        """Whether accents are stripped before the text is passed to the model."""
         return self.lowercase and not self.folds if self._strip_accents is None else self._strip_accents
 
     @property
     def strip_accents(self) -> bool | None:
-        """`strips` if it differs from the default for the casing, else None."""
+        """`strips` if it differs from the default for the casing, otherwise None."""
         return None if self.strips == (self.lowercase and not self.folds) else self.strips
 
     def specification(self) -> Any:
-        """Returns the model as the library's protocol buffer `ModelProto`: pieces with scores, character map of the
+        """Returns the model as the library's protocol buffer `ModelProto`: pieces with scores, and the character map of the
         normalisation."""
         from sentencepiece import sentencepiece_model_pb2  # imported here: only needed to write tokenizer.json
 
-        library: Any = sentencepiece_model_pb2  # its classes are created at import, which mypy cannot see
+        library: Any = sentencepiece_model_pb2  # its classes are created at import, hidden from mypy
         specification = library.ModelProto()
         specification.ParseFromString(self.model)
         return specification
@@ -61,12 +61,12 @@ class SentencePiece:
         return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`; never special ids, because special tokens are control pieces."""
+        """Appends the ids of `text` to `out`. Never appends special ids, because special tokens are control pieces."""
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids, and for each its characters [start, end) of `text`. Lower-casing outside the model is done per
-        character here, to keep the offsets."""
+        """Returns the ids and the characters [start, end) of `text` of each. Here, lower-casing outside the model is done per
+        character to keep the offsets."""
         places = [i for i, c in enumerate(text) for _ in self._prepared(c)] + [len(text)]
         encoded = self._processor.encode(self._prepared(text), return_type="offset_mapping")
         spans = []
@@ -80,15 +80,15 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether a character at an end of a piece is not part of it: white space, and what the normalisation drops, such
-        as control characters."""
+        """Returns whether a character at the edge of a piece is not part of it: white space, or dropped by the normalisation,
+        e.g. a control character."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of `text` of each word: a piece that begins with U+2581 and those that continue
-        it."""
+        """Returns the characters [start, end) of each word of `text`. A word is a piece that starts with U+2581 and those that
+        continue it."""
         spans: list[tuple[int, int]] = []
         fresh = True
         for piece, (start, end) in zip(*self.encode_with_offsets(text), strict=True):
@@ -102,6 +102,15 @@ class SentencePiece:
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids."""
         return self._processor.decode([int(i) for i in ids])
+
+    def surface_pieces(self, text: str) -> list[str]:
+        """Returns the pieces of `text` as text; an unknown one is what stands there."""
+        pieces: list[str] = self._processor.encode(self._prepared(text), out_type=str)
+        return pieces
+
+    def text_of(self, pieces: Sequence[str]) -> str:
+        """Returns the text of pieces."""
+        return str(self._processor.decode_pieces(list(pieces)))
 
     def is_continuation(self, piece: str) -> bool:
         """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""

@@ -1,6 +1,5 @@
-"""Tokenizer, one interface to WordPiece, SentencePiece and any tokenizer.json, and VocabularyInfo, the identity of a vocabulary,
-which is saved with every corpus and model.
-"""
+"""`Tokenizer`, one interface to WordPiece, SentencePiece and any tokenizer.json; and `VocabularyInfo`, the identity of a
+vocabulary, saved with every corpus and model."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS, JsonTokenizer
-from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+from bert_jax.data.tokenizers.marian import SPECIALS as MARIAN_SPECIALS
+from bert_jax.data.tokenizers.marian import MarianPieces, read_marian
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
     BACKENDS,
@@ -37,19 +37,19 @@ from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, write_json
 from bert_jax.interface.words import counted
 
-TABLE_KINDS = ("wordpiece", "sentencepiece")
-"""The kinds of vocabularies whose pieces tell whether they continue a word."""
+TABLE_KINDS = ("wordpiece", "sentencepiece", "marian")
+"""The kinds of vocabularies whose pieces show whether they continue a word."""
 PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>")
-"""Pieces that are there for tokens that are added later."""
+"""The pattern of pieces reserved for tokens that are added later."""
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
-    """The properties of a vocabulary that must be equal for two tokenizers to give the same ids. `sha256` is the hash of its
-    pieces, independent of line endings; for a tokenizer.json of its text rules too.
+    """The properties of a vocabulary that must match for two tokenizers to give the same ids. `sha256` is a hash of its pieces,
+    independent of line endings, and for a tokenizer.json also of its text rules.
 
-    Manifests of older corpora lack the last two fields; their defaults are the behaviour of that time.
+    Manifests of older corpora lack the last two fields. The defaults are the behaviour at that time.
     """
 
     size: int
@@ -66,17 +66,17 @@ class VocabularyInfo:
 
     @property
     def marks_words(self) -> bool:
-        """Whether a corpus stores where words begin, since the pieces alone do not tell."""
+        """Whether a corpus stores where words begin because the pieces do not show it."""
         return self.kind not in TABLE_KINDS
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]. A byte-level vocabulary without [UNK] has [PAD] in its place."""
+        """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]. A byte-level vocabulary without [UNK] uses [PAD] instead."""
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> JsonObject:
-        """Returns the fields for a manifest. The two newer fields are left out if they have their defaults, so that the result
-        equals an older manifest of the same vocabulary."""
+        """Returns the fields for a manifest. The two newer fields are omitted if they have their defaults, so that the result
+        equals older manifests of the same vocabulary."""
         newer = {"strip_accents": None, "split_cjk": True}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in newer or value != newer[name]}
 
@@ -85,14 +85,14 @@ class Tokenizer:
     """Converts text to ids and back. No method adds [CLS] or [SEP]; only `encode_with_specials` produces special ids other than
     [UNK].
 
-    specials: role -> name of special pieces with unusual names, such as {"mask": "<mask>"}. added: further special pieces, which
-    only `encode_with_specials` recognises. max_length: the maximum text length of the model, stored for `save`. notes: clauses
-    for the user about contradictions between the files that it was read from.
+    specials: role -> name of special pieces with unusual names, e.g. {"mask": "<mask>"}. added: further special pieces, which
+    only `encode_with_specials` recognises. max_length: the model's maximum text length, stored for `save`. notes: messages for
+    the user about contradictions between the files.
     """
 
     def __init__(
         self,
-        model: WordPiece | SentencePiece | JsonTokenizer,
+        model: WordPiece | SentencePiece | JsonTokenizer | MarianPieces,
         *,
         specials: Mapping[str, str] | None = None,
         added: Sequence[str] = (),
@@ -109,12 +109,12 @@ class Tokenizer:
                 names = (specials[role],)
             present = [name for name in names if name in ids]
             if not present and role == "unk" and isinstance(model, JsonTokenizer):
-                special["unk_id"] = special["pad_id"]  # no text has it
+                special["unk_id"] = special["pad_id"]  # never in a text
                 continue
             if not present:
                 raise UserError(
                     f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
-                    f"{_names_of_specials()}: {VOCABULARY_REMEDY}"
+                    f"{_special_names()}: {VOCABULARY_REMEDY}"
                 )
             special[f"{role}_id"] = ids[present[0]]
         self.vocabulary = VocabularyInfo(
@@ -126,7 +126,7 @@ class Tokenizer:
             split_cjk=model.split_cjk,
             **special,
         )
-        #: the added special tokens that `encode_with_specials` recognises besides the five usual ones
+        #: the added special tokens that `encode_with_specials` recognises in addition to the usual five
         self.added = tuple(dict.fromkeys(token for token in added if ids[token] not in self.special_ids))
         self._special_pieces = {model.pieces[i]: i for i in sorted(self.special_ids)}
         self._special_pieces |= {token: ids[token] for token in self.added}
@@ -135,25 +135,24 @@ class Tokenizer:
 
     @functools.cached_property
     def continuation_table(self) -> np.ndarray:
-        """bool [V]: the pieces that continue a word; where words are marked in the text (`marks_words`), those that more often
-        do."""
+        """bool [V]: the pieces that continue a word or, if words are marked in the text (`marks_words`), that usually do."""
         table = np.array([self._model.is_continuation(piece) for piece in self._model.pieces])
         table[sorted(self.special_ids)] = False
         return table
 
     @property
     def marks_words(self) -> bool:
-        """Whether `append` marks the ids that begin a word, since the pieces alone do not tell."""
+        """Whether `append` marks the ids that begin a word because the pieces do not show it."""
         return self.vocabulary.marks_words
 
     @property
     def distinguishes_spaces(self) -> bool:
-        """Whether a word has other pieces after a space than at the beginning of a text."""
+        """Whether a word has different pieces after a space than at the start of a text."""
         return isinstance(self._model, JsonTokenizer) and self._model.distinguishes_spaces
 
     @property
     def mask_takes_space(self) -> bool:
-        """Whether [MASK] in a text stands for a word with the space before it."""
+        """Whether [MASK] in a text stands for a word including the preceding space."""
         return isinstance(self._model, JsonTokenizer) and bool(self._model.added.get(self.pieces[self.mask_id], {}).get("lstrip"))
 
     @property
@@ -193,12 +192,12 @@ class Tokenizer:
 
     @property
     def max_word_characters(self) -> int | None:
-        """The length above which a word becomes [UNK]; None if the model has no limit."""
+        """The length above which a word becomes [UNK]; None: no limit."""
         return self._model.max_word_characters
 
     @property
     def strips(self) -> bool:
-        """Whether accents and other marks are dropped before the pieces are looked up."""
+        """Whether accents and other marks are stripped before the pieces are looked up."""
         return self._model.strips
 
     @property
@@ -207,24 +206,31 @@ class Tokenizer:
         return self._model.pieces
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses it to avoid a list per
-        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` has 32 bits.
-        """
+        """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
+        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits."""
         self._model.append(text, out)
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of the pieces of `text`; a special token in the text, such as "[MASK]", is ordinary text."""
+        """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text."""
         ids = array("I")
         self._model.append(text, ids)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
+    def encode_target(self, text: str) -> list[int]:
+        """Returns the ids of a text in the language that a translator writes: those of `encode`, unless the language has a
+        tokenizer of its own, as Marian's."""
+        return self._model.encode_target(text) if isinstance(self._model, MarianPieces) else self.encode(text)
+
+    def decode_target(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids of `encode_target`."""
+        return self._model.decode_target(ids) if isinstance(self._model, MarianPieces) else self.decode(ids)
+
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `encode`, and for each its characters [start, end) of `text`."""
+        """Returns the ids of `encode` and the characters [start, end) of `text` of each."""
         return self._model.encode_with_offsets(text)
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
-        """Returns the ids and characters of `encode_with_offsets`, and bool [ids]: whether each continues the word of the one
-        before."""
+        """Returns the ids and characters of `encode_with_offsets`, and whether each id continues the word of the previous one."""
         if isinstance(self._model, JsonTokenizer):
             ids, offsets, begins = self._model.encode_with_words(text)
             return ids, offsets, ~np.array(begins, bool)
@@ -232,11 +238,11 @@ class Tokenizer:
         return ids, offsets, self.continuation_table[np.array(ids, np.int64)]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-        """Encodes text that is split into words: (ids, for each word the index of its first piece in `ids`, its number of
-        pieces).
+        """Encodes text that is split into words. Returns (ids, the index in `ids` of each word's first piece, each word's number
+        of pieces).
 
-        Each word is tokenised separately, as with transformers' `is_split_into_words`. If a space before a word changes its
-        pieces, all words but the first have one, as in running text. A word without pieces (empty, or only control characters)
+        Each word is tokenised separately, as with transformers' `is_split_into_words`. If a leading space changes a word's
+        pieces, all words except the first get one, as in running text. A word without pieces (empty, or only control characters)
         becomes the unknown token, so that every word has a first piece.
         """
         space = " " if self.distinguishes_spaces else ""
@@ -251,15 +257,14 @@ class Tokenizer:
         return ids, firsts, counts
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of each word of `text`, in order. WordPiece separates words at white space and
-        punctuation, and each punctuation mark and ideograph is a word; SentencePiece separates them at white space; a
-        tokenizer.json has the words of its pre-tokenizer. Every non-empty span of `encode_with_offsets` is inside exactly one of
-        them."""
+        """Returns the characters [start, end) of each word of `text`, in order. WordPiece splits words at white space and
+        punctuation, and each punctuation mark and ideograph is a word. SentencePiece splits at white space. A tokenizer.json uses
+        the words of its pre-tokenizer. Every non-empty span of `encode_with_offsets` is inside exactly one word."""
         return self._model.word_spans(text)
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """Returns the ids of `text`, with special tokens in the text, such as "[MASK]", as their ids. For prompts of users; never
-        for corpora."""
+        """Returns the ids of `text`, with special tokens such as "[MASK]" recognised. Use it for users' prompts, never for
+        corpora."""
         if isinstance(self._model, JsonTokenizer):
             return self._model.encode_with_specials(text)
         ids: list[int] = []
@@ -270,13 +275,13 @@ class Tokenizer:
         return ids + self.encode(text[start:])
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the pieces with these ids, for display: those of a byte-level vocabulary are decoded, with a space as ▁."""
+        """Returns the pieces with these ids for display. Byte-level pieces are decoded, with spaces as ▁."""
         if isinstance(self._model, JsonTokenizer):
             return [self._model.readable([i]) for i in ids]
         return [self._model.pieces[i] for i in ids]
 
     def word(self, ids: Sequence[int]) -> str:
-        """Returns the pieces of one word joined, for display; a byte-level or SentencePiece word may begin with ▁."""
+        """Joins the pieces of one word for display. A byte-level or SentencePiece word may start with ▁."""
         if isinstance(self._model, JsonTokenizer):
             return self._model.readable(ids)
         first, *rest = [self._model.pieces[i] for i in ids]
@@ -287,12 +292,12 @@ class Tokenizer:
         return self._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
-        """bool, of the shape of `ids`: whether the piece continues the word of the piece before it (`continuation_table`)."""
+        """Returns whether each piece continues the word of the previous piece (`continuation_table`)."""
         return self.continuation_table[ids]
 
     def save(self, directory: pathlib.Path | str) -> None:
-        """Writes the files from which `load_tokenizer` and transformers load this tokenizer. If a vocab.txt cannot hold one of
-        the pieces, such as a line end, there is only tokenizer.json."""
+        """Writes the files from which `load_tokenizer` and transformers load this tokenizer. If a vocab.txt cannot hold a piece,
+        e.g. a line end, only tokenizer.json is written."""
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
@@ -300,7 +305,16 @@ class Tokenizer:
         if isinstance(self._model, JsonTokenizer):
             self._save_json(self._model, directory, names)
             return
+        if isinstance(self._model, MarianPieces):
+            for name, content in self._model.contents.items():
+                (directory / name).write_bytes(content)
+            own = {name: piece for name, piece in names.items() if name in ("pad_token", "unk_token")} | {"eos_token": "</s>"}
+            classes = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": self._model.separate_vocabularies}
+            write_json(directory / CONFIG_FILE, own | classes | self._model.settings)
+            return
         config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
+        from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
@@ -323,14 +337,14 @@ class Tokenizer:
         write_json(directory / MAP_FILE, names)
 
     def _save_json(self, model: JsonTokenizer, directory: pathlib.Path, names: dict[str, str]) -> None:
-        """Writes tokenizer.json as it was read, and the settings beside it with the names of the special tokens."""
+        """Writes tokenizer.json as it was read, and the settings with the names of the special tokens."""
         if self.unk_id == self.pad_id:
             del names["unk_token"]
         (directory / VOCAB_FILE).unlink(missing_ok=True)
         (directory / JSON_FILE).write_bytes(model.content.encode())
         config: JsonObject = {"tokenizer_class": BACKENDS[0], "model_input_names": _INPUTS, "clean_up_tokenization_spaces": False}
         config |= model.settings | {name: piece for name, piece in names.items() if _name(model.settings.get(name)) != piece}
-        if config["tokenizer_class"] in BACKENDS:  # two names of one class, of which transformers 4 knows the first alone
+        if config["tokenizer_class"] in BACKENDS:  # two names of one class; transformers 4 only knows the first
             config["tokenizer_class"] = BACKENDS[0]
         if self.max_length:
             config["model_max_length"] = self.max_length
@@ -340,12 +354,12 @@ class Tokenizer:
 
 
 def _name(token: Json) -> Json:
-    """Returns the text of a special token, which a file has as a string or as {"content": string}."""
+    """Returns the text of a special token, given as a string or as {"content": string}."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """Returns the tokenizer of a tokenizer.json with more tokens; those in brackets, such as "[E1]", are special."""
+    """Returns a tokenizer.json's tokenizer with additional tokens. Tokens in brackets, e.g. "[E1]", are special."""
     model = tokenizer._model
     assert isinstance(model, JsonTokenizer)
     specials = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in SPECIAL_NAMES}
@@ -357,12 +371,15 @@ def load_tokenizer(
     path: pathlib.Path | str, *, lowercase: bool | None = None, max_word_characters: int | None = None
 ) -> Tokenizer:
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
-    `tokenizer/` of a corpus). Other files of the directory define accents, ideographs and special tokens (`tokenizer_files`).
+    `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    Casing comes from the directory, else from `lowercase`, else from the vocabulary. If the files of the directory contradict
-    each other, `lowercase` decides. Raises UserError if none of them determines it, or if `lowercase` contradicts the others:
-    every capitalised word would become [UNK].
+    Casing comes from the directory, then from `lowercase`, then from the vocabulary. If the files of the directory contradict
+    each other, `lowercase` decides. Raises UserError if the casing cannot be determined, or if `lowercase` contradicts the
+    others, since every capitalised word would become [UNK].
     """
+    if (marian := read_marian(pathlib.Path(path))) is not None:
+        length = marian.settings.get("model_max_length")
+        return Tokenizer(marian, specials=MARIAN_SPECIALS, max_length=length if isinstance(length, int) else None)
     described = read_description(pathlib.Path(path))
     model: WordPiece | SentencePiece | JsonTokenizer
     if described.library is not None:
@@ -399,13 +416,13 @@ def load_tokenizer(
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Returns whether text is lower-cased: by the files beside the vocabulary, by `stated`, or by the vocabulary itself."""
+    """Returns whether text is lower-cased, according to the files next to the vocabulary, `stated`, or the vocabulary itself."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
         raise UserError(
             f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased, or write "
-            f'{{"do_lower_case": true}} or false to {CONFIG_FILE} beside it'
+            f'{{"do_lower_case": true}} or false to {CONFIG_FILE} next to it'
         )
     if stated is not None and certain is not None and stated != certain and not described.disputed:
         given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
@@ -414,10 +431,11 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
 
 
 def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | None, str]:
-    """(whether the vocabulary is lower-cased, or None if unclear; the reason).
+    """Returns (whether the vocabulary is lower-cased or None if unclear, the reason).
 
-    Clear cases: a model that lower-cases itself (`folds`); capitals in 1 % of the pieces or more (lower-cased text could never
-    use them); the whole Latin alphabet without a capital (every capitalised word of cased text would become [UNK]).
+    It is clear if the model lower-cases text itself (`folds`), if at least 1 % of the pieces have capitals (lower-cased text
+    would never use them), or if the whole Latin alphabet is there without capitals (every capitalised word of cased text would
+    become [UNK]).
     """
     if folds:
         return True, "its model lower-cases text itself"
@@ -426,15 +444,15 @@ def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | Non
     if capitals * 100 >= len(words) > 0:
         return False, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
     if not capitals and {piece.lstrip("#\u2581") for piece in words} >= set("abcdefghijklmnopqrstuvwxyz"):
-        return True, "it has the small letters and no capital"
+        return True, "it has the small letters but no capitals"
     return None, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
 
 
-def _content(model: WordPiece | SentencePiece | JsonTokenizer) -> bytes:
-    if isinstance(model, JsonTokenizer):
+def _content(model: WordPiece | SentencePiece | JsonTokenizer | MarianPieces) -> bytes:
+    if isinstance(model, JsonTokenizer | MarianPieces):
         return model.identity
     return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
 
 
-def _names_of_specials() -> str:
+def _special_names() -> str:
     return ", ".join(names[0] for names in SPECIAL_NAMES.values())

@@ -1,10 +1,10 @@
 """Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
 `special_tokens_map.json`, `added_tokens.json`.
 
-Their content becomes one `TokenizerDescription`. A tokenizer.json with other components than BERT's is run by the library
-(`json_tokenizer`). Features and classes of tokenizers that ours lack raise a UserError that names them. If two files give a piece
-different ids, that is an error. If they state different text rules, tokenizer_config.json wins, as in transformers, and a note
-says so. `Tokenizer.save` writes the files.
+Their content becomes one `TokenizerDescription`. A tokenizer.json with components other than BERT's is run by the library
+(`json_tokenizer`). Unsupported features and classes raise a UserError that names them. If two files give a piece different ids,
+that is an error. If they state different text rules, tokenizer_config.json wins, as in transformers, with a note.
+`Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, PREFIX_SPACE, JsonTokenizer, model_type, parts, with_prefix_space
+from bert_jax.data.tokenizers.marian import SOURCE_MODEL
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
@@ -31,16 +32,16 @@ SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("
 VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
 BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""transformers' classes (4, 5) that use tokenizer.json as it is; the others build their rules from tokenizer_config.json."""
+"""The classes of transformers 4 and 5 that use tokenizer.json unchanged. Others build their rules from tokenizer_config.json."""
 WORDPIECE_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "Lxmert", "LayoutLM")
 SENTENCEPIECE_CLASSES = ("Albert",)
-"""transformers' tokenizers that ours are equal to, without "Tokenizer" or "TokenizerFast"."""
+"""transformers' tokenizers that ours reproduce, without the suffix "Tokenizer" or "TokenizerFast"."""
 _FAIRSEQ = ("XLMRoberta", "Camembert")
 _READ_CLASSES = {
     f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast", "Legacy")
 }
 _CLASSES_READ = (
-    f"read are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
+    f"supported are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
 )
 _SHIFTED = (
     "its ids are those of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and its pairs are "
@@ -52,7 +53,7 @@ _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerDescription:
-    """The content of the files of one tokenizer; None for properties that no file states."""
+    """The content of a tokenizer's files; None for properties that no file states."""
 
     path: pathlib.Path  # of the vocabulary
     library: JsonTokenizer | None = None  # of a tokenizer.json with other components than BERT's
@@ -65,8 +66,8 @@ class TokenizerDescription:
     added: tuple[str, ...] = ()  # pieces that transformers matches before all rules, such as "[E1]"
     max_word_characters: int | None = None
     max_length: int | None = None  # tokens of a text, [CLS] and [SEP] included
-    disputed: bool = False  # whether another file beside the vocabulary states the other casing
-    notes: tuple[str, ...] = ()  # what the user should know about contradictions that were settled
+    disputed: bool = False  # whether another file next to the vocabulary states the other casing
+    notes: tuple[str, ...] = ()  # messages for the user about resolved contradictions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class _Json:
 
     ids: dict[str, int]  # added tokens included
     added: dict[int, str]
-    own: int  # the number of pieces without the added tokens
+    own: int  # the number of pieces, excluding added tokens
     unknown: str
     limit: int | None
     lowercase: bool
@@ -84,10 +85,9 @@ class _Json:
 
 
 def read_description(path: pathlib.Path) -> TokenizerDescription:
-    """Reads a vocab.txt, a spiece.model or a tokenizer.json alone, or a directory with any of them and the files beside it.
+    """Reads a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them and accompanying files.
 
-    Raises UserError for files that are missing, damaged or contradictory, and for features that `WordPiece` and `SentencePiece`
-    lack.
+    Raises UserError for missing, damaged or contradictory files and for unsupported features.
     """
     try:
         return _read_files(path)
@@ -98,8 +98,8 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files in `directory` from which pieces can be read, the preferred one first."""
-    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
+    """Returns the files in `directory` from which pieces can be read, in order of preference."""
+    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, SOURCE_MODEL) if (directory / name).is_file()]
 
 
 def _read_files(path: pathlib.Path) -> TokenizerDescription:
@@ -117,7 +117,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
                 return _described_library(path, spec, {}, {}, {})
             return _described(path, None, _read_json(path, spec), {}, {}, {})
         pieces = _read_vocabulary(path)
-        return TokenizerDescription(path=path, pieces=tuple(pieces[: _end_of_pieces(pieces)]))
+        return TokenizerDescription(path=path, pieces=tuple(pieces[: _find_end(pieces)]))
     found = vocabulary_files(path)
     if not found:
         raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {VOCABULARY_REMEDY}")
@@ -126,9 +126,9 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     )
     beside = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
     if beside is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, beside)):
-        name = _class_of(path, config)[1]
+        name = _tokenizer_class(path, config)[1]
         if _stem(name) in WORDPIECE_CLASSES:
-            raise UserError(f"{path / JSON_FILE}: {why}, which {name}, its class, does not heed; take the files of one model")
+            raise UserError(f"{path / JSON_FILE}: {why}, which its class {name} ignores; use the files of one model")
         if _stem(name) in _FAIRSEQ or name is None:
             _check_class(path, config, found[0])
         fields = _object(path / "config.json") if (path / "config.json").is_file() else {}
@@ -140,8 +140,8 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
     content = _read_json(path / JSON_FILE, beside) if beside is not None else None
     described = _described(found[0], lines, content, config, names, later)
-    end = _end_of_pieces(described.pieces)
-    rows = _rows_of_model(path)
+    end = _find_end(described.pieces)
+    rows = _model_rows(path)
     if rows is not None:
         end = max(end, min(rows, len(described.pieces)))
     elif content is not None and "" in content.ids:  # saved with the rows of a model
@@ -157,10 +157,10 @@ def _described(
     names: JsonObject,
     later: dict[str, int],
 ) -> TokenizerDescription:
-    """Returns the TokenizerDescription of a WordPiece tokenizer.
+    """Makes the TokenizerDescription of a WordPiece tokenizer.
 
-    lines: of vocab.txt, and content: of tokenizer.json, one of which may be None; config, names, later: the contents of
-    tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    lines (of vocab.txt) or content (of tokenizer.json) may be None. config, names, later: the contents of tokenizer_config.json,
+    special_tokens_map.json and added_tokens.json.
     """
     added = _added_tokens(path.parent, config, later) | (content.added if content else {})
     _check_text(path.parent, [*(content.ids if content else ()), *added.values()])
@@ -172,14 +172,14 @@ def _described(
         for i, token in added.items():
             if content.ids.get(token) != i:
                 raise UserError(
-                    f"{path}: the files beside it add {token!r} with the id {i}, which it lacks; take all from one model"
+                    f"{path}: the files next to it add {token!r} with the id {i}, which it lacks; take all from one model"
                 )
     else:
         assert lines is not None
         pieces = _extended(path, lines, added)
         if content is not None:
             _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
-    if unfit_for_vocab_txt(pieces) is not None:  # they are saved in a tokenizer.json, which has every piece once
+    if unfit_for_vocab_txt(pieces) is not None:  # then they are in a tokenizer.json, which has every piece once
         last = {piece: i for i, piece in enumerate(pieces)}
         pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
     specials = _special_names(config, names)
@@ -199,10 +199,10 @@ def _described(
 def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
     """Returns the fields of TokenizerDescription about casing, accents and ideographs.
 
-    If tokenizer_config.json and tokenizer.json differ, the one that transformers follows is followed.
+    If tokenizer_config.json and tokenizer.json differ, this follows transformers' choice.
     """
     lowercase, strip, split = (config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"))
-    source = f"{CONFIG_FILE} beside it says do_lower_case={_as_json(lowercase)}"
+    source = f"{CONFIG_FILE} next to it has do_lower_case={_as_json(lowercase)}"
     if content is None:
         return {"lowercase": lowercase, "lowercase_source": source, "strip_accents": strip, "split_cjk": split is not False}
     in_json = {
@@ -221,12 +221,12 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
         json_wins = config.get("tokenizer_class") in BACKENDS
         listed = " and ".join(f"{name}={_as_json(config[name])}" for name in differing)
         notes = (
-            f"{CONFIG_FILE} says {listed}, {JSON_FILE} otherwise; "
+            f"{CONFIG_FILE} has {listed}, unlike {JSON_FILE}; "
             f"{JSON_FILE if json_wins else CONFIG_FILE} is followed, as in transformers",
         )
         followed = in_json if json_wins else followed
     if lowercase is None or followed is in_json:
-        source = f"{JSON_FILE} says lowercase={_as_json(content.lowercase)}"
+        source = f"{JSON_FILE} has lowercase={_as_json(content.lowercase)}"
     lowercase, strip = followed["do_lower_case"], followed["strip_accents"]
     return {
         "lowercase": lowercase,
@@ -243,7 +243,7 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
     return TokenizerDescription(
         path=path,
         lowercase=config.get("do_lower_case"),
-        lowercase_source=f"{CONFIG_FILE} beside it says do_lower_case={_as_json(config.get('do_lower_case'))}",
+        lowercase_source=f"{CONFIG_FILE} next to it has do_lower_case={_as_json(config.get('do_lower_case'))}",
         strip_accents=None if keep is None else not keep,
         specials=_special_names(config, names),
         max_length=_max_length(config),
@@ -251,7 +251,7 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
 
 
 def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError if the tokenizer.json beside the SentencePiece model `path` has other ids for its pieces."""
+    """Raises UserError if the tokenizer.json next to the SentencePiece model `path` has different ids for its pieces."""
     file = path.parent / JSON_FILE
     if not file.is_file():
         return
@@ -259,7 +259,7 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     _check_not_shifted(file, content)
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
-        raise UserError(f"{file} holds a {model_type(content)} model, {path.name} beside it a SentencePiece one; remove one")
+        raise UserError(f"{file} holds a {model_type(content)} model, {path.name} next to it a SentencePiece model; remove one")
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     _check_same_pieces(path, pieces, ids)
@@ -288,18 +288,17 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
 
 
 def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
-    """Returns the first piece that a vocab.txt cannot hold, since it has a line end in it or white space at an end; None without
-    one."""
+    """Returns the first piece that a vocab.txt cannot hold (it contains a line end or has white space at an end), or None."""
     return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
 
 
-def _end_of_pieces(pieces: Sequence[str]) -> int:
-    """Returns the number of pieces up to the last one that is not blank: a vocab.txt may end in blank lines."""
+def _find_end(pieces: Sequence[str]) -> int:
+    """Returns the number of pieces up to the last non-blank one, since a vocab.txt may end in blank lines."""
     return next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
 
 
-def _rows_of_model(directory: pathlib.Path) -> int | None:
-    """Returns the rows of word embeddings of the model in `directory`, if it holds one."""
+def _model_rows(directory: pathlib.Path) -> int | None:
+    """Returns the number of word embeddings of the model in `directory`, if there is one."""
     for name in ("config.json", "bert_config.json"):
         if (directory / name).is_file():
             rows = _object(directory / name).get("vocab_size")
@@ -308,14 +307,14 @@ def _rows_of_model(directory: pathlib.Path) -> int | None:
 
 
 def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError for a piece with half a surrogate pair, which JSON can express and no text has."""
+    """Raises UserError for a piece with half a surrogate pair, which JSON can express but text cannot contain."""
     for piece in pieces:
         if any("\ud800" <= character <= "\udfff" for character in piece):
             raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, not a character; copy the files again")
 
 
-def _class_of(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
-    """(the file that names the class of the tokenizer, its name)."""
+def _tokenizer_class(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
+    """Returns (the file that names the tokenizer's class, the class name)."""
     name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
     if name is None and (directory / "config.json").is_file():
         path = directory / "config.json"
@@ -328,9 +327,9 @@ def _stem(name: str | None) -> str:
 
 
 def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
-    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours, or by one that does
-    not read the file `vocabulary`. The class is that of tokenizer_config.json, else that of the model's config.json."""
-    path, name = _class_of(directory, config)
+    """Raises UserError if transformers would read the files in `directory` with a class whose rules differ from ours or that does
+    not read the file `vocabulary`. The class comes from tokenizer_config.json or else from the model's config.json."""
+    path, name = _tokenizer_class(directory, config)
     if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
         raise UserError(
             f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"
@@ -339,7 +338,7 @@ def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathli
     if name is None or str(name) in {*BACKENDS, *_READ_CLASSES}:
         read = {**dict.fromkeys(WORDPIECE_CLASSES, VOCAB_FILE), **dict.fromkeys(SENTENCEPIECE_CLASSES, MODEL_FILES[0])}.get(stem)
         if read and (read == VOCAB_FILE) == (vocabulary.suffix == ".model"):
-            raise UserError(f"{path}: {name} reads {read}, which is missing beside {vocabulary.name}; copy it from the model")
+            raise UserError(f"{path}: {name} reads {read}, which is missing next to {vocabulary.name}; copy it from the model")
         return
     why = _SHIFTED if stem in _FAIRSEQ else f"its rules are not those of BERT; {_CLASSES_READ}"
     raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported: {why}")
@@ -364,7 +363,7 @@ def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
 
 
 def _check_config(path: pathlib.Path, config: JsonObject) -> None:
-    """Raises UserError for settings of the wrong type, and for those of transformers' tokenizers that ours lack."""
+    """Raises UserError for settings of the wrong type and unsupported settings of transformers' tokenizers."""
     for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "do_basic_tokenize"):
         if not isinstance(config.get(name), bool | None):
             raise UserError(f"{path}: {name}={_as_json(config[name])} must be true, false or null, without quotation marks")
@@ -381,19 +380,19 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
         raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
         if config.get(name, ours) != ours:
-            raise UserError(f"{path}: {name}={config[name]!r} is not supported, only {ours!r} is")
+            raise UserError(f"{path}: {name}={config[name]!r} is not supported; only {ours!r} is")
     split = [word for word in config.get("never_split") or () if not BRACKETED.fullmatch(word)]
     if split:
-        raise UserError(f"{path}: never_split={split} is not supported, nor does transformers 5 heed it; remove it")
+        raise UserError(f"{path}: never_split={split} is not supported, and transformers 5 ignores it; remove it")
 
 
 def _as_json(value: Json) -> str:
-    """`value` as a JSON file has it, shortened."""
+    """Formats `value` as JSON, shortened."""
     return json.dumps(value, ensure_ascii=False)[:80]
 
 
 def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NAMES)) -> dict[str, str]:
-    """role -> piece, from the first source that has it, as a string or as {"content": string}."""
+    """Returns role -> piece, from the first source that has it, given as a string or as {"content": string}."""
     names: dict[str, str] = {}
     for source, part in itertools.product(sources, roles):
         name = source.get(f"{part}_token")
@@ -404,7 +403,7 @@ def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NA
 
 
 def _further_specials(config: JsonObject) -> list[str]:
-    """Special tokens without a role, under the key of transformers 4 or 5 (a list, or in 5 a dictionary with names)."""
+    """Returns special tokens without a role, under the key of transformers 4 or 5 (a list, or in 5 a dictionary with names)."""
     further = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     tokens = further.values() if isinstance(further, dict) else further
     return [token["content"] if isinstance(token, dict) else token for token in tokens]
@@ -416,26 +415,27 @@ def _max_length(config: JsonObject) -> int | None:
 
 
 def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
-    """id -> token added to a vocab.txt; older and newer Python tokenizers store them in different files."""
+    """Returns id -> token added to a vocab.txt. Older and newer Python tokenizers store them in different files."""
     tokens: list[JsonObject] = [{"id": i, "content": token} for token, i in later.items()]
     tokens += [token | {"id": int(i)} for i, token in (config.get("added_tokens_decoder") or {}).items()]
     return _checked_added(directory, tokens)
 
 
 def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
-    """id -> content. Raises UserError for tokens that are not special, which transformers would also match inside words."""
+    """Returns id -> content. Raises UserError for tokens that are not special, which transformers would also match inside
+    words."""
     for token in tokens:
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
-                "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
+                "matches it inside words, which WordPiece cannot do: remove it from the files, and add it as a whole word with "
                 "convert --add-tokens=FILE"
             )
     return {token["id"]: token["content"] for token in tokens}
 
 
 def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) -> list[str]:
-    """Returns the pieces of vocab.txt, followed by the added ones."""
+    """Returns the pieces of vocab.txt followed by the added tokens."""
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
         raise UserError(
@@ -443,24 +443,24 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
         )
     for i, token in added.items():
         if i < len(lines) and lines[i] != token:
-            raise UserError(f"{path}: id {i} is {lines[i]!r}, the added tokens beside it say {token!r}; take both from one model")
+            raise UserError(f"{path}: id {i} is {lines[i]!r}, but {token!r} in the added tokens; take both from one model")
     return lines + [behind[i] for i in sorted(behind)]
 
 
 def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
-    """Returns the pieces of a tokenizer.json by their ids. A hole, as a piece that the vocab.txt repeated leaves at its first id,
-    is the empty piece, which no text has."""
+    """Returns the pieces of a tokenizer.json by their ids. A hole, such as the first id of a piece that was repeated in the
+    vocab.txt, becomes the empty piece, which no text contains."""
     pieces = {i: piece for piece, i in content.ids.items()}
     size = max(pieces, default=-1) + 1
     hole = next((i for i in range(size) if i not in pieces), None)
     if len(pieces) != len(content.ids) or (hole is not None and len(content.ids) > content.own):
-        fault = "two pieces have one id" if hole is None else f"no piece has the id {hole}"
-        raise UserError(f"{path}: {fault}; put the vocab.txt of the model beside it, or its {JSON_FILE} back")
+        fault = "two pieces have the same id" if hole is None else f"no piece has the id {hole}"
+        raise UserError(f"{path}: {fault}; put the model's vocab.txt next to it, or restore its {JSON_FILE}")
     return [pieces.get(i, "") for i in range(size)]
 
 
 def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raises UserError unless both files give every piece the same id; a repeated piece has its last id in both, and blank pieces
+    """Raises UserError unless both files give every piece the same id. A repeated piece has its last id in both, and blank pieces
     do not count."""
     ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items() if piece}
     by_id = {i: piece for piece, i in ours.items() if piece}
@@ -474,7 +474,7 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
 
 
 def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
-    """Returns the component of a tokenizer.json that BERT's tokenizers lack, as a clause; None if `WordPiece` has them all."""
+    """Returns the first component of a tokenizer.json that `WordPiece` does not support, as a clause, or None."""
     _check_not_shifted(path, content)
     kind, model = model_type(content), content.get("model") or {}
     if kind != "WordPiece":
@@ -503,7 +503,7 @@ def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
 def _described_library(
     path: pathlib.Path, content: JsonObject, config: JsonObject, names: JsonObject, fields: JsonObject
 ) -> TokenizerDescription:
-    """Returns the TokenizerDescription of a tokenizer.json that the library runs. `fields` is the config.json of the model."""
+    """Makes the TokenizerDescription of a tokenizer.json that the library runs. `fields` is the model's config.json."""
     _check_text(path, [token["content"] for token in content.get("added_tokens") or ()])
     text, notes = path.read_text("utf-8"), []
     if (changed := with_prefix_space(content, config.get(PREFIX_SPACE))) is not None:
@@ -519,7 +519,7 @@ def _described_library(
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
         if theirs != ours:
             shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]
-            notes.append(f"{JSON_FILE} frames texts as {shown[0]!r}, here they are {shown[1]!r}")
+            notes.append(f"{JSON_FILE} frames texts as {shown[0]!r}, this program as {shown[1]!r}")
             break
     return TokenizerDescription(
         path=path,
@@ -539,21 +539,20 @@ _OTHER_NAMES = {
     "sep": ("</s>", "<sep>"),
     "mask": ("<mask>", "<|mask|>"),
 }
-"""role -> names of the special token outside BERT."""
+"""role -> names of the special token in models other than BERT."""
 
 
 def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
-    """role -> piece. The files beside a tokenizer.json name it, then the model's config.json by its id, then the file itself: by
-    the usual names, and by the frame of its post-processor. A beginning and an end of texts (bos, eos) serve as [CLS] and [SEP]
-    where these are missing.
-    """
+    """Returns role -> piece. It is looked up in the files next to a tokenizer.json, then by id in the model's config.json, then
+    in the file itself by the usual names and by the post-processor's template. If [CLS] and [SEP] are missing, the tokens for the
+    beginning and end of texts (bos, eos) are used."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
     for role, piece in named.items():
         if role in ("pad", "cls", "sep", "mask") and piece not in ids:
-            raise UserError(f"{path}: the files beside it say {role}_token={piece!r}, which is none of its pieces; correct one")
+            raise UserError(f"{path}: the files next to it have {role}_token={piece!r}, which is not in it; correct one")
 
     def by_id(key: str) -> str | None:
         i = fields.get(key)
@@ -575,8 +574,8 @@ def _roles(
             roles[role] = str(known[0])
         elif role != "unk":
             raise UserError(
-                f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], without which there is no "
-                f'masked language modelling; name one in {CONFIG_FILE} beside it, as {{"{role}_token": "<{role}>"}}'
+                f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], which is required for "
+                f'masked language modelling; name one in {CONFIG_FILE} next to it, as {{"{role}_token": "<{role}>"}}'
             )
     return roles
 
@@ -589,7 +588,7 @@ def _read_json(path: pathlib.Path, content: JsonObject) -> _Json:
     wrong = next((piece for piece, i in ids.items() if type(i) is not int or not 0 <= i < MOST_PIECES), None)
     if wrong is not None:
         raise UserError(
-            f"{path}: the id of {wrong!r} is {ids[wrong]!r}, no number from 0 to {MOST_PIECES - 1:,}; copy the file again"
+            f"{path}: the id of {wrong!r} is {ids[wrong]!r}, not a number from 0 to {MOST_PIECES - 1:,}; copy the file again"
         )
     for i, token in added.items():
         if ids.setdefault(token, i) != i:
@@ -609,8 +608,7 @@ def _named(types: Sequence[str | None]) -> str:
 
 
 def _normalizer(part: JsonObject | None) -> dict[str, bool]:
-    """Returns the fields of `_Json` from a normalizer: BertNormalizer, also with its components Lowercase and NFD +
-    StripAccents."""
+    """Returns the `_Json` fields of a normalizer: BertNormalizer, or its components Lowercase and NFD + StripAccents."""
     steps = parts(part, "normalizers")
     types = [step.get("type") for step in steps]
     berts = [step for step in steps if step.get("type") == "BertNormalizer"]

@@ -1,5 +1,5 @@
-"""Trains a vocabulary on the corpus, deterministically: WordPiece and byte-level BPE with the Rust `tokenizers`, SentencePiece
-with its library."""
+"""Trains a vocabulary on the corpus, deterministically: WordPiece and byte-level BPE with the Rust library `tokenizers`,
+SentencePiece with its own library."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bert_jax.data.corpus.cleaning import clean_document
 from bert_jax.data.corpus.reading import read_span
-from bert_jax.data.corpus.shard import TextConfig, is_eval
+from bert_jax.data.corpus.shard import TextConfig, cleaned, is_eval
 from bert_jax.data.corpus.sources import Item, cut
 from bert_jax.data.tokenizers.json_tokenizer import GPT4_SPLIT, JsonTokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
@@ -21,18 +20,19 @@ from bert_jax.interface.words import byte_unit, counted
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
 SPLITTINGS = ("gpt2", "gpt4")
-"""How byte-level BPE divides text before the merges. GPT-4's keeps numbers in groups of up to three digits, and joins a word to a
-punctuation mark before it."""
-_MULTIPLE = 64  # of the size of a byte-level vocabulary, as matrix units want it
+"""How byte-level BPE splits text before the merges. GPT-4's splitting keeps numbers in groups of up to three digits and joins a
+word to a preceding punctuation mark."""
+_MULTIPLE = 64  # byte-level vocabulary sizes are multiples of this, for matrix units
 _COVERAGE = 0.9999  # of the text's characters; words with others are unknown
 MARKS_LIMIT = 0.002
-"""A vocabulary whose text rules change a larger share of the letters beyond their case loses meaning. In the English Wikipedia
-it is 0.0004."""
+"""The largest acceptable fraction of letters that text rules may change beyond their case, before meaning is lost. In the English
+Wikipedia the fraction is 0.0004."""
 _SAMPLES = 64  # parts of the corpus from which the training text is sampled
 
 
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
-    """Yields the sentences of each document that is not held out: all, or `limit` characters sampled evenly over the corpus."""
+    """Yields the sentences of each document that is not held out, and each text of a pair alone: all, or `limit` characters
+    sampled evenly over the corpus."""
     total = sum(item.weight for item in items)
     parts = 1 if total <= limit else _SAMPLES
     counts: Counter[str] = Counter()
@@ -42,9 +42,12 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
     for spans in cut(items, parts):
         taken = 0
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
-            sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
+            sentences = cleaned(document, config.cleaning, counts)
             if sentences and not is_eval(sentences, config.eval_fraction):
-                yield sentences
+                if document.is_pair:  # a translation does not follow its text as a sentence does
+                    yield from ([text] for text in sentences)
+                else:
+                    yield sentences
                 taken += sum(map(len, sentences))
                 progress.update(round((done + taken) / scale))
             if taken >= limit // parts:
@@ -54,8 +57,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:
-    """Returns the share of the letters that stripping accents and marks changes, in text with these frequencies of characters,
-    and the most frequent such letters with what is left of them: "й → и"."""
+    """Returns the fraction of letters that stripping accents and marks changes, given the frequencies of characters, and the most
+    frequent changes, e.g. "й → и"."""
     letters = sum(count for character, count in characters.items() if character.isalpha() or stripped(character) is not None)
     changed = {character: left for character in characters if (left := stripped(character)) is not None}
     shown = sorted(changed, key=lambda character: (-characters[character], character))[:3]
@@ -70,13 +73,12 @@ def train_wordpiece(
     max_word_characters: int | None = None,
     alphabet: int | None = None,
 ) -> Tokenizer:
-    """Returns a WordPiece tokenizer with `size` pieces (fewer if the text has no more), trained by byte-pair merges in the Rust
-    library.
+    """Trains a WordPiece tokenizer with `size` pieces (fewer if the text has no more), by byte-pair merges in the Rust library.
 
-    lowercase: None: yes, unless that would change more of the letters than MARKS_LIMIT. alphabet: this number of the most
-    frequent characters are pieces, as the first of a word and inside it; None: those that cover 99.99 % of the text, where they
-    can occur. Raises UserError without text, if `size` is less than the number of characters needs, and if the casing must be
-    chosen.
+    lowercase: None means yes, unless that would change more letters than MARKS_LIMIT. alphabet: the number of most frequent
+    characters that become pieces, both at the start of a word and inside it; None: those that cover 99.99 % of the text, where
+    they occur. Raises UserError if there is no text, if `size` is too small for the characters, or if the user must choose the
+    casing.
     """
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, trainers
@@ -100,8 +102,8 @@ def train_wordpiece(
             f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters), 'piece')} that the text's "
             f"characters need"
         )
-    # The library numbers characters in the random order of a hash table, and breaks ties by number. Passed as special tokens,
-    # they have fixed numbers, so the same text gives the same vocabulary.
+    # The library numbers characters in the random order of a hash table and breaks ties by number. Passing them as special tokens
+    # fixes their numbers, so the same text gives the same vocabulary.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIALS, *letters],
@@ -141,13 +143,13 @@ def _require_no_loss(stretches: Counter[str]) -> None:
     share, examples = stripped_share(characters)
     if share > MARKS_LIMIT:
         raise UserError(
-            f"a new vocabulary is lower-cased and drops accents and marks unless told otherwise, which changes {share:.1%} of "
+            f"a new vocabulary is lower-cased and drops accents and marks by default, which changes {share:.1%} of "
             f"the letters of this text ({examples}); give --cased to keep them, or --lowercase if they carry no meaning"
         )
 
 
 def _count_stretches(documents: Iterable[list[str]]) -> Counter[str]:
-    """Returns the frequency of each string between white space."""
+    """Counts the strings between white space."""
     stretches: Counter[str] = Counter()
     for sentences in documents:
         for sentence in sentences:
@@ -156,7 +158,7 @@ def _count_stretches(documents: Iterable[list[str]]) -> Counter[str]:
 
 
 def _count_words(stretches: Counter[str], lowercase: bool) -> Counter[str]:
-    """Returns the frequency of each word. The text rules run once for each distinct string between white space."""
+    """Counts the words. The text rules run once for each distinct string between white space."""
     words: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for word in basic_words(stretch, lowercase):
@@ -171,8 +173,8 @@ def train_sentencepiece(
     max_word_characters: int | None = None,
     alphabet: int | None = None,
 ) -> Tokenizer:
-    """Returns a unigram SentencePiece tokenizer with ALBERT's special pieces; its own normalisation lower-cases text if
-    `lowercase` (None: yes), and drops no accents."""
+    """Trains a unigram SentencePiece tokenizer with ALBERT's special pieces. Its own normalisation lower-cases text if
+    `lowercase` (None: yes) and keeps accents."""
     import sentencepiece
 
     lowercase = lowercase is not False
@@ -191,7 +193,7 @@ def train_sentencepiece(
             control_symbols=list(SPECIALS[2:]),  # pieces that text never produces
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
             max_sentence_length=1 << 16,
-            num_threads=4,  # fixed, because the order of the sums depends on it
+            num_threads=4,  # fixed, because it determines the order of sums
             minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:
@@ -208,11 +210,12 @@ def train_bpe(
     nfc: bool = False,
     unused: int = 0,
 ) -> Tokenizer:
-    """Returns a byte-level BPE tokenizer, which can spell any text. Its `size` is rounded up to a multiple of 64, with `unused`
-    pieces or more at the end, [unused0] and so on, for tokens that are added later; fewer pieces if the text has no more merges.
+    """Trains a byte-level BPE tokenizer, which can encode any text. `size` is rounded up to a multiple of 64. At least `unused`
+    pieces at the end ([unused0] etc.) are reserved for tokens that are added later. There are fewer pieces if the text has no
+    more merges.
 
-    lowercase: None: no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode's NFC), as ModernBERT does; without it,
-    and cased, the text of the ids is the text itself.
+    lowercase: None means no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode NFC), as ModernBERT does. Without
+    it, a cased tokenizer decodes ids to exactly the original text.
     """
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Rust

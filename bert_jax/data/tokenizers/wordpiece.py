@@ -1,14 +1,14 @@
 """WordPiece with exactly the text rules of the original BERT (google-research/bert, tokenization.py).
 
-The rules, in order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs (unless `split_cjk`
-is off); split at white space; when lower-casing, lower each token; when stripping accents, which goes with lower-casing unless
-`strip_accents` says otherwise, decompose it (NFD) and drop the combining marks (Mn); split off every punctuation character,
-where all ASCII that is not a letter or digit counts as punctuation; then match the longest piece first, where `##` marks a
-piece inside a word, and a word without a match, or longer than `max_word_characters`, becomes the unknown token.
+The rules, in order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs (unless `split_cjk` is off);
+split at white space; when lower-casing, lower each token; when stripping accents, which goes with lower-casing unless
+`strip_accents` says otherwise, decompose it (NFD) and drop the combining marks (Mn); split off every punctuation character, where
+all ASCII that is not a letter or digit counts as punctuation; then match the longest piece first, where `##` marks a piece inside
+a word, and a word without a match, or longer than `max_word_characters`, becomes the unknown token.
 
 All rules are local to a chunk between white space, so one cache from chunk to ids answers nearly all lookups: on English
 Wikipedia 3.5-4 million tokens/s on one core with a filled cache, against 0.55 million with the Rust `tokenizers`. That library's
-`BertNormalizer` also deviates from the original: it lower-cases letter by letter (a final sigma stays medial) and drops
+`BertNormalizer` also deviates from the original: it lower-cases letter by letter (final sigmas become medial) and drops
 private-use characters.
 """
 
@@ -28,7 +28,7 @@ Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Place = tuple[int, int]  # characters [start, end) of a text
 _CACHED_CHUNKS = 1 << 19  # at most about 100 MB per worker; a full cache is emptied
 
-# White space for `str.split`, but control characters for the original, which drops them and so joins their neighbours.
+# White space for `str.split`, but control characters for the original, which drops them and joins their neighbours.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 _ASCII_CONTROLS = re.compile("[\x00-\x1f\x7f]")
 _ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
@@ -51,7 +51,7 @@ def _cleaned(character: str) -> str:
 
 @functools.cache
 def _spaced(character: str) -> str:
-    """`_cleaned`, with an ideograph between spaces."""
+    """Returns the character after `_cleaned`, with spaces around an ideograph."""
     code = ord(character)
     return f" {character} " if any(low <= code <= high for low, high in _CJK) else _cleaned(character)
 
@@ -64,8 +64,8 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _fold(token: str, lowercase: bool, strip: bool) -> str:
-    """Returns the token lower-cased and without accents. `str.lower` gets the whole token, because the lower case of a capital
-    sigma depends on its position in the word."""
+    """Lower-cases the token and strips accents. `str.lower` gets the whole token because the lower case of a capital sigma
+    depends on its position in the word."""
     token = token.lower() if lowercase else token
     return "".join(c for c in unicodedata.normalize("NFD", token) if unicodedata.category(c) != "Mn") if strip else token
 
@@ -76,8 +76,8 @@ def _split_punctuation(token: str) -> str:
 
 @functools.cache
 def stripped(character: str) -> str | None:
-    """Returns the rest of a letter or mark after lower-casing and stripping accents, if more than its case changes; None for one
-    that stays as it is, or is neither."""
+    """Returns what is left of a letter or mark after lower-casing and stripping accents, or None if at most its case changes or
+    it is neither."""
     if unicodedata.category(character)[0] not in "LM":
         return None
     folded = _fold(character, lowercase=True, strip=True)
@@ -85,12 +85,13 @@ def stripped(character: str) -> str | None:
 
 
 def stands_alone(character: str) -> bool:
-    """Returns whether a character is always a word of its own: punctuation and ideographs."""
+    """Returns whether a character is always a separate word: punctuation or an ideograph."""
     return _is_punctuation(character) or len(_spaced(character)) == 3
 
 
 def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[str]:
-    """Returns the words of `text` after all rules but the vocabulary lookup. `strip_accents` None: as `lowercase`."""
+    """Splits `text` into words, with all rules except the vocabulary lookup. If `strip_accents` is None, it follows
+    `lowercase`."""
     if text.isascii():
         text = _ASCII_CONTROLS.sub(lambda m: " " if m[0] in "\t\n\r" else "", text)
         return _ASCII_WORDS.findall(text.lower() if lowercase else text)
@@ -102,11 +103,11 @@ def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, s
 
 
 class WordPiece:
-    """Converts text to piece ids with one vocabulary.
+    """Converts text to ids with a WordPiece vocabulary.
 
-    `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the original. `strip_accents` None: as
-    `lowercase`. `split_cjk` False keeps ideographs in their words, like transformers' `tokenize_chinese_chars=False`. `unknown`
-    is the piece for words that the vocabulary cannot represent.
+    `pieces[i]` is the piece with id i; a repeated piece has its last id, as in the original. If `strip_accents` is None, it
+    follows `lowercase`. `split_cjk=False` keeps ideographs in their words, like transformers' `tokenize_chinese_chars=False`.
+    `unknown` is the piece for words that the vocabulary cannot represent.
     """
 
     kind = "wordpiece"
@@ -126,7 +127,7 @@ class WordPiece:
         self.lowercase = lowercase
         self.strip_accents = None if strip_accents == lowercase else strip_accents  # None: the default
         self.strips = lowercase if strip_accents is None else strip_accents
-        """Whether accents and other marks are dropped."""
+        """Whether accents and other marks are stripped."""
         self.split_cjk = split_cjk
         self.max_word_characters = max_word_characters
         ids = {piece: i for i, piece in enumerate(self.pieces)}
@@ -138,11 +139,11 @@ class WordPiece:
         self._words = ChunkCache(self.encode_word)
 
     def encode_word(self, word: str) -> tuple[int, ...]:
-        """Returns the ids of a word by greedy longest match; only the unknown token if any part of the word has no piece."""
+        """Encodes a word by greedy longest match. Returns only the unknown token if any part of the word has no piece."""
         return tuple(i for i, _ in self._spell(word))
 
     def _spell(self, word: str) -> list[tuple[int, int]]:
-        """[(piece id, end offset in the word)] by greedy longest match."""
+        """Returns [(piece id, end offset in the word)] by greedy longest match."""
         whole = [(self._unknown, len(word))]
         if len(word) > self.max_word_characters:
             return whole
@@ -164,13 +165,14 @@ class WordPiece:
         return self._words[words[0]] if len(words) == 1 else tuple(chain.from_iterable(map(self._words.__getitem__, words)))
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`; never special ids but [UNK], because brackets are split off as punctuation."""
+        """Appends the ids of `text` to `out`. [UNK] is the only special id that can occur, because brackets are split off as
+        punctuation."""
         if _DROPPED_SPACES.search(text):
             text = _DROPPED_SPACES.sub("", text)
         out.extend(chain.from_iterable(map(self._chunks.__getitem__, text.split())))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of `append`, and for each its characters [start, end) of `text`."""
+        """Returns the ids of `append` and the characters [start, end) of `text` of each."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for word, places in self._words_with_offsets(text):
@@ -186,7 +188,7 @@ class WordPiece:
         return [(places[0][0], places[-1][1]) for _, places in self._words_with_offsets(text)]
 
     def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Place]]]:
-        """Returns the words of `basic_words`, and for every character of a word its span [start, end) of `text`."""
+        """Returns the words of `basic_words` and, for every character of a word, its span [start, end) of `text`."""
         strip = self.lowercase if self.strip_accents is None else self.strip_accents
         words: list[tuple[str, list[_Place]]] = []
         for token, places in _tokens_with_offsets(text, _spaced if self.split_cjk else _cleaned):
@@ -211,7 +213,7 @@ class WordPiece:
 
 
 class ChunkCache(dict[str, Ids]):
-    """Caches `compute(key)`; emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
+    """A cache of `compute(key)`. It is emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
 
     def __init__(self, compute: Callable[[str], Ids]):
         self._compute: Callable[[str], Ids] = compute
@@ -224,7 +226,7 @@ class ChunkCache(dict[str, Ids]):
 
 
 def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Place]]]:
-    """Returns the chunks between white space after cleaning, and the span in `text` of each of their characters."""
+    """Returns the chunks between white space after cleaning, with the span in `text` of each character."""
     tokens: list[tuple[str, list[_Place]]] = []
     token, places = "", list[_Place]()
 
@@ -252,10 +254,10 @@ def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[s
 
 
 def _folded_with_offsets(token: str, places: list[_Place], lowercase: bool, strip: bool) -> tuple[str, list[_Place]]:
-    """`_fold`, with the span of each character. A dropped combining mark extends the span of the character before it.
+    """Does `_fold`, keeping the span of each character. A dropped combining mark extends the span of the previous character.
 
-    Lower-casing and decomposition keep the order of characters except for the canonical reordering of marks. So the spans are
-    collected per character, and the text is folded as a whole.
+    Lower-casing and decomposition keep the order of characters, except for the canonical reordering of marks. Spans are therefore
+    collected per character, while the text is folded as a whole.
     """
     spans: list[_Place] = []
     for character, place in zip(token, places, strict=True):

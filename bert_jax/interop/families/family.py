@@ -36,8 +36,10 @@ class Row:
     our_axes: str
     theirs: str
     their_axes: str
-    share: tuple[int, int] = (0, 1)
+    split: tuple[int, int] = (0, 1)
     """(i, n): the array is the i-th of n equal parts of their tensor, along its first axis."""
+    when: Callable[[ModelConfig], bool] | None = None
+    """Whether a model has the parameter under this name; None: all that have the parameter."""
     first: int = 0
     """The number of the first layer that has the parameter; our array has no entries for the layers before it."""
 
@@ -47,17 +49,17 @@ class Row:
         return "{}" in self.theirs
 
     @property
-    def part(self) -> str:
-        """The top-level part of our tree that the parameter belongs to: embeddings, encoder, pooler or a head."""
+    def subtree(self) -> str:
+        """The top-level subtree of our parameters that the parameter belongs to: embeddings, encoder, pooler or a head."""
         return self.ours.split("/")[0]
 
 
-def linear(ours: str, inputs: str, outputs: str, theirs: str, share: tuple[int, int] = (0, 1)) -> tuple[Row, Row]:
+def linear(ours: str, inputs: str, outputs: str, theirs: str, split: tuple[int, int] = (0, 1)) -> tuple[Row, Row]:
     """Returns the rows of the kernel and the bias of a dense layer, which PyTorch stores as [out, in]."""
     flat_in, flat_out = (f"({axes})" if " " in axes else axes for axes in (inputs, outputs))
     return (
-        Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", share),
-        Row(f"{ours}/bias", outputs, f"{theirs}.bias", flat_out, share),
+        Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", split),
+        Row(f"{ours}/bias", outputs, f"{theirs}.bias", flat_out, split),
     )
 
 
@@ -259,8 +261,8 @@ class Family:
     """Old endings of tensor names -> the present ones."""
     omitted: tuple[str, ...] = ()
     """Biases that some files leave out, which are then zero."""
-    buffers: Mapping[str, tuple[str, Callable[[int], np.ndarray]]] = dataclasses.field(default_factory=dict)
-    """Buffers of transformers, which some versions saved: their names, what they hold, and the values."""
+    buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
+    """Buffers of transformers, which some versions saved: their names, what they hold, and the values from their size."""
     position_table: str = ""
     """The name of the position table, which files always hold; it is a parameter of ours only where positions are learned."""
 
@@ -268,6 +270,10 @@ class Family:
     def word_table(self) -> str:
         """The name of the table of word embeddings."""
         return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
+
+    def copies(self, config: ModelConfig) -> Mapping[str, str]:
+        """Returns the copies of tensors that files of a model may hold -> the tensors."""
+        return self.tied if config.tied_decoder else {}
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -296,7 +302,7 @@ class Family:
 
     def has_class_for(self, head: TaskHead) -> bool:
         """Returns whether transformers has a class with this head."""
-        return head.is_plain and any(row.part == head.part for row in self.table)
+        return head.is_plain and any(row.subtree == head.subtree for row in self.table)
 
     def represents(self, config: ModelConfig) -> bool:
         """Returns whether a model of the family can compute the function of `config`: what is written gives it back."""
@@ -333,9 +339,12 @@ def family_named(model_type: Any, source: str) -> Family:
 
 
 @functools.lru_cache(maxsize=256)
-def family_of(config: ModelConfig) -> Family:
+def export_family(config: ModelConfig) -> Family:
     """Returns the family that `config` is exported as. A fixed position table is written as a learned one, which computes the
     same."""
+    if config.encoder == "encoder_decoder":
+        marian = family_named("marian", "")
+        return marian if marian.represents(config) else family_named(config.encoder, "")
     if config.encoder != "transformer":
         return family_named(config.encoder, "")
     stored = config if fixed_table(config) is None else dataclasses.replace(config, positions="learned")

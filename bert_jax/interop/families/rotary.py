@@ -37,7 +37,7 @@ class RotaryTheta:
         """Returns the base. Raises UserError for another type of rotary positions, and for two bases."""
         _check_scaling(fields, source)
         found = {
-            "rope_parameters": theta_of(fields.get("rope_parameters"), "rope_parameters", source),
+            "rope_parameters": read_theta(fields.get("rope_parameters"), "rope_parameters", source),
             self.old: _positive(fields.get(self.old), self.old, source),
         }
         return {"rotary_theta": _agreed(found, self.default, source)}
@@ -70,7 +70,7 @@ class RotaryThetas:
         new = {layers: f"rope_parameters.{layers}" for layers in sorted(known)}
         full = _agreed(
             {
-                new["full_attention"]: theta_of(groups.get("full_attention"), new["full_attention"], source),
+                new["full_attention"]: read_theta(groups.get("full_attention"), new["full_attention"], source),
                 "global_rope_theta": _positive(fields.get("global_rope_theta"), "global_rope_theta", source),
             },
             self.full,
@@ -81,7 +81,7 @@ class RotaryThetas:
         if isinstance(group, dict) and group.get("rope_theta", 0) in AS_GLOBAL:
             found[new["sliding_attention"]] = full
             group = {name: value for name, value in group.items() if name != "rope_theta"}
-        stated_theta = theta_of(group, new["sliding_attention"], source)
+        stated_theta = read_theta(group, new["sliding_attention"], source)
         if stated_theta is not None:
             found[new["sliding_attention"]] = stated_theta
         if "local_rope_theta" in fields:
@@ -209,7 +209,7 @@ class HeadWidth:
         return {"head_dim": config.head_width}
 
 
-def theta_of(parameters: Any, name: str, source: str) -> float | None:
+def read_theta(parameters: Any, name: str, source: str) -> float | None:
     """Returns the base in a group of rotary parameters, None if it does not say it. Raises UserError for rotary positions of
     another type than "default"."""
     if parameters is None:
@@ -229,7 +229,7 @@ def theta_of(parameters: Any, name: str, source: str) -> float | None:
 
 def _check_scaling(fields: JsonObject, source: str) -> None:
     """Raises UserError for the older key of other types of rotary positions."""
-    theta_of(fields.get("rope_scaling"), "rope_scaling", source)
+    read_theta(fields.get("rope_scaling"), "rope_scaling", source)
 
 
 def _positive(value: Any, name: str, source: str) -> float | None:

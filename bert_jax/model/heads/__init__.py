@@ -2,19 +2,18 @@
 
 In: hidden states of packed rows, and their labels. Out: logits, the loss and the accuracy of every label.
 
-A kind of head is a class in a file of its own. It defines the positions that it reads, the arrays of its labels, its loss and
-accuracy, and its names in other formats; all other folders call its methods and never compare kinds. To add a kind: a file such
-as `token.py`, and two lines below: in the map, and in `KINDS`.
+Each kind of head is a class in its own file. It defines the positions that it reads, its label arrays, its loss and accuracy, and
+its names in other formats. All other folders call its methods and never compare kinds. To add a kind, write a file such as
+`token.py` and add a line to the map below and one to `KINDS`.
 
     pretraining.py      the pooler and the heads of pretraining: masked language modelling, next sentence prediction
     outputs.py          Outputs: classification, multi-label classification or regression: loss, accuracy, predictions
-    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text
+    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text; `make_head`
     sequence.py         SequenceHead: classification or regression of a text or a pair
     token.py            TokenHead: a label for every token
     span.py             SpanHead: the first and the last token of an answer
     choice.py           ChoiceHead: a score for each candidate
     mention.py          MentionHead: the name that a pronoun refers to
-    registry.py         HEADS: the kinds by name
     bert_with_head.py   BertWithHead: the encoder with a task head, and its initial parameters
 """
 
@@ -29,17 +28,17 @@ KINDS: Mapping[str, str] = {
     "choice": "bert_jax.model.heads.choice:ChoiceHead",
     "mention": "bert_jax.model.heads.mention:MentionHead",
 }
-"""Kind of a head -> where its class is."""
+"""Kind of head -> location of its class."""
 HEAD_PARTS = tuple(f"{kind}_head" for kind in KINDS)
-"""The branches of the parameter tree that are task heads (`TaskHead.part`)."""
+"""The branches of the parameter tree that are task heads (`TaskHead.subtree`)."""
 PROBLEMS = ("classification", "regression", "multi_label")
 """The names in `outputs.OUTPUTS`."""
 
-# The words of the settings of a head.
+# The accepted values of a head's settings.
 POOLINGS = ("pooler", "concat", "last_token", "cls", "mean", "late")
 CRFS = ("none", "free", "iob2")
 INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
-"""The fields by which the input of the layer, or the layer, differs from the paper's."""
+"""The fields that change the head's layer or its input compared with the paper."""
 MIX_PLACES = ("input", "output", "both")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",

@@ -13,21 +13,21 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
-from bert_jax.model.features import LayerMix, Lstm, chosen_layers, mean_pooling
+from bert_jax.model.features import LayerMix, chosen_layers, mean_pooling
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
+from bert_jax.model.lstm import Lstm
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)
-""""head" in ASCII; combined with the seed of the step, so that the head's dropout mask differs from those of the encoder."""
+""""head" in ASCII; combined with the step's seed, so that the head's dropout mask differs from the encoder's."""
 
 
 class HeadLayers(nn.Module):
-    """The layers of a task head: the mix of hidden states and the LSTM if `head` has them, dropout, a dense layer, and the CRF if
-    `head` has one.
+    """The layers of a task head: an optional mix of hidden states, an optional LSTM, dropout, a dense layer, and an optional CRF.
 
-    Logits are float32. Raises UserError if `head` reads four layers of a model that has fewer.
+    Logits are float32. Raises UserError if `head` reads four layers and the model has fewer.
     """
 
     config: ModelConfig
@@ -37,7 +37,7 @@ class HeadLayers(nn.Module):
         """Declares the dense layer, and the mix of hidden states, the LSTM and the CRF if `head` has them."""
         c, head = self.config, self.head
         if head.layers.startswith("last_four") and c.num_layers < 4:
-            raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
+            raise UserError(f"head.layers={head.layers!r} needs 4 layers, but the model has {c.num_layers}; choose another")
         if mixed := head.mixed_layers(c.num_layers):
             self.mix = LayerMix(mixed)
             if head.mix_at == "both":
@@ -65,7 +65,7 @@ class HeadLayers(nn.Module):
     def __call__(
         self, x: Float[Array, "B *shape I"], dropout_seed: Seed | None, rows: UInt32[Array, " B"] | None = None
     ) -> Float[Array, "B *shape C"]:
-        """Returns the float32 logits of the layer's input `x`, with dropout if there is a seed; `rows` as in `Tokens`."""
+        """Returns float32 logits for the layer's input `x`, with dropout if a seed is given; `rows` as in `Tokens`."""
         usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
         rate = usual if self.head.dropout is None else self.head.dropout
         x = dropout(x.astype(jnp.float32), Dropout(rate, dropout_seed, rows=rows))
@@ -79,8 +79,7 @@ class HeadLayers(nn.Module):
     def predicted(
         self, scores: Float[Array, "B L C"], batch: Batch
     ) -> tuple[Int[Array, "B L"], Float[Array, "B L C"], Float[Array, "B L C"]]:
-        """Returns the labels that a CRF predicts, the logits whose argmax they are (see `best_labels`), and the
-        `log_marginals`."""
+        """Returns (predicted labels of a CRF, logits whose argmax they are, `log_marginals`); see `best_labels`."""
         chain, own = Chain(scores, batch["word_starts"], batch["sequence_ids"]), self.crf()
         between, start = self.head.excluded_transitions()
         allowed = own._replace(between=jnp.where(between, EXCLUDED, own.between), start=jnp.where(start, EXCLUDED, own.start))
@@ -92,18 +91,18 @@ class BertWithHead(Bert):
 
     Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
 
-        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
-        cls_positions [B, P], or read_positions [B, P, n] for a head that reads n other tokens of each text
-        word_starts [B, L] for a CRF: 1 on the first pieces of the words that have labels
+    input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row cls_positions [B, P],
+    or read_positions [B, P, n] for a head that reads n other tokens of each text word_starts [B, L] for a CRF: 1 on the first
+    pieces of the words that have labels
 
     Returns a dict:
 
         logits float32 [B, P, C], or [B, L, C] of a head with logits per token
         last [B, L, D]        hidden_states [S, B, L, D]
 
-    Each candidate of a choice is a text: C is 1, and `answer_scores` groups the candidates. A slot without a text has finite
-    logits without meaning. A word's highest logit is its predicted label; with a CRF the logits follow from the labels that are
-    predicted for the other words.
+    For multiple choice, each candidate is a text: C is 1, and `answer_scores` groups the candidates. Empty slots have finite,
+    meaningless logits. The highest logit of a word is its predicted label; with a CRF, the logits depend on the labels predicted
+    for the other words.
     """
 
     head: TaskHead
@@ -111,7 +110,7 @@ class BertWithHead(Bert):
     def setup(self) -> None:
         """Declares the encoder, and the head under the name `part`."""
         super().setup()
-        setattr(self, self.head.part, HeadLayers(self.config, self.head))
+        setattr(self, self.head.subtree, HeadLayers(self.config, self.head))
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits and the hidden states of a batch."""
@@ -122,9 +121,9 @@ class BertWithHead(Bert):
         return {"logits": self.answer(features, batch, seed), "last": last, "hidden_states": hidden_states}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
-        """Returns the logits alone, for training: the last layer is computed only at the positions that the head reads. The
-        logits of a CRF follow from the batch's labels, so that their cross-entropy is -log p(labels | text)."""
-        part, seed = getattr(self, self.head.part), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
+        """Returns only the logits, for training. The last layer is computed only at the positions that the head reads. The logits
+        of a CRF are conditioned on the batch's labels, so that their cross-entropy is -log p(labels | text)."""
+        part, seed = getattr(self, self.head.subtree), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         tokens = Tokens.of(batch)
         if self.head.has_crf:
             features = self.features(*self.encode(tokens, dropout_seed), tokens)
@@ -138,20 +137,20 @@ class BertWithHead(Bert):
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
         """Returns the features of every token, from the results of `encode`."""
-        return getattr(self, self.head.part).features(last, hidden_states, tokens)
+        return getattr(self, self.head.subtree).features(last, hidden_states, tokens)
 
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
     ) -> Float[Array, "B _ C"]:
-        """Returns the logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the
-        rows may also be concatenated to a single row."""
-        part = getattr(self, self.head.part)
+        """Returns the logits from the features of all tokens. Only the positions and `sequence_ids` of `batch` are read, so the
+        rows may also be concatenated into a single row."""
+        part = getattr(self, self.head.subtree)
         logits: Array = part(self.inputs(tokens, batch), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
 
     @property
     def _pools_tokens(self) -> bool:
-        """Whether the input of the layer is a mean over the tokens of a text, by the model's `classifier_pooling`."""
+        """Whether the model's `classifier_pooling` averages over the tokens of a text."""
         return self.head.reads_pooler and self.config.classifier_pooling in ("mean", "late")
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch) -> Float[Array, "B _ O"]:
@@ -164,12 +163,12 @@ class BertWithHead(Bert):
         ids, texts = batch["sequence_ids"], batch["cls_positions"].shape[1]
         if self.config.classifier_pooling == "mean":
             return self.pooler(mean_pooling(tokens, ids, texts))
-        return mean_pooling(self.pooler(tokens), ids, texts)  # the mean of the inputs of a layer is the mean of its logits
+        return mean_pooling(self.pooler(tokens), ids, texts)  # the mean input gives the mean of the logits
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
-        """(the predicted label of each token, logits whose softmax is the probability of its labels), from the features of all
-        tokens; those of a CRF are the best sequence of labels and the marginal probabilities, and have a meaning at words."""
-        part = getattr(self, self.head.part)
+        """Returns (predicted label of each token, logits of its label probabilities) from the features of all tokens. A CRF
+        returns the best label sequence and marginal probabilities, which are only meaningful at words."""
+        part = getattr(self, self.head.subtree)
         logits: Array = part(self.inputs(tokens, batch), None)
         if not self.head.has_crf:
             return logits.argmax(-1).astype(jnp.int32), logits
@@ -178,7 +177,8 @@ class BertWithHead(Bert):
 
 
 def initial_label_parameters(config: ModelConfig, head: TaskHead, key: Key[Array, ""]) -> dict[str, Any]:
-    """Initial parameters, float32, each boxed with its logical axis names; without a pooler if the head does not read it."""
+    """Returns initial parameters, float32, boxed with their logical axis names. There is no pooler if the head does not read
+    it."""
     ids = jnp.zeros((1, 1), jnp.int32)
     read_positions = jnp.zeros((1, 1, head.layout.read_positions), jnp.int32)
     batch = dict.fromkeys((*INPUTS, "cls_positions", "word_starts"), ids) | {"read_positions": read_positions}

@@ -15,7 +15,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceHead(TaskHead):
-    """The choice of one of several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
+    """A choice between several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
 
     kind = "choice"
     action = "choose"

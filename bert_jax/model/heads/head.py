@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Interval
@@ -12,84 +12,86 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
+from bert_jax.interface.named import load_named
+from bert_jax.interface.ranges import Dropout, OneOf, check_ranges, check_value
 from bert_jax.model.config import MOST_WIDE, ModelConfig
-from bert_jax.model.heads import CRFS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS
+from bert_jax.model.heads import CRFS, KINDS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS
 from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
 
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
-"""The pooler: a function of the hidden states of the [CLS] tokens."""
+"""The pooler, applied to the hidden states of the [CLS] tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskHead:
-    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and the input of this layer.
+    """The output layer of a labelled task (paper section 4 and Figure 4) and the choice of its input.
 
-    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). A kind of
-    head is a subclass in a file of its own, listed in `heads.KINDS`. It overrides every property and method below in which it
-    differs, so no other module compares kinds.
+    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). Each kind
+    of head is a subclass in its own file, listed in `heads.KINDS`. It overrides the properties and methods below that differ, so
+    that no other module compares kinds.
 
     Raises UserError for a combination of problem, labels and inputs that the kind does not support.
     """
 
     kind: ClassVar[str]
-    """The name of the kind in settings, in tasks, in the model's `config.json` and in `part`."""
+    """The name of the kind, used in settings, tasks, the model's `config.json` and `part`."""
     has_labels: ClassVar[bool] = False
-    """Whether the outputs have names, the labels."""
+    """Whether the outputs are named labels."""
     settings: ClassVar[tuple[str, ...]] = ()
-    """The settings among `problem`, `pooling`, `lstm`, `mix_at` and `crf` that this kind supports; others keep their defaults."""
+    """Which of `problem`, `pooling`, `lstm`, `mix_at` and `crf` this kind supports; the others keep their defaults."""
     per_token: ClassVar[bool] = False
-    """Whether it has logits for every token; otherwise for every text."""
+    """Whether there are logits for every token instead of every text."""
     has_dropout: ClassVar[bool] = True
-    """Whether the model's hidden dropout applies before the layer if `dropout` is None."""
+    """If `dropout` is None, whether the model's hidden dropout applies before the layer."""
     reads_pairs: ClassVar[bool] = False
-    """Whether a text may be a pair; the model's configuration then states whether it was trained on pairs."""
+    """Whether a text may be a pair. If so, the model's configuration records whether it was trained on pairs."""
 
     action: ClassVar[str]
-    """The action of `predict` with this head, such as "classify"; it ends the message "so it cannot classify"."""
+    """The action of `predict` with this head, e.g. "classify", for messages such as "so it cannot classify"."""
 
     architecture: ClassVar[str] = ""
-    """The transformers class with this head; "" if there is none."""
+    """The transformers class with this head, or ""."""
     module: ClassVar[str] = ""
-    """The name of the layer in that class."""
+    """The name of the layer in `architecture`."""
     original_variable: ClassVar[str] = ""
-    """The kernel of the layer in a checkpoint of the original; "" if the original has no such head."""
+    """The kernel of the layer in an original TensorFlow checkpoint, or ""."""
 
     typical_labels: ClassVar[int] = 0
-    """The number of labels of `typical`; the cost of a step hardly depends on it."""
+    """The number of labels of `typical`. It hardly affects the cost of a step."""
     typical_candidates: ClassVar[int] = 1
     """The number of sequences per example of `typical`."""
 
     labels: tuple[str, ...] = ()
-    """The names of the outputs of a sequence, token or mention head, by id; one name for a regression."""
+    """The label names of a sequence, token or mention head, by id; one name for a regression."""
     problem: Annotated[str, OneOf(PROBLEMS)] = "classification"
-    """The problem of a sequence head: "classification" (one of several labels), "multi_label" (any number), "regression"."""
+    """The problem type of a sequence head: "classification" (one of several labels), "multi_label" (any number of labels),
+    "regression"."""
     dropout: Dropout | None = None
-    """Dropout before the layer; None: the model's `hidden_dropout`, or no dropout for a span head."""
+    """Dropout before the layer. None: the model's `hidden_dropout`, or no dropout for a span head."""
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     """The input of a sequence head: "pooler", the output of the pooler for [CLS]; or "concat", the concatenation of the [CLS],
-    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm` the final states
-    of both directions take the place of the pooler's output and of the [CLS], and the pooler is not read. "last_token" is the
-    hidden state of the last token of the text, its [SEP], without the pooler: the choice for a left-to-right model, whose [CLS]
-    sees no text (GPT, Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`, which is
-    what "pooler" means for a model with another one than BERT's."""
+    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm`, the final states
+    of both directions replace the pooler's output and the [CLS], and the pooler is not used. "last_token": the hidden state of
+    the last token of the text, its [SEP], without the pooler; use it for left-to-right models, whose [CLS] sees no text (GPT,
+    Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`; for a model that already has
+    one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
-    """The hidden states that are read: those of the "last" or the "second_to_last" layer, the "embeddings", the sum of the last
-    four or of all layers, the concatenation of the last four ("last_four_concat"), or an average with trained weights of the
-    last four ("last_four_mix") or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    """The hidden states that the head reads: the "last" or the "second_to_last" layer, the "embeddings", the sum of the last four
+    or of all layers, the concatenation of the last four ("last_four_concat"), or a trained weighted average of the last four
+    ("last_four_mix") or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """Width of each direction of a two-layer bidirectional LSTM between the encoder and the layer of a sequence, token or span
-    head ("+ BiLSTM" of the paper's Table 5, and its section 5.3); 0: no LSTM. It does not cross from one text to the next."""
+    """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence, token
+    or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. Its state is reset between texts."""
     mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
-    """Where a token or span head with an `lstm` reads the hidden states of `layers`: "input", as the input of the LSTM; "output",
-    beside its output, while the LSTM reads the embeddings of the encoder; "both", a mix of its own at each place (TagLM,
+    """Where a token or span head with an `lstm` uses the hidden states of `layers`: "input", as the input of the LSTM; "output",
+    concatenated with its output, while the LSTM reads the encoder's embeddings; "both", with a separate mix at each place (TagLM,
     arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
     crf: Annotated[str, OneOf(CRFS)] = "none"
-    """Token heads: "free" is a conditional random field over the words of a text, trained by the log-likelihood of all its labels
-    and predicted by the Viterbi algorithm (arXiv:1508.01991; `model/crf.py`); "iob2" the same, and no sequence is predicted in
-    which I-X follows neither B-X nor I-X; "none" predicts each word by itself, as the paper does."""
+    """For token heads. "none": each word is predicted independently, as in the paper. "free": a conditional random field over the
+    words of a text, trained by the log-likelihood of the label sequence and decoded with the Viterbi algorithm (arXiv:1508.01991;
+    `model/crf.py`). "iob2": the same, but I-X is only predicted after B-X or I-X."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "head")
@@ -105,28 +107,28 @@ class TaskHead:
                     f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
                 )
         if self.mix_at != "input" and not self.lstm:
-            raise UserError(f"head.mix_at={self.mix_at!r} is a place of an LSTM, and there is none; set head.lstm too")
+            raise UserError(f"head.mix_at={self.mix_at!r} needs an LSTM; set head.lstm too")
         if self.layers == "last_four_concat" and self.reads_pooler:
             raise UserError(
-                "head.layers='last_four_concat' is four times as wide as the input of the pooler; set head.layers='last_four_sum'"
+                "head.layers='last_four_concat' is four times as wide as the pooler's input; set head.layers='last_four_sum'"
                 + (" or head.pooling='concat'" if "pooling" in self.settings else "")
             )
         if self.pooling == "last_token" and self.lstm:
             raise UserError(
-                f"head.lstm={self.lstm} is read where each direction has read the whole text, so head.pooling=last_token has no "
-                "effect; leave one of the two out"
+                f"head.lstm={self.lstm} reads the final state of each direction, so head.pooling=last_token has no "
+                "effect; leave one of them out"
             )
 
     @classmethod
     def typical(cls) -> TaskHead:
-        """Returns a head of this kind for cost estimates, where the task is not known."""
+        """Returns a head of this kind for cost estimates without a task."""
         return cls(labels=tuple(map(str, range(cls.typical_labels))))
 
     # ------------------------------------------------------------------------------------------------------ names and sizes
 
     @property
-    def part(self) -> str:
-        """The name of the head's branch of the parameter tree."""
+    def subtree(self) -> str:
+        """The key of the head's parameters."""
         return f"{self.kind}_head"
 
     @property
@@ -140,15 +142,15 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Returns whether the parameters "pooler" of a model stand before the layer: where it reads [CLS] by them, and before the
-        labels of tokens where they are the layers of the MLM head (`Architecture.classifier_pooling`)."""
+        """Returns whether the "pooler" parameters precede the output layer: for heads that read a pooled [CLS], and for
+        token-level heads of models whose pooler is the MLM head's layers (`Architecture.classifier_pooling`)."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain
         return self.reads_pooler
 
     @property
     def reads_last_at_positions(self) -> bool:
-        """Whether it reads only the last layer, and only at few positions of a row."""
+        """Whether the head reads only the last layer, at a few positions per row."""
         return not self.per_token and self.pooling != "concat" and (self.layers, self.lstm) == ("last", 0)
 
     @property
@@ -160,16 +162,16 @@ class TaskHead:
 
     @property
     def has_crf(self) -> bool:
-        """Whether the labels of a text are predicted together, by a conditional random field."""
+        """Whether the labels of a text are predicted jointly, by a CRF."""
         return self.crf != "none"
 
     @property
     def results_per(self) -> Literal["text", "position", "token"]:
-        """The unit with logits of its own in `prediction/engine.py`: token, position (a group of `read_positions`) or text."""
+        """The unit that has its own logits in `prediction/engine.py`: token, position (a group of `read_positions`) or text."""
         return "token" if self.per_token else "position" if self.layout.read_positions else "text"
 
     def mixed_layers(self, num_layers: int) -> int:
-        """Returns the number of hidden states that are averaged with trained weights; 0 for other values of `layers`."""
+        """Returns the number of hidden states in the trained weighted average, or 0 if `layers` has none."""
         return {"scalar_mix": num_layers + 1, "last_four_mix": 4}.get(self.layers, 0)
 
     def token_width(self, hidden_size: int) -> int:
@@ -182,7 +184,7 @@ class TaskHead:
         return 2 * self.lstm + beside if self.lstm else self.token_width(hidden_size)
 
     def has_same_outputs(self, other: TaskHead) -> bool:
-        """Returns whether the outputs of both heads have the same meaning; their inputs may differ."""
+        """Returns whether the outputs of both heads mean the same. Their inputs may differ."""
         return (self.kind, self.labels, self.problem) == (other.kind, other.labels, other.problem)
 
     # ------------------------------------------------------------------------------------------------------ inputs and labels
@@ -198,15 +200,14 @@ class TaskHead:
         return LabelLayout()
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """Returns the input of the layer, [B, P, O], or [B, L, O] of a head with logits per token, from the features of all
-        tokens."""
+        """Computes the input of the layer from the features of all tokens: [B, P, O], or [B, L, O] for a head with logits per
+        token."""
         if self.per_token:
             return tokens
         return self.inputs_at(gather_positions(tokens, self.positions(batch)), pooler)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """Returns the positions of the tokens that are read, for a head without logits per token; default: those of the
-        [CLS]s."""
+        """Returns the positions of the tokens that a head without logits per token reads; default: the [CLS] tokens."""
         return batch["cls_positions"]
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
@@ -214,18 +215,18 @@ class TaskHead:
         return pooler(tokens) if self.reads_pooler else tokens
 
     def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
-        """Returns the transitions that a CRF does not predict: (True where a label may not follow a label, [before, after]; True
-        where a label may not begin a text); default: none."""
+        """Returns the transitions that a CRF never predicts: (True where a label may not follow another [before, after], True
+        where a label may not start a text). Default: none."""
         return np.zeros((self.num_outputs, self.num_outputs), bool), np.zeros(self.num_outputs, bool)
 
     # -------------------------------------------------------------------------------------------------------------- training
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """Returns an array whose sum is the number of features (`data/rows.py`) with a label in a batch."""
+        """Returns an array that sums to the number of labelled features (`data/rows.py`) in a batch."""
         return batch["label_weights"]
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """Returns the logits with the possible answers on the last axis, and EXCLUDED for answers that do not exist."""
+        """Returns the logits with the possible answers on the last axis; answers that do not exist are EXCLUDED."""
         return logits
 
     def loss(
@@ -246,5 +247,23 @@ class TaskHead:
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """1 for a correct prediction, otherwise 0, in the same shape; the mean is the accuracy in the training log."""
+        """Returns 1 for a correct prediction, otherwise 0, in the same shape. The mean is the accuracy in the training log."""
         return self.outputs.correct(scores, labels)
+
+
+def head_class(kind: str) -> type[TaskHead]:
+    """Returns the class of a kind of head. Raises UserError for an unknown kind."""
+    check_value("head.kind", kind, Annotated[str, OneOf(tuple(KINDS))])
+    found: type[TaskHead] = load_named(kind, KINDS, "head.kind")
+    return found
+
+
+def head_classes() -> dict[str, type[TaskHead]]:
+    """Returns the classes of all kinds of heads, by name."""
+    return {kind: head_class(kind) for kind in KINDS}
+
+
+def make_head(kind: str, **fields: Any) -> TaskHead:
+    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError for an unknown kind or a combination of
+    fields that the kind does not support."""
+    return head_class(kind)(**fields)

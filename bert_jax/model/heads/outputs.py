@@ -1,7 +1,7 @@
-"""The problems that a task head solves, after its logits: classification, multi-label classification and regression.
+"""The problem types of task heads: classification, multi-label classification and regression.
 
-For each of them `Outputs` defines the dtype and shape of labels, the training loss, the predictions from logits, and the constant
-predictions that are baselines.
+For each type, `Outputs` defines the dtype and shape of labels, the training loss, the predictions from logits, and constant
+baselines.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EXCLUDED = -1e9
 
 
 MOST_CONSTANTS = 10
-"""The number of the most frequent labels of a split that are tried as constant predictions; more than one, since a metric such
-as the F1 of one class may be higher for a rarer label."""
+"""How many of the most frequent labels are tried as constant predictions. More than one, since a metric such as the F1 of one
+class may be higher for a rarer label."""
 
 
 class Outputs:
-    """Classification: one of several labels, by the softmax of the logits. The other problems are subclasses."""
+    """Classification into one of several labels, with a softmax. The other problem types are subclasses."""
 
     name: ClassVar[str] = "classification"
     """`TaskHead.problem`."""
@@ -44,7 +44,7 @@ class Outputs:
     """Whether a prediction is either correct or wrong, so that accuracy is defined."""
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """Returns the shape of one label in a batch, for a head with `labels` labels."""
+        """Returns the shape of one label in a batch for a head with `labels` labels."""
         return ()
 
     def loss(
@@ -57,8 +57,8 @@ class Outputs:
         """Returns the cross-entropy of float32 scores [..., C] against int32 labels [...].
 
         The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section 7).
-        The C `class_weights` multiply the terms of their classes, those of the smoothing included, as in PyTorch's
-        CrossEntropyLoss; () is weight 1 for all.
+        The C `class_weights` multiply the terms of their classes, including the smoothing terms, as in PyTorch's
+        CrossEntropyLoss. () weighs all classes equally.
         """
         weighted = jax.nn.log_softmax(scores, axis=-1)
         if class_weights:
@@ -73,16 +73,16 @@ class Outputs:
     def soft_loss(
         self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
     ) -> Float[Array, "*shape"]:
-        """KL(teacher || student) of the probabilities softened by `temperature`, times its square (Hinton et al.,
+        """Computes KL(teacher || student) of the probabilities softened by `temperature`, times its square (Hinton et al.,
         arXiv:1503.02531)."""
         return kl_divergence(teacher_scores, scores, temperature)
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """1 where the highest of the C scores is that of the label, otherwise 0; float32."""
+        """Returns 1 where the label has the highest of the C scores, otherwise 0; float32."""
         return (scores.argmax(-1) == labels).astype(jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Shaped[np.ndarray, "E ..."]:
-        """Returns the predicted labels: int64 [E]; bool [E, C] of multi-label classification; float [E] of regression."""
+        """Returns the predicted labels: int64 [E]; bool [E, C] for multi-label classification; float [E] for regression."""
         return logits.argmax(-1)
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
@@ -90,23 +90,23 @@ class Outputs:
         return softmax(logits)
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
-        """Returns one of the `predictions` as the name of its label; `names` are the labels by id."""
+        """Converts one of the `predictions` to its label; `names` are the labels by id."""
         return names[int(prediction)]
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """Returns the JSON answer of `predict`: the likeliest of the labels `names`, its probability, and those of all labels."""
+        """Returns the JSON answer of `predict`: the most probable label and the probabilities of all labels."""
         p = softmax(logits)
         best = int(p.argmax())
         return {"label": names[best], "probability": float(p[best]), "probabilities": _by_name(names, p)}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """Returns the candidates for the best constant prediction on `labels`, in the form of `predictions`: the most frequent
+        """Returns the candidates for the best constant prediction on `labels`, in the format of `predictions`, most frequent
         first."""
         return by_frequency(labels)[:MOST_CONSTANTS]
 
 
 class MultiLabel(Outputs):
-    """Multi-label classification: any number of the labels, each by the sigmoid of its logit."""
+    """Multi-label classification: any number of labels, each with a sigmoid."""
 
     name = "multi_label"
     problem_type = "multi_label_classification"
@@ -131,16 +131,16 @@ class MultiLabel(Outputs):
     def soft_loss(
         self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
     ) -> Float[Array, "*shape"]:
-        """KL(teacher || student) of the two outcomes "applies" and "does not apply", averaged over the C labels."""
+        """Computes KL(teacher || student) of the outcomes "applies" and "does not apply", averaged over the C labels."""
         teacher, student = (jnp.stack([x, jnp.zeros_like(x)], -1) for x in (teacher_scores, scores))
         return kl_divergence(teacher, student, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"]) -> Float[Array, "*shape"]:
-        """1 where all C labels are predicted correctly, otherwise 0."""
+        """Returns 1 where all C labels are predicted correctly, otherwise 0."""
         return ((scores >= 0) == (labels > 0.5)).all(-1).astype(jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Bool[np.ndarray, "E C"]:
-        """True for the labels whose probability is at least 0.5."""
+        """Returns True for labels with a probability of at least 0.5."""
         return logits >= 0
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
@@ -152,7 +152,7 @@ class MultiLabel(Outputs):
         return tuple(name for name, applies in zip(names, np.asarray(prediction), strict=True) if applies)
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """Returns the labels whose probability is at least 0.5, and the probability of each label."""
+        """Returns the labels with a probability of at least 0.5, and the probabilities of all labels."""
         probabilities = _by_name(names, _sigmoid(logits))
         return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
 
@@ -162,7 +162,7 @@ class MultiLabel(Outputs):
 
 
 class Regression(Outputs):
-    """Regression: the prediction is the first logit."""
+    """Regression. The prediction is the first logit."""
 
     name = "regression"
     problem_type = "regression"
@@ -186,7 +186,7 @@ class Regression(Outputs):
         return jnp.square(scores[..., 0] - teacher_scores[..., 0])
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """0: accuracy is not defined for a regression."""
+        """Returns 0, since accuracy is not defined for regression."""
         return jnp.zeros(labels.shape, jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Float[np.ndarray, " E"]:
@@ -202,7 +202,7 @@ class Regression(Outputs):
         return float(prediction)
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """Returns the prediction; of a head with several outputs the value of each by name."""
+        """Returns the prediction. For a head with several outputs, also returns each value by name."""
         values = _by_name(names, logits)
         return {"value": float(logits[0])} if len(values) == 1 else {"values": values}
 
@@ -216,7 +216,7 @@ OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(
 
 
 def softmax(logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"]:
-    """Returns the softmax over the last axis, in float64; nan where a logit is nan or positive infinity."""
+    """Returns the softmax over the last axis in float64, with nan if a logit is nan or positive infinity."""
     with np.errstate(invalid="ignore"):
         weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
@@ -232,8 +232,8 @@ def _by_name(names: Sequence[str], values: Float[np.ndarray, " C"]) -> dict[str,
 
 
 def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-    """Returns the distinct labels of [E], or the distinct rows of [E, C]: the most frequent first, and of equally frequent ones
-    the smallest first. Raises ValueError if there are no labels."""
+    """Returns the distinct labels of [E], or distinct rows of [E, C], most frequent first. Ties are sorted by value. Raises
+    ValueError if there are no labels."""
     if not len(labels):
         raise ValueError("no labels: none is the most frequent")
     values, counts = np.unique(labels, axis=0, return_counts=True)
@@ -241,7 +241,7 @@ def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ .
 
 
 def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
-    """Returns the set of labels, bool [C], that has the highest micro F1 as the prediction for every row of the bool `labels`."""
+    """Returns the label set, bool [C], with the highest micro F1 if predicted for every row of the bool `labels`."""
     counts = labels.sum(0)
     order = np.argsort(-counts, kind="stable")
     sizes = np.arange(1, len(order) + 1)
@@ -254,6 +254,6 @@ def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
 def kl_divergence(
     teacher_scores: Float[Array, "*shape C"], scores: Float[Array, "*shape C"], temperature: float
 ) -> Float[Array, "*shape"]:
-    """KL(teacher || student) of the softened probabilities, times the square of `temperature`."""
+    """Computes KL(teacher || student) of the softened probabilities, times the square of `temperature`."""
     teacher, student = (jax.nn.log_softmax(x / temperature, axis=-1) for x in (teacher_scores, scores))
     return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)

@@ -14,12 +14,12 @@ from bert_jax.model.layers import Dense, Norm, activation, initializer, paramete
 from bert_jax.model.matmul import matmul, sum_rows, transposed_matmul
 
 PADDED_LOGIT = -1e9
-"""The logit of a padded vocabulary row: its probability and its gradient are exactly zero in float32."""
+"""The logit of a padded vocabulary row. Its probability and gradient are exactly zero in float32."""
 
 
 class Pooler(nn.Module):
-    """tanh(W h + b) of the hidden state h of each example's [CLS]; with another `classifier_pooling` the layers before a
-    classifier, which are those of the MLM head (ModernBERT), or a dense layer with GELU where that has none (EuroBERT)."""
+    """The layers before a classifier: tanh(W h + b) of the hidden state h of [CLS]. With another `classifier_pooling`, the layers
+    of the MLM head (ModernBERT), or a dense layer with GELU if the MLM head has none (EuroBERT)."""
 
     config: ModelConfig
 
@@ -35,7 +35,7 @@ class Pooler(nn.Module):
 
 
 def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
-    """Returns a layer from D to D numbers."""
+    """Returns a dense layer from D to D."""
     axes, width = ("embed", "embed_out"), (c.hidden_size,)
     return Dense(width, width, axes, initializer(c), jnp.dtype(c.dtype), c.target, use_bias=use_bias, name=name)
 
@@ -64,9 +64,9 @@ decode.defvjp(lambda x, table, bias, one_cpu: (decode(x, table, bias, one_cpu), 
 class MaskedLanguageModelHead(nn.Module):
     """The MLM logits, float32, from the hidden states at the masked positions and the word-embedding table.
 
-    The decoder is the word-embedding table (without `tied_decoder` a table of its own) plus a bias per word. It is computed at
-    the masked positions only: with 15 % masking, 85 % of the logits of all positions, the largest product of a small BERT, would
-    be unused.
+    The decoder is the word-embedding table (or, without `tied_decoder`, its own table) plus a bias per word. It is computed only
+    at the masked positions: with 15 % masking, 85 % of the logits of all positions would be unused, and they are the largest
+    product of a small BERT.
     """
 
     config: ModelConfig
@@ -81,17 +81,24 @@ class MaskedLanguageModelHead(nn.Module):
         return word_logits(self, Norm(c, name="layer_norm")(activation(c.activation)(x)), table)
 
 
-def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
-    """Returns the logits of every word, float32: x @ table.T + bias, with the bias if there is one, and the table unless it is
-    tied, as parameters of `head`. `table` is not read where it is not tied."""
+def word_logits(
+    head: nn.Module,
+    x: Float[Array, "B M I"],
+    table: Float[Array, "V I"] | None,
+    fixed_bias: Float[Array, " V"] | None = None,
+) -> Float[Array, "B M V"]:
+    """Returns the logits of every word, float32: x @ table.T + bias. The bias (if any) and an untied table are parameters of
+    `head`; the argument `table` is only used if the decoder is tied, and `fixed_bias` replaces a learned bias."""
     c: ModelConfig = head.config
     bias = jnp.zeros(c.padded_vocab_size)  # XLA adds no zeros
-    if c.decoder_bias:
+    if fixed_bias is not None:
+        bias = fixed_bias
+    elif c.decoder_bias:
         bias = parameter(head, "bias", nn.initializers.zeros, ("vocab",), (c.padded_vocab_size,))
     shape = (c.padded_vocab_size, x.shape[-1])
     if not c.tied_decoder:
         table = parameter(head, "decoder", initializer(c), ("vocab", "embed"), shape)
-    assert table is not None, "a tied decoder has the table of the word embeddings"
+    assert table is not None, "a tied decoder needs the word-embedding table"
     logits = decode(x.reshape(-1, x.shape[-1]), table.astype(jnp.dtype(c.dtype)), bias, c.target.one_cpu)
     logits = logits.reshape(*x.shape[:2], -1)
     if c.padded_vocab_size > c.vocab_size:
@@ -101,13 +108,14 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
 
 
 def word_head(config: ModelConfig) -> str:
-    """Returns the part of the parameters that predicts words: "softmax" for an LSTM, else "mlm_head"."""
-    return "softmax" if config.encoder == "bilm" else "mlm_head"
+    """Returns the key of the parameters that predict words: "softmax" for an LSTM, "lm_head" for an encoder-decoder, otherwise
+    "mlm_head"."""
+    return {"bilm": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
 
 
 class SoftmaxHead(nn.Module):
-    """The logits of every word from the output of an LSTM, float32: a softmax layer alone, tied to the word embeddings unless
-    `tied_decoder` is False."""
+    """The softmax layer of an LSTM: float32 logits of every word. It is tied to the word embeddings unless `tied_decoder` is
+    False."""
 
     config: ModelConfig
 

@@ -1,4 +1,4 @@
-"""The head of extractive question answering (paper Figure 4c): a start and an end logit for every token."""
+"""The head for extractive question answering (paper Figure 4c): a start and an end logit for every token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SpanHead(TaskHead):
     kind = "span"
     settings = ("lstm", "mix_at")
     per_token = True
-    has_dropout = False  # run_squad.py, and transformers, have none
+    has_dropout = False  # none in run_squad.py and transformers
     action = "answer questions"
     architecture = "BertForQuestionAnswering"
     module = "qa_outputs"
@@ -60,5 +60,5 @@ class SpanHead(TaskHead):
         return super().soft_loss(scores, teacher_scores, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """1 where both start and end are correct, [B, P]."""
+        """Returns 1 where both start and end are correct, [B, P]."""
         return super().correct(scores, labels).min(-1)

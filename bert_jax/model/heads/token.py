@@ -1,4 +1,4 @@
-"""The head of token classification (paper Figure 4d): a layer on every token."""
+"""The head for token classification (paper Figure 4d), applied to every token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.model.tokens import Batch
 class TokenHead(TaskHead):
     """A label for every token: logits [B, L, C].
 
-    Raises UserError for crf="iob2" with labels of another scheme, or without one that may follow every label.
+    Raises UserError for crf="iob2" if the labels follow another scheme, or if none may start a text.
     """
 
     kind = "token"
@@ -35,14 +35,15 @@ class TokenHead(TaskHead):
             return
         if others := [label for label in self.labels if label != "O" and label[:2] not in ("B-", "I-")]:
             raise UserError(
-                f"head.crf='iob2' is for labels O, B-X and I-X, and {others[0]!r} is none; set head.crf='free', or "
+                f"head.crf='iob2' requires labels O, B-X and I-X, not {others[0]!r}; set head.crf='free', or "
                 "config.task.scheme='IOB2' to convert tags of other schemes"
             )
         if all(label.startswith("I-") for label in self.labels):
-            raise UserError("head.crf='iob2' needs a label that may begin a text, O or B-X; set head.crf='free'")
+            raise UserError("head.crf='iob2' needs a label that may start a text, O or B-X; set head.crf='free'")
 
     def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
-        """(True where a label may not follow a label, [before, after]; True where a label may not begin a text) in prediction."""
+        """Returns the labels excluded in prediction: (True where a label may not follow another [before, after], True where a
+        label may not start a text)."""
         inside = np.array([self.crf == "iob2" and label.startswith("I-") for label in self.labels])
         types = np.array([label[2:] if label != "O" else None for label in self.labels])
         return inside & (types[:, None] != types), inside
@@ -53,5 +54,5 @@ class TokenHead(TaskHead):
         return LabelLayout(per_token=True, logits_per_token=True)
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """Returns the number of sequences in each row, [B]: each sequence is a feature, and their ids start at 1."""
+        """Returns the number of sequences in each row, [B]. Each sequence is a feature; ids start at 1."""
         return batch["sequence_ids"].max(axis=1)

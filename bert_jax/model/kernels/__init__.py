@@ -1,7 +1,7 @@
 """Pallas kernels: fused attention and the residual with its LayerNorm.
 
-In: the inputs of `model/attention.py` and `model/residual_norm.py`. Out: the same results, without an array of length x length in
-memory.
+In: the inputs of `model/attention.py` and `model/residual_norm.py`. Out: the same results, without writing an array of length x
+length to memory.
 
     dispatch.py            the choice of the implementation on a device, with its reason
     attention_plan.py      the blocks, tiles and on-chip memory of a call, and the arguments of all kernels
@@ -27,26 +27,27 @@ DTYPES = ("bfloat16", "float32")
 """The dtypes of the kernels' inputs."""
 
 Axes: TypeAlias = tuple[str | None, ...]
-"""The logical axes of an array, a name or None for each; one that is named is split if the devices divide it."""
+"""The logical axes of an array, a name or None for each. Named axes are sharded if the devices divide them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The parts of one call of a kernel: a single part, on one device. `sharding.kernels.over_mesh` returns those of a mesh."""
+    """How a kernel call is distributed; here, on a single device. `sharding.kernels.over_mesh` returns the distribution over a
+    mesh."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
-        """Returns the index of this device's part of a logical axis; for code on a device."""
+        """Returns the index of this device's shard of a logical axis, for code on a device."""
         return jnp.uint32(0)
 
     def count(self, axis: str) -> int:
-        """Returns the number of parts of a logical axis."""
+        """Returns the number of shards of a logical axis."""
         return 1
 
     def on_each_device(
         self, function: Callable[..., Any], inputs: Sequence[Axes], outputs: Sequence[Axes], sums: int = 0
     ) -> Callable[..., Any]:
-        """Returns `function`, from arrays to a tuple of arrays, applied on each device to its parts of arrays with these axes.
-        The last `sums` of `outputs` are added over the devices that have different parts."""
+        """Returns `function` (arrays -> tuple of arrays) applied on each device to its shards of arrays with these axes. The last
+        `sums` of `outputs` are summed over the devices with different shards."""
         return function
 
 

@@ -1,10 +1,10 @@
-"""Compares each kernel with the plain path on the device at hand: values, gradients, packed and padded rows, windows, dropout.
+"""Compares each kernel with the plain path on the current device: values, gradients, packed and padded rows, windows, dropout.
 
-A kernel that was never run on a kind of chip may be wrong there though it is right elsewhere. `compare` runs it on small arrays
-and returns the differences as `Figure`s, each with the limit above which the kernel counts as wrong. The reference is the plain
-path on the same inputs, in the same dtype (in float32 a long row takes the TPU's compiler four times as long). TPU attention
-draws its own dropout, so no reference has its masks; there the rate, the scale and the independence of the masks are measured,
-and a finite difference along the gradient shows whether the backward pass drops the elements that the forward pass dropped.
+A kernel may be wrong on a kind of chip on which it was never run. `compare` runs it on small arrays and returns the differences
+as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs, in the
+same dtype (in float32 a long row takes the TPU's compiler four times as long). TPU attention draws its own dropout masks, which
+no reference has. Instead, the rate, the scale and the independence of the masks are measured, and a finite difference along the
+gradient shows whether the backward pass drops the same elements as the forward pass.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.residual_norm import plain_residual_norm
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
-"""The largest difference of a token's vector, as a fraction of its size. Interpreted on a CPU the kernels differ by 1e-6 in
-float32 and by 0.016 in bfloat16, in which both paths round; the rest is room for the exponentials and sums of other chips."""
+"""The largest difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6 in float32
+and by 0.016 in bfloat16, where both paths round. The margin allows for the exponentials and sums of other chips."""
 SLOPE_LIMIT = 0.03
-"""The largest difference between a slope and its finite difference, as a fraction. With another mask the two differ by the
-dropout rate."""
+"""The largest relative difference between a slope and its finite difference. With a wrong mask they differ by the dropout
+rate."""
 DEVIATIONS = 6
-"""Standard deviations that a mean over random masks may be off."""
+"""The number of standard deviations by which a mean over random masks may be off."""
 RATE = 0.25
 """The dropout rate of the cases with dropout."""
 EPSILON = 1e-12
 SEEDS = tuple(range(7, 15))
-"""The dropout seeds whose masks are compared; the first one is that of the other figures."""
+"""The dropout seeds whose masks are compared. The first one is used for the other figures."""
 
 Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B L D"]]
-"""(query, key, value) -> context, for given sequence ids, heads and dropout."""
+"""(query, key, value) -> context, with fixed sequence ids, heads and dropout."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Case:
     length: int
     heads: int
     head_width: int
-    """Of a residual norm: its width, with 1 head."""
+    """For a residual norm, its width (with 1 head)."""
     dtype: str
     rate: float = 0.0
     radius: int | None = None
-    """Of a sliding layer: the largest distance of a key that a query sees."""
+    """For a sliding layer, the largest distance of a key that a query sees."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
@@ -71,12 +71,12 @@ class Figure:
     case: str
     quantity: str
     error: float
-    """A fraction: 0.01 is a difference of 1 %."""
+    """As a fraction: 0.01 is a difference of 1 %."""
     limit: float
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within the limit; False for NaN."""
+        """Whether the error is within the limit; False for NaN."""
         return self.error <= self.limit
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Comparison:
 
     figures: tuple[Figure, ...]
     failure: str = ""
-    """The error of a kernel that does not compile or run, with its case; "" for one that does."""
+    """The error and the case if the kernel does not compile or run, otherwise ""."""
 
     @property
     def faults(self) -> list[Figure]:
@@ -98,7 +98,7 @@ class Comparison:
 
     @property
     def reason(self) -> str:
-        """The reason not to use the kernel, as a clause with the figures; "" for one that agrees."""
+        """The reason not to use the kernel, as a clause with the figures; "" if it agrees."""
         if self.failure:
             return f"the kernel does not run here: {self.failure}"
         if not self.faults:
@@ -109,12 +109,12 @@ class Comparison:
 
     @property
     def worst(self) -> Figure | None:
-        """The figure that comes closest to its limit, or exceeds it most; None without figures."""
+        """The figure closest to its limit, or furthest beyond it; None without figures."""
         return max(self.figures, key=lambda figure: figure.error / figure.limit if figure.agrees else np.inf, default=None)
 
 
 ATTENTION_CASES = (
-    Case(2, 51, 2, 64, "float32"),  # a length that is a multiple of nothing
+    Case(2, 51, 2, 64, "float32"),  # a length that fits no tile
     Case(2, 300, 4, 32, "bfloat16"),
     Case(1, 700, 1, 128, "bfloat16"),  # several blocks of the TPU's kernel
     Case(2, 128, 2, 64, "float32", RATE),
@@ -123,7 +123,7 @@ ATTENTION_CASES = (
     Case(1, 600, 1, 128, "bfloat16", RATE, radius=100),
 )
 NORM_CASES = (
-    Case(2, 51, 1, 256, "float32"),  # rows that fill no block
+    Case(2, 51, 1, 256, "float32"),  # rows that do not fill a block
     Case(2, 70, 1, 768, "float32", RATE),
     Case(2, 128, 1, 1024, "bfloat16", RATE),
 )
@@ -132,8 +132,8 @@ NORM_CASES = (
 def compare(
     operation: str, platform: str, cases: Sequence[Case] = (), *, interpret: bool = False, device: jax.Device | None = None
 ) -> Comparison:
-    """Returns the comparison of the kernel of `operation` ("attention" or "residual_norm") for "tpu" or "gpu" on `device`, by
-    default the first one of this process. A kernel that does not compile or run is a `Comparison` with its error.
+    """Compares the kernel of `operation` ("attention" or "residual_norm") for "tpu" or "gpu" on `device` (default: the first
+    device of this process). If the kernel does not compile or run, the `Comparison` holds the error.
 
     `interpret` runs the kernel on any platform, slowly, for tests.
     """
@@ -144,7 +144,7 @@ def compare(
         for case in cases:
             try:
                 figures += of_case(case, platform, interpret)
-            except Exception as error:  # the compilers of kernels raise exceptions of many types
+            except Exception as error:  # kernel compilers raise exceptions of many types
                 first = (str(error).splitlines() or [""])[0]
                 return Comparison(tuple(figures), f"{type(error).__name__}: {first[:300]} ({case})")
     return Comparison(tuple(figures))
@@ -164,7 +164,7 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
         return plain_attention(qkv, ids, case.heads, dropout, case.radius)
 
     names = ("values", "gradient of query", "gradient of key", "gradient of value")
-    if not case.rate or platform == "gpu":  # the GPU's kernel has the masks of the plain path
+    if not case.rate or platform == "gpu":  # the GPU kernel draws the masks of the plain path
         yield from _differences(case, names, fused(ids, dropout), plain, arrays)
     if case.rate:
         yield from _mask_figures(case, functools.partial(fused, jnp.ones_like(ids)))
@@ -175,7 +175,7 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
 def plain_attention(
     qkv: tuple[Float[Array, "B L D"], ...], ids: Int[Array, "B L"], heads: int, dropout: Dropout, radius: int | None = None
 ) -> Float[Array, "B L D"]:
-    """Returns the result of `fused_attention` by `dot_product_attention`."""
+    """Computes the result of `fused_attention` with `dot_product_attention`."""
     b, length, width = qkv[0].shape
     query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
     mask = attention_mask(ids, ids)
@@ -188,8 +188,8 @@ def plain_attention(
 def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
     """Yields the mean, the spread and the independence of dropout masks.
 
-    With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (N (1 - rate)) of the
-    N that it sees, all L or those in its window: its mean is 1, and its variance rate / ((1 - rate) N).
+    With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (N (1 - rate)), where
+    N is the number of keys that it sees (all L, or those in its window). The mean is 1 and the variance rate / ((1 - rate) N).
     """
     shape = (case.rows, case.length, case.heads * case.head_width)
     zeros, ones = jnp.zeros(shape, case.dtype), jnp.ones(shape, case.dtype)
@@ -217,7 +217,7 @@ def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure
     x, y, gradient = _normal(case, 3)
     random = np.random.default_rng(case.length)
     vectors = [jnp.asarray(random.normal(size=case.head_width), jnp.float32) for _ in range(2)]
-    arrays = [x + 1, y, *vectors, gradient]  # residuals come to be far from zero
+    arrays = [x + 1, y, *vectors, gradient]  # residuals may be far from zero
     dropout = _dropout(case)
 
     def fused(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
@@ -234,7 +234,8 @@ def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure
 
 # ------------------------------------------------------------------------------------------------------------------------ figures
 def packed_ids(rows: int, length: int) -> Int[Array, "B L"]:
-    """Sequence ids of rows with up to three examples of random lengths; a seventh of each row but the last is padding."""
+    """Returns sequence ids of rows with up to three examples of random lengths. A seventh of each row is padding, except in the
+    last row."""
     ids = np.sort(np.random.default_rng(length).integers(1, 4, (rows, length)), axis=1)
     ids[: max(1, rows - 1), length - length // 7 :] = 0
     return jnp.asarray(ids, jnp.int32)
@@ -250,7 +251,7 @@ def _dropout(case: Case) -> Dropout:
 
 
 def _results(function: Callable[..., Array], arrays: Sequence[Float[Array, " ..."]]) -> list[np.ndarray]:
-    """function(*arrays[:-1]) and its gradients for the gradient arrays[-1] of its result, all in float32."""
+    """Returns function(*arrays[:-1]) and its gradients, given the gradient arrays[-1] of its result, all in float32."""
 
     @jax.jit
     def run(*arrays: Float[Array, " ..."]) -> tuple[Float[Array, " ..."], ...]:
@@ -267,14 +268,13 @@ def _differences(
     plain: Callable[..., Array],
     arrays: Sequence[Float[Array, " ..."]],
 ) -> Iterator[Figure]:
-    """Yields the result and the gradients of `fused` beside those of `plain`."""
+    """Yields figures that compare the result and gradients of `fused` with those of `plain`."""
     for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 
 
 def _worst_vector(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Returns the largest difference of a vector (the last axis), as a fraction of its size or of the mean size, whichever is
-    larger."""
+    """Returns the largest difference of a vector (the last axis), relative to its norm or the mean norm, whichever is larger."""
     size = np.maximum(np.sqrt(np.square(wanted).mean(-1)), np.sqrt(np.square(wanted).mean()))
     return float((np.sqrt(np.square(found - wanted).mean(-1)) / size).max())
 
@@ -287,10 +287,10 @@ def _slope_figures(
     measured: Sequence[str],
     linear: str = "",
 ) -> Iterator[Figure]:
-    """Yields the slopes of the loss <result, gradient> along its gradients, beside differences of two forward passes.
+    """Yields figures that compare the slopes of the loss <result, gradient> with finite differences of two forward passes.
 
-    For a given mask the loss is a smooth function of each argument, and its gradient is its slope; a backward pass with another
-    mask returns another vector. In the argument `linear` a step of any size is exact.
+    For a fixed mask, the loss is a smooth function of each argument, and its gradient is its slope. A backward pass with a
+    different mask returns a different vector. In the argument `linear`, a step of any size is exact.
     """
     *inputs, gradient = arrays
     forward = jax.jit(function)

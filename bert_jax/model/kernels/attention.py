@@ -1,4 +1,4 @@
-"""Fused attention and its gradient, over any devices: no array of size length x length is written to memory."""
+"""Fused attention and its gradient, on one device or a mesh, without writing an array of length x length to memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, Tp
 from bert_jax.model.layers import Dropout
 
 SAVED = "fused_attention"
-"""The name of the forward kernel's results in `jax.checkpoint`: with a policy that saves them the backward pass does not run the
-kernel again."""
+"""The name of the forward kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
+rerun the kernel."""
 AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 """The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
 QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
@@ -39,20 +39,19 @@ def fused_attention(
     interpret: bool = False,
     radius: int | None = None,
 ) -> Float[Array, "B L D"]:
-    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: the context of `dot_product_attention`, on a TPU or GPU.
+    """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, like `dot_product_attention`, on a TPU or GPU.
 
-    A query attends to the keys with the same number in `sequence_ids`, with a `radius` to those at most so far away: blocks of
-    keys out of reach are not computed. Every token is a query, so `dropout` has no positions. `platform` is "tpu" or "gpu".
+    A query attends to the keys with the same sequence id and, with a `radius`, at most that many tokens away; blocks of keys out
+    of reach are skipped. Every token is a query, so `dropout` has no positions. `platform` is "tpu" or "gpu".
 
-    The softmax runs in float32; products take their inputs as they are and accumulate in float32. The backward pass draws the
-    dropout mask again; the forward pass saves the context and one float32 per query and head for it. Each device of `spread` runs
-    the kernel on its own rows and heads. On a GPU the dropout mask is that of plain attention, bit for bit, on any mesh. On a
-    TPU it is drawn from 16 random bits of the chip's generator: its rate is `dropout.rate` rounded to a multiple of 2**-16 (0.1
-    is 0.100006), the kept probabilities are scaled for that rate, and every device has its own mask. `interpret` runs the kernel
-    on any platform, slowly, for tests; the TPU's with a counter hash in place of the generator.
+    The softmax runs in float32; products use the input dtype and accumulate in float32. The forward pass saves the context and
+    one float32 per query and head for the backward pass, which draws the dropout mask again. Each device of `spread` runs the
+    kernel on its own rows and heads. On a GPU the dropout mask is that of plain attention, bit for bit, on any mesh. On a TPU it
+    is drawn from 16 random bits of the chip's generator: `dropout.rate` is rounded to a multiple of 2**-16 (0.1 becomes
+    0.100006), the kept probabilities are scaled for the rounded rate, and every device draws its own mask. `interpret` runs the
+    kernel on any platform, slowly, for tests; the TPU kernel then uses a counter hash instead of the generator.
 
-    Raises ValueError for heads that the platform's kernel does not compute; `dispatch.choose_attention` chooses the
-    implementation.
+    Raises ValueError for heads that the kernel does not support; `dispatch.choose_attention` selects the implementation.
     """
     query, *_ = qkv
     shape = query.shape
@@ -80,10 +79,10 @@ def fused_attention(
 
 
 def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns the reason why the kernel of attention for "tpu" or "gpu" does not support heads of that width and dtype, as a
-    clause; None if it does."""
+    """Returns why the attention kernel for "tpu" or "gpu" does not support heads of that width and dtype, as a clause, or None if
+    it does."""
     if jnp.dtype(dtype).name not in DTYPES:
-        return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
+        return f"fused attention supports bfloat16 and float32, not {jnp.dtype(dtype).name}"
     if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
         return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
     if platform == "tpu" and not divides_lanes(head_width):
@@ -92,9 +91,9 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
 
 
 def _attend_padded(plan: Plan, qkv: QKV, ids: Int[Array, "B L"], place: Placement) -> Float[Array, "B L D"]:
-    """Returns the context of one device's rows and heads, computed on rows and heads padded to the blocks of `plan`.
+    """Computes the context of one device's rows and heads, padded to the blocks of `plan`.
 
-    The ids of the added tokens are -1, so these tokens attend to each other only.
+    Padding tokens have id -1, so they attend only to each other.
     """
     query, *_ = qkv
     _, length, width = query.shape
@@ -123,7 +122,7 @@ def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B L D"], 
 def _attend_backward(
     plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B L D"]
 ) -> tuple[tuple[Num[Array, "B L D"] | None, ...]]:
-    """Returns the gradients of `Inputs`: those of query, key and value, and none of the ids and the seeds."""
+    """Returns the gradients of `Inputs`: query, key and value have one, ids and seeds have none."""
     return ((*_kernels(plan).backward(plan, *residuals, gradient), None, None),)
 
 

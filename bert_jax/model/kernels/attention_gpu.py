@@ -1,16 +1,16 @@
-"""The GPU kernels of fused attention, through Triton: scores stay in the registers of a block of threads, tile by tile.
+"""The GPU kernels of fused attention, in Triton. Scores stay in the registers of a thread block, tile by tile.
 
-A program of the grid computes one head of one row. The forward kernel and the kernel of the queries' gradient hold a block of
-queries and loop over the keys, with a running softmax in float32; the kernel of the gradients of keys and values holds a block of
-keys and loops over the queries. Both backward kernels compute the scores again (7 products instead of 5), so that no program adds
-to the result of another: results do not depend on the order in which programs run.
+Each program of the grid handles a block of one head of one row. The forward kernel and the query-gradient kernel hold a block of
+queries and loop over the keys, with a running softmax in float32. The kernel of the key and value gradients holds a block of keys
+and loops over the queries. Both backward kernels recompute the scores (7 products instead of 5), so that no program adds to the
+result of another and results do not depend on the order of execution.
 
 Dropout uses `layers.random_words` of the whole batch's [B, H, L, L], word for word: the masks are those of plain attention, and
 the same on one device and on any mesh. A word takes about 10 integer operations per score.
 
-Why not cuDNN: `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, and the paper's recipe drops attention
-weights; and it would need the attention mask of a packed row as an array of length x length. Why not Pallas' other GPU compiler,
-Mosaic GPU: it needs Hopper or later. JAX 0.11 warns that it will remove Triton in a later version.
+cuDNN is not used because `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe needs,
+and would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs Hopper or
+later. JAX 0.11 warns that a later version will remove Triton.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bert_jax.model.layers import COLUMN, hash_word, row_words
 from bert_jax.model.matmul import dot
 
 HEAD_WIDTHS = (16, 32, 64, 128)
-"""Widths of a head that the kernels compute."""
+"""The supported head widths."""
 SHORTEST = 16
 """The smallest dimension of a matrix that Triton multiplies."""
 TILE = 64
@@ -46,29 +46,29 @@ State = TypeVar("State")
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """The sizes of the parts of a row that a program holds and loops over, and its warps."""
+    """The tile sizes and the number of warps of a program."""
 
     held: int
-    """Positions that a program holds, queries or keys; a power of two."""
+    """Number of positions that a program holds (queries or keys); a power of two."""
     passed: int
-    """Positions of one trip of its loop, keys or queries; a power of two."""
+    """Number of positions per loop iteration (keys or queries); a power of two."""
     warps: int
     """Groups of 32 threads of a program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GpuPlan:
-    """The shapes and settings of one call on one device; the same in its forward and its backward pass."""
+    """The shapes and settings of one call on one device, shared by the forward and backward pass."""
 
     rows: int
     length: int
-    """The padded length, as `padded_length` returns it."""
+    """The padded length (see `padded_length`)."""
     heads: int
     head_width: int
     rate: float
     """The dropout rate; 0 for no dropout."""
     radius: int | None
-    """The largest distance of a key that a query sees; None: it sees all keys."""
+    """The largest distance of a key that a query sees; None: no limit."""
     interpret: bool
 
     @classmethod
@@ -88,22 +88,23 @@ class GpuPlan:
         return self.rows, self.length
 
     def seeds(self, place: Placement) -> UInt32[Array, " 3"]:
-        """Returns the dropout seed, and the indices of the first row and of the first head in the whole batch."""
+        """Returns the dropout seed and the indices of the first row and the first head in the whole batch."""
         return jnp.stack([place.seed, place.first_row, np.uint32(self.heads) * place.heads_shard])
 
     @property
     def scale(self) -> float:
-        """The factor of the products of queries and keys: K**-0.5, and log2(e), since the hardware computes 2**x."""
+        """The factor of the scores: K**-0.5 times log2(e), since the hardware computes 2**x."""
         return self.head_width**-0.5 * LOG2E
 
 
 def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
     """Returns the tiles of all three kernels.
 
-    On an H200, of ten tiles from 32 x 64 to 128 x 128 with 4 or 8 warps, 64 x 64 with 4 warps was within 6 % of the fastest for
-    each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). They compile without spilling registers (20 bytes
-    at most, in float32) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227 on 10.0), for compute
-    capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512. Products of float32 use no matrix unit, and many more registers.
+    Ten tile sizes from 32 x 64 to 128 x 128 with 4 or 8 warps were measured on an H200. 64 x 64 with 4 warps was within 6 % of
+    the fastest for each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). These kernels compile without
+    spilling registers (20 bytes at most, in float32) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227
+    on 10.0), for compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512. float32 products do not use the matrix
+    unit and need many more registers.
     """
     side = 32 if jnp.dtype(dtype) == jnp.float32 else 64
     side = min(side, length & -length)  # the largest power of two that divides the row
@@ -111,12 +112,12 @@ def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
 
 
 def padded_length(length: int) -> int:
-    """`length` rounded up to whole tiles, or a short row's to a power of two."""
+    """Rounds `length` up to whole tiles, or to a power of two if the row is short."""
     return -(-length // TILE) * TILE if length > TILE else max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 def forward(plan: GpuPlan, inputs: Inputs) -> Results:
-    """Returns the context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, H, L]."""
+    """Returns the context [B, L, D] and, for `backward`, log2 of the softmax sums, float32 [B, H, L]."""
     *qkv, ids, seeds = inputs
     query, *_ = qkv
     wide, sums = _shapes(plan, query.dtype)
@@ -126,13 +127,14 @@ def forward(plan: GpuPlan, inputs: Inputs) -> Results:
 
 
 def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> list[Float[Array, "B L D"]]:
-    """Returns the gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
+    """Returns the gradients of query, key and value, given the inputs and results of `forward` and the gradient of the
+    context."""
     *qkv, ids, seeds = inputs
     query, *_ = qkv
     context, sums = results
     wide, _ = _shapes(plan, query.dtype)
     arrays = [x.reshape(wide.shape) for x in (*qkv, gradient)]
-    # the sum over keys of weights x their gradient is context . its gradient; (1 - rate) since the kernels divide by it at last
+    # sum over keys of weight x gradient = context . gradient of context; (1 - rate) because the kernels divide by it at the end
     products = arrays[3].astype(jnp.float32) * context.reshape(wide.shape).astype(jnp.float32)
     drift = products.sum(-1).swapaxes(1, 2) * (1.0 - plan.rate)
     of_query = _call(plan, _query_kernel, "sums", ["block", "row", "row", "block", "sums", "sums"], [("block", wide)])
@@ -153,9 +155,9 @@ def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.
 
 
 def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
-    """Returns the random word of every query of these rows and heads, as in `layers.random_words`; no array without dropout.
+    """Returns the random word of every query of these rows and heads, as in `layers.random_words`, or no array without dropout.
 
-    In a kernel every thread that needs a word would compute it, which doubles the instructions of the hash.
+    Inside a kernel, every thread would compute the words it needs, which doubles the instructions of the hash.
     """
     if not plan.rate:
         return []
@@ -164,7 +166,7 @@ def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One program of a kernel's grid: the settings and the references that all three kernels read."""
+    """One program of a kernel's grid: the settings and references shared by all three kernels."""
 
     plan: GpuPlan
     tiles: Tiles
@@ -179,7 +181,8 @@ class Program:
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """Returns the state after body(positions, state) for all positions that the held ones see, `tiles.passed` at a time."""
+        """Applies body(positions, state) to all positions that the held ones see, `tiles.passed` at a time. Returns the final
+        state."""
         step, radius = self.tiles.passed, self.plan.radius
         start: Any = 0
         stop: Any = self.plan.length // step
@@ -189,7 +192,7 @@ class Program:
         return jax.lax.fori_loop(start, stop, lambda i, state: body(pl.ds(i * step, step), state), state)
 
     def seen(self, rows: Positions, columns: Positions) -> Bool[Array, "_ _"]:
-        """Returns the attention mask of a tile of scores: True for two positions of one example, within the radius."""
+        """Returns the attention mask of a tile of scores: True for positions of the same example within the radius."""
         same: Array = self.ids[rows][:, None] == self.ids[columns][None, :]
         if self.plan.radius is None:
             return same
@@ -215,9 +218,9 @@ def _call(
 ) -> Callable:
     """Returns a function that runs `kernel` over the grid of blocks, heads and rows.
 
-    It takes the random words, if there is dropout, the sequence ids, and an array for each of `inputs`. `words`, `inputs` and
-    `outputs` name the part of each array that a program gets: "block" or "row" of [B, L, H, K], "sums" (those of its block) or
-    "all sums" of [B, H, L].
+    The function takes the random words (with dropout), the sequence ids, and an array for each of `inputs`. `words`, `inputs` and
+    `outputs` name the part of each array that a program gets: "block" or "row" of [B, L, H, K], "sums" (of its block) or "all
+    sums" of [B, H, L].
     """
     name = kernel.__name__.removeprefix("_").removesuffix("_kernel")
     cut = tiles(plan.length, plan.head_width, outputs[0][1].dtype)
@@ -256,12 +259,12 @@ def _numbers(positions: Positions) -> UInt32[Array, " _"]:
 
 
 def _zeroed(x: Float[Array, "*shape"], kept: Bool[Array, "*shape"] | None) -> Float[Array, "*shape"]:
-    """`x` with zeros where the mask `kept` is False."""
+    """Sets `x` to zero where the mask `kept` is False."""
     return x if kept is None else jnp.where(kept, x, 0.0)
 
 
 def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref]) -> None:
-    """The context of a block of queries. References: query, context [block, K]; key, value [L, K]; sums [block]."""
+    """Computes the context of a block of queries. References: query, context [block, K]; key, value [L, K]; sums [block]."""
     query, key, value = inputs
     context, sums = outputs
     plan, held = program.plan, program.held
@@ -285,8 +288,8 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
 
 
 def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref]) -> None:
-    """The gradient of a block of queries. References: query, gradient, of_query [block, K]; key, value [L, K]; sums, drift
-    [block]."""
+    """Computes the gradient of a block of queries. References: query, gradient, of_query [block, K]; key, value [L, K]; sums,
+    drift [block]."""
     query, key, value, gradient, sums, drift = inputs
     (of_query,) = outputs
     plan, held = program.plan, program.held
@@ -304,8 +307,8 @@ def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref
 
 
 def _key_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref]) -> None:
-    """The gradients of a block of keys and their values. References: key, value, of_key, of_value [block, K]; query, gradient
-    [L, K]; sums, drift [L]. Tiles of scores are [keys, queries], so that no product has to transpose them."""
+    """Computes the gradients of a block of keys and values. References: key, value, of_key, of_value [block, K]; query, gradient
+    [L, K]; sums, drift [L]. Tiles of scores are [keys, queries], so that products do not transpose them."""
     query, key, value, gradient, sums, drift = inputs
     of_key, of_value = outputs
     plan, held = program.plan, program.held

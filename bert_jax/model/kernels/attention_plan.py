@@ -1,4 +1,4 @@
-"""The blocks, tiles and grid steps of the TPU kernels of attention, their on-chip memory, and the arguments of all kernels."""
+"""The blocks, tiles, grid steps and on-chip memory of the TPU attention kernels, and the arguments of all attention kernels."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from jaxtyping import Array, Float, Int, Num, UInt32
 from bert_jax.model.layers import Seed
 
 MASKED_SCORE = -1e9
-"""The score of a masked key. The original adds -10,000, which leaks a little attention to padding; a `where` with this value
-leaks exactly none in float32."""
+"""The score of a masked key. The original adds -10,000, which leaks a little attention to padding. A `where` with this value
+leaks none in float32."""
 LOG2E = 1.4426950408889634
 """log2(e): the chips compute 2**x, and exp(x) is 2**(x LOG2E)."""
 LANES = 128
 BLOCK = 512
-"""Queries and keys whose scores are on the chip at once; a longer row is computed block by block."""
+"""The number of queries and keys whose scores are on the chip at once. Longer rows are computed block by block."""
 KEYS = 128
-"""Keys of a tile, its height. Its width, the queries, is `TpuPlan.queries`."""
+"""The height of a tile in keys. Its width in queries is `TpuPlan.queries`."""
 SCORES_PER_STEP = 1 << 19
-"""Scores of one grid step: enough for the scheduler to overlap instructions, and to make the fixed cost of a step negligible.
-With 2**21 a head takes 7 % fewer bundles on v5e, 0.2 ms of a BERT-Large step of 4 rows, but each unrolled layer compiles 4
-seconds longer."""
+"""The number of scores per grid step. It is large enough for the scheduler to overlap instructions and to make the fixed cost of
+a step negligible. With 2**21 a head takes 7 % fewer bundles on v5e (0.2 ms of a BERT-Large step of 4 rows), but each unrolled
+layer takes 4 seconds longer to compile."""
 BYTES_PER_STEP = 8 << 20
-"""The limit on the bytes of the arrays of a grid step in bfloat16, two copies of each, if it computes more than one row and
-group."""
+"""The maximum bytes of the arrays of a grid step that computes more than one row and group (bfloat16, two copies of each
+array)."""
 
 Inputs = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"], Int[Array, "B ..."], Num[Array, " _"]]
-"""The arrays that the kernels read: query, key and value, padded to the plan's length and width; the sequence ids, shaped
-`ids_shape`; and the seeds of dropout, as `seeds` returns them."""
+"""The inputs of the kernels: query, key and value, padded to the plan's length and width; the sequence ids, shaped `ids_shape`;
+and the dropout `seeds`."""
 Results = tuple[Float[Array, "B L D"], Float[Array, "B ..."]]
-"""The results of the forward kernel: the context, and log2 of the sums of the softmax, float32."""
+"""The results of the forward kernel: the context, and log2 of the softmax sums, float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The dropout seed, and the place of one device's rows and heads in the whole batch: its random words follow from both."""
+    """The dropout seed and the location of one device's rows and heads in the whole batch, which determine its random words."""
 
     seed: Seed
     first_row: UInt32[Array, ""]
@@ -52,13 +52,14 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True)
 class TpuPlan:
-    """The blocks of one call on one device; the same in both passes, which must draw the same random words in the same order."""
+    """The blocks of one call on one device. Both passes share it, since they must draw the same random words in the same
+    order."""
 
     rows: int
     length: int
     """A multiple of the tile, as `padded_length` returns it."""
     groups: int
-    """Column groups of the model width: as many heads as fill 128 lanes, or one wider head."""
+    """The number of column groups. A group is as many heads as fill 128 lanes, or one wider head."""
     head_width: int
     rate: float
     """The dropout rate, a multiple of 2**-16; 0 for no dropout."""
@@ -85,7 +86,7 @@ class TpuPlan:
         return self.rows, 1, self.length
 
     def seeds(self, place: Placement) -> Int[Array, " 4"]:
-        """Returns the dropout seed, the indices of the first row and of the first group in the whole batch, and the number of
+        """Returns the dropout seed, the indices of the first row and the first group in the whole batch, and the number of
         groups."""
         all_groups = -(-place.num_heads * self.head_width // self.lanes)
         first_group = np.uint32(self.groups) * place.heads_shard
@@ -126,17 +127,17 @@ class TpuPlan:
 
     @property
     def shifts(self) -> list[int]:
-        """The blocks of keys that a block of queries sees within the radius, relative to its own, which is the first."""
+        """The blocks of keys that a block of queries sees within the radius, relative to its own block, which comes first."""
         reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
         return sorted(range(-reach, reach + 1), key=abs)
 
     def tiles(self, shift: int = 0) -> list[tuple[int, int, int]]:
-        """(first query, first key, head) of every tile of a block, in the order in which both passes draw random words; with a
-        radius only tiles that the window reaches, of keys that are `shift` blocks after the queries."""
+        """Returns (first query, first key, head) of every tile of a block, in the order in which both passes draw random words.
+        The keys are `shift` blocks after the queries; with a radius, only tiles within the window are returned."""
         b, q_size = self.block, self.queries
         places = [(q, k) for q in range(0, b, q_size) for k in range(0, b, KEYS)]
         if self.radius is not None:
-            first = shift * b  # the position of the first key, counted from the first query
+            first = shift * b  # the position of the first key, relative to the first query
             places = [(q, k) for q, k in places if -self.radius - KEYS < first + k - q < q_size + self.radius]
         return [(q, k, h) for q, k in places for h in range(self.heads)]
 
@@ -146,17 +147,18 @@ def _largest_divisor(of: int, limit: int) -> int:
 
 
 def padded_length(length: int) -> int:
-    """`length` rounded up to whole tiles, or to whole blocks if it is longer than a block."""
+    """Rounds `length` up to whole tiles, or to whole blocks if it exceeds a block."""
     multiple = LANES if length <= BLOCK else BLOCK
     return -(-length // multiple) * multiple
 
 
 def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
-    """Returns an upper bound on the vector memory of the backward kernel, which takes more than the forward kernel.
+    """Returns an upper bound on the vector memory of the backward kernel, which needs more than the forward kernel.
 
-    The sum of: eight arrays [rows, length, lanes] of a grid step, two copies of each, since the next step's arrays are
-    transferred meanwhile; the sum of the queries' gradient if a row has several blocks; and the registers that the compiler
-    spills, 3.4 MiB in bfloat16 and up to 13 in float32 as compiled for v4 and v5p with 128 lanes, 5.4 in bfloat16 with 256.
+    It adds up: eight arrays [rows, length, lanes] of a grid step, two copies of each, since the next step's arrays are
+    transferred in the meantime; the accumulated query gradient if a row has several blocks; and the registers that the compiler
+    spills (3.4 MiB in bfloat16 and up to 13 MiB in float32, compiled for v4 and v5p with 128 lanes; 5.4 MiB in bfloat16 with
+    256).
     """
     rows, groups = plan.step
     size = jnp.dtype(dtype).itemsize
@@ -166,5 +168,5 @@ def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
 
 
 def divides_lanes(head_width: int) -> bool:
-    """True if the TPU kernels compute heads of that width: 16, 32, 64, which share the lanes, or a multiple of 128."""
+    """Returns whether the TPU kernels support this head width: 16, 32 or 64, which share the lanes, or a multiple of 128."""
     return head_width % 16 == 0 and (LANES % head_width == 0 or head_width % LANES == 0)

@@ -1,20 +1,20 @@
-"""The TPU kernels of fused attention: the scores of a row stay on the chip.
+"""The TPU kernels of fused attention. The scores of a row stay on the chip.
 
 All intermediate matrices are transposed, keys along the sublanes and queries along the lanes:
 
     scores  K Q^T [keys, queries]     context^T = V^T P     dQ^T = K^T dS     dK^T = Q^T dS^T     dV^T = dO^T P^T
 
-so the softmax's statistics are rows [1, queries], which are broadcast at no cost, and in every product with a matrix of scores
-that matrix is stationary in the matrix unit while the 64 rows of a head stream through it. Not transposed, all 512 rows of scores
-would stream through and fill only 64 of 128 columns of the result: on v5e a product takes 490 bundles so, and 250 transposed.
+so the softmax statistics are rows [1, queries], which broadcast for free. In every product with a matrix of scores, that matrix
+is stationary in the matrix unit while the 64 rows of a head stream through it. Without the transposition, all 512 rows of scores
+would stream through and fill only 64 of 128 columns of the result; on v5e a product takes 490 bundles instead of 250.
 
-Within a window (`TpuPlan.radius`) only the blocks, and in them the tiles, that it reaches are computed. A row of 8,192 with 12
-heads of 64, forward and backward on a v5e: 0.41 ms with a radius of 64 and 5.94 ms without, by the bundles of a block times the
-blocks. JAX's own `splash_attention` takes 3 ms there, as its grid has a step for each head and block.
+With a window (`TpuPlan.radius`), only the blocks and tiles within reach are computed. A row of 8,192 with 12 heads of 64, forward
+and backward on a v5e, takes 0.41 ms with a radius of 64 and 5.94 ms without (bundles of a block times the number of blocks).
+JAX's own `splash_attention` takes 3 ms, because its grid has a step for each head and block.
 
-A head is selected by zeros in the other heads' lanes: the contraction is 128 deep anyway, so two heads of width 64 share a block
-as the projections return them, without a copy. The products of the next tiles are issued before the exponentials of the current
-tile, since the compiler's scheduler nearly keeps the order of the program: the products fill the time of the exponentials.
+A head is selected by zeroing the other heads' lanes. The contraction is 128 deep anyway, so two heads of width 64 share a block
+in the layout of the projections, without a copy. The products of the next tiles are issued before the exponentials of the current
+tile: the compiler's scheduler mostly keeps the order of the program, so the products run during the exponentials.
 """
 
 from __future__ import annotations
@@ -49,28 +49,29 @@ Ref = Any
 Positions = Any
 """Contiguous positions of a row: a slice, or `pl.ds(start, size)`."""
 Index = int | Int[Array, ""]
-"""The number of a block: the index of a loop, or the constant 0 if there is one block."""
+"""The index of a block: a loop index, or the constant 0 if there is only one block."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 State = TypeVar("State")
 Refs = TypeVar("Refs", "ForwardRefs", "BackwardRefs")
 
 AHEAD_FORWARD, AHEAD_BACKWARD = 4, 2
-"""Tiles whose first products are issued before they are needed."""
+"""The number of tiles whose first products are issued ahead of time."""
 VMEM_LEAST = 16 << 20
-"""Bytes of vector memory that a kernel may take on any chip. A kernel asks for more only if it needs more: XLA keeps its own
-arrays in the rest."""
+"""The bytes of vector memory that a kernel may use on any chip. A kernel requests more only if it needs more, because XLA keeps
+its own arrays in the rest."""
 
 
 def forward(plan: TpuPlan, inputs: Inputs) -> Sequence[Float[Array, " ..."]]:
-    """Returns the context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, G, J, L]."""
+    """Returns the context [B, L, D] and, for `backward`, log2 of the softmax sums, float32 [B, G, J, L]."""
     *qkv, ids, seeds = inputs
     wide, statistics = _specs(plan)
     return _call(plan, _forward_kernel, 3 * [wide], [wide, statistics], [])(seeds, ids, *qkv)
 
 
 def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> Sequence[Float[Array, "B L D"]]:
-    """Returns the gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
+    """Returns the gradients of query, key and value, given the inputs and results of `forward` and the gradient of the
+    context."""
     *qkv, ids, seeds = inputs
     context, sums = results
     wide, statistics = _specs(plan)
@@ -80,7 +81,7 @@ def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
 
 
 def _specs(plan: TpuPlan) -> tuple[tuple, tuple]:
-    """(block, index map, shape) of arrays [B, L, D], and of the softmax's sums."""
+    """Returns (block, index map, shape) for arrays [B, L, D] and for the softmax sums."""
     rows, groups = plan.step
     return (
         ((rows, plan.length, groups * plan.lanes), lambda b, g: (b, 0, g), (plan.rows, plan.length, plan.groups * plan.lanes)),
@@ -91,7 +92,7 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple]:
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
     """Returns a function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
 
-    `inputs` and `outputs` hold an element of the result of `_specs` for each further array and for each result.
+    `inputs` and `outputs` have one of the specs of `_specs` for each further array and each result.
     """
     rows, groups = plan.step
 
@@ -121,9 +122,9 @@ def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch:
 class RandomBits:
     """The random bits of dropout: one stream per grid step, or one per block if a row has several blocks.
 
-    A 32-bit word decides two scores, by its upper and its lower half, so a rate is a multiple of 2**-16. On the chip the words
-    come from its own generator, which has an instruction slot of its own; a counter hash would take 20 operations of the vector
-    unit per score, more than all the rest. An interpreted kernel takes them from that hash.
+    Each 32-bit word decides two scores, with its upper and lower half, so rates are multiples of 2**-16. On the chip the words
+    come from the hardware generator, which has its own instruction slot. A counter hash would take 20 vector operations per
+    score, more than everything else; only interpreted kernels use it.
     """
 
     def __init__(self, plan: TpuPlan, seeds: Ref):
@@ -135,7 +136,7 @@ class RandomBits:
         self.step = (first_row + row.astype(jnp.uint32)) * all_groups + first_group + group.astype(jnp.uint32)
 
     def start(self, unit: int, i: Index, j: Index) -> None:
-        """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row is one block."""
+        """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row has one block."""
         if not self.plan.rate or (self.plan.blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
@@ -144,7 +145,7 @@ class RandomBits:
             pltpu.prng_seed(self.word.astype(jnp.int32))
 
     def draw(self, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-        """Returns a function that sets the same dropped elements to zero in every array of that shape that it is called with."""
+        """Returns a function that zeroes the same dropped elements in every array of that shape."""
         if not self.plan.rate:
             return lambda x: x
         self.drawn += 1
@@ -165,7 +166,7 @@ class RandomBits:
 
 
 def _each_head(plan: TpuPlan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"]]:
-    """For each head of a group, `x` [L, lanes] with zeros in the lanes of the other heads."""
+    """Returns, for each head of a group, `x` [L, lanes] with the lanes of the other heads set to zero."""
     if plan.heads == 1:
         return [x]
     lane, width = jax.lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1), plan.head_width
@@ -176,7 +177,7 @@ def _mask(
     plan: TpuPlan, ids: Ref, queries: Positions, keys: Positions, shift: int, there: Array | None
 ) -> Callable[[int, int, Array], Array]:
     """Returns a function of (first query, first key, scores) that masks a tile of a block's scores; ids [1, L]. The keys are
-    `shift` blocks after the queries, in a block that is not `there` if the row has none."""
+    `shift` blocks after the queries; `there` is False if the row has no such block."""
     of_queries = ids[:, queries]
     row = ids[:, keys] if there is None else jnp.where(there, ids[:, keys], -2)
     down = jnp.broadcast_to(row, (LANES, plan.block)).T
@@ -193,7 +194,7 @@ def _mask(
 
 
 def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterator[tuple[Item, Made]]:
-    """(item, start(item)) for each item, with `start` called `by` items ahead."""
+    """Yields (item, start(item)) for each item, with `start` called `by` items ahead."""
     started = [start(item) for item in items[:by]]
     for i, item in enumerate(items):
         if i + by < len(items):
@@ -202,13 +203,15 @@ def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterato
 
 
 def _loop(times: int, body: Callable[[Index, State], State], state: State) -> State:
-    """Returns the state after body(i, state) for each i; for a single trip without a loop, with the constant 0 as i."""
+    """Applies body(i, state) for each i and returns the final state. A single iteration runs without a loop, with the constant i
+    = 0."""
     return body(0, state) if times == 1 else jax.lax.fori_loop(0, times, body, state)
 
 
 def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int, Array | None], State], state: State) -> State:
-    """Returns the state after body(j, state, shift, there) for each block j that block `i` sees: all, or those within the radius.
-    `sign` is 1 if `i` is the block of queries, -1 if it is that of keys; `shift` is the blocks from the queries to the keys."""
+    """Applies body(j, state, shift, there) to each block j that block `i` sees (all, or those within the radius). Returns the
+    final state. `sign` is 1 if `i` is a block of queries and -1 if it is a block of keys; `shift` is the number of blocks from
+    queries to keys."""
     if plan.radius is None:
         return _loop(plan.blocks, lambda j, state: body(j, state, 0, None), state)
     if plan.blocks == 1:
@@ -225,13 +228,13 @@ def _span(plan: TpuPlan, i: Index) -> Positions:
 
 
 def _scaled(plan: TpuPlan, query: Float[Array, "Q D"]) -> Float[Array, "Q D"]:
-    """`query` times K**-0.5 and log2(e): the softmax of their products is by 2**x, the hardware's only exponential."""
+    """Scales `query` by K**-0.5 and log2(e), since the hardware's only exponential is 2**x."""
     return query * np.asarray(plan.head_width**-0.5 * LOG2E, query.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One group of heads of one row: the part of a grid step that is computed at a time."""
+    """One group of heads of one row, the part of a grid step that is computed at a time."""
 
     plan: TpuPlan
     random: RandomBits
@@ -242,7 +245,7 @@ class Unit:
 
 
 class ForwardRefs(NamedTuple):
-    """The references of the forward kernel to the arrays of a grid step or, without the first axes, of a unit."""
+    """The references of the forward kernel: arrays of a grid step or, without the leading axes, of a unit."""
 
     query: Ref
     key: Ref
@@ -252,7 +255,7 @@ class ForwardRefs(NamedTuple):
 
 
 class BackwardRefs(NamedTuple):
-    """The references of the backward kernel to the arrays of a grid step or, without the first axes, of a unit."""
+    """The references of the backward kernel: arrays of a grid step or, without the leading axes, of a unit."""
 
     query: Ref
     key: Ref
@@ -266,7 +269,7 @@ class BackwardRefs(NamedTuple):
 
 
 def _units(plan: TpuPlan, seeds: Ref, ids: Ref, refs: Refs) -> Iterator[tuple[Unit, Refs]]:
-    """Yields each unit of a grid step, with the references to its parts of `refs`: [L, lanes], and of the sums [heads, L]."""
+    """Yields each unit of a grid step with its parts of `refs`: [L, lanes], and [heads, L] for the sums."""
     random = RandomBits(plan, seeds)
     rows, groups = plan.step
     for row in range(rows):
@@ -277,13 +280,13 @@ def _units(plan: TpuPlan, seeds: Ref, ids: Ref, refs: Refs) -> Iterator[tuple[Un
 
 
 def _forward_kernel(plan: TpuPlan, seeds: Ref, ids: Ref, *refs: Ref) -> None:
-    """The context and the sums of a grid step. Pallas passes references by position; `ForwardRefs` names them."""
+    """Computes the context and the sums of a grid step. Pallas passes references by position; `ForwardRefs` names them."""
     for unit, parts in _units(plan, seeds, ids, ForwardRefs(*refs)):
         _forward_unit(unit, parts)
 
 
 def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
-    """The context and the sums of a unit."""
+    """Computes the context and the sums of a unit."""
     plan, random, ids = unit.plan, unit.random, unit.ids
     query, key, value, context, sums = refs
     h_w = plan.head_width
@@ -336,7 +339,7 @@ def _initial_state(plan: TpuPlan) -> dict:
 
 
 def _backward_kernel(plan: TpuPlan, seeds: Ref, ids: Ref, *refs: Ref) -> None:
-    """The gradients of query, key and value of a grid step.
+    """Computes the gradients of query, key and value of a grid step.
 
     Pallas passes references by position; `BackwardRefs` names them. A reference to scratch memory follows if a row has several
     blocks.
@@ -347,7 +350,7 @@ def _backward_kernel(plan: TpuPlan, seeds: Ref, ids: Ref, *refs: Ref) -> None:
 
 
 def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
-    """The gradients of a unit; `scratch` [L, lanes] adds up the queries' gradient over the blocks of keys."""
+    """Computes the gradients of a unit; `scratch` [L, lanes] accumulates the query gradient over the blocks of keys."""
     plan = unit.plan
     scale = plan.head_width**-0.5 / (1.0 - plan.rate)
     if scratch is not None:
@@ -382,7 +385,7 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 def _whole(plan: TpuPlan, parts: dict, name: str, size: int) -> Array:
     """Returns the gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
-    none = jnp.zeros((plan.head_width, size), jnp.float32)  # of queries that see no key of the block
+    none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key of the block
     starts = range(0, plan.block, size)
     heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]
     return jnp.concatenate(heads, axis=0)
@@ -397,8 +400,8 @@ def _backward_block(
     masked: Callable[[int, int, Array], Array],
     totals: dict,
 ) -> dict:
-    """`totals` with a block's part of the gradients added: ("query" | "key" | "value", first position, head) -> float32
-    [head width, positions]."""
+    """Adds a block's part of the gradients to `totals`: ("query" | "key" | "value", first position, head) -> float32 [head width,
+    positions]."""
     plan = unit.plan
     h_w, totals = plan.head_width, dict(totals)
     q_rows, k_rows, g_rows = refs.query[queries], refs.key[keys], refs.gradient[queries]
@@ -406,7 +409,7 @@ def _backward_block(
     q_heads, g_heads = _each_head(plan, _scaled(plan, q_rows)), _each_head(plan, g_rows)
     sums_of_queries = refs.sums[:, queries]
     products = g_down.astype(jnp.float32) * refs.context[queries].T.astype(jnp.float32)
-    # the sum over keys of weights x their gradient is context . its gradient; (1 - rate) since `scale` divides by it at the end
+    # sum over keys of weight x gradient = context . gradient of context; (1 - rate) because `scale` divides by it at the end
     drift = [products[h * h_w : (h + 1) * h_w].sum(axis=0, keepdims=True) * (1.0 - plan.rate) for h in range(plan.heads)]
 
     def start(tile: tuple[int, int, int]) -> tuple[Array, Array]:

@@ -1,10 +1,9 @@
-"""The choice of the implementation of attention and of LayerNorm(x + dropout(y)), a kernel or XLA's program, with its reason.
+"""Chooses between a kernel and plain XLA operations for attention and LayerNorm(x + dropout(y)), and gives the reason.
 
-This module alone chooses, from `Execution.attention` and `.residual_norm` and from the kind of the devices that a program is
-compiled for, which need not be attached. `resolve` puts what it chose into the model's `config.Target`, once, when a run starts
-(by way of `sharding.kernels.resolve`, which knows the mesh); the model calls what it finds there. A run that starts first turns
-"auto" into "plain" for a kernel that disagreed with the plain path on that kind of chip (`self_test.compare_kernels_once`,
-`Execution.without_kernels`).
+The choice depends on `Execution.attention` and `.residual_norm` and on the kind of devices that a program is compiled for, which
+need not be attached. When a run starts, it first changes "auto" to "plain" for kernels that disagree with the plain path on that
+kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` (called through
+`sharding.kernels.resolve`, which knows the mesh) stores the choice in the model's `config.Target`, from which the model reads it.
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -17,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,39 +29,40 @@ from bert_jax.hardware import VMEM
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
-from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import acts_on
 
+if TYPE_CHECKING:  # the kernels are loaded for devices that have them
+    from bert_jax.model.kernels.attention import QKV
+
 Chip: TypeAlias = jax.Device | AbstractDevice
-"""A device, or the description of one that is not attached."""
+"""A device, attached or only described."""
 
 LONGEST = 8_192
-"""The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
+"""The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
 
 WIDEST = 2_048
-"""The largest radius of a sliding layer: the TPU kernel unrolls the blocks of 512 keys that a window reaches."""
+"""The largest supported radius of a sliding layer. The TPU kernel unrolls the blocks of 512 keys that a window reaches."""
 
 CAPABILITY = 8.0
-"""The lowest compute capability of NVIDIA's GPUs with products of bfloat16 matrices: Ampere's."""
+"""The lowest NVIDIA compute capability with bfloat16 matrix products (Ampere)."""
 
-NO_LEFT_TO_RIGHT = "the kernels of fused attention have no left-to-right mask"
+NO_LEFT_TO_RIGHT = "the fused attention kernels do not support left-to-right masks"
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The implementation of one operation, and the reason in words."""
+    """The chosen implementation of one operation, with the reason."""
 
     platform: str | None
-    """The platform of the chosen kernel, "tpu" or "gpu"; None is the plain implementation, XLA's program."""
+    """The platform of the chosen kernel, "tpu" or "gpu"; None: the plain implementation."""
     why: str
-    """The reason for the plain implementation, as the end of a sentence; "" for a kernel."""
+    """The reason for the plain implementation, as a clause; "" for a kernel."""
 
     @property
     def fused(self) -> bool:
-        """True for a kernel."""
+        """Whether a kernel was chosen."""
         return self.platform is not None
 
 
@@ -75,8 +75,8 @@ class _Attention:
     spread: Spread
 
     def computes(self, model: ModelConfig, length: int) -> bool:
-        """Returns whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if
-        not and the kernel is asked for."""
+        """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If not and the kernel is
+        required, raises UserError."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
@@ -86,6 +86,8 @@ class _Attention:
     def __call__(
         self, qkv: QKV, sequence_ids: Int[Array, "B L"], *, num_heads: int, dropout: Dropout, radius: int | None = None
     ) -> Float[Array, "B L D"]:
+        from bert_jax.model.kernels.attention import fused_attention
+
         settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius}
         return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, **settings)
 
@@ -97,7 +99,9 @@ class _ResidualNorm:
     spread: Spread
 
     def computes(self, model: ModelConfig) -> bool:
-        """Returns whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
+        """Returns whether the kernel supports the width of `model`. If not and the kernel is required, raises UserError."""
+        from bert_jax.model.kernels.residual_norm import unsupported_width
+
         reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
         if reason and model.residual_norm == "fused":
             raise _refusal("residual_norm", reason)
@@ -106,21 +110,23 @@ class _ResidualNorm:
     def __call__(
         self, x: Float[Array, "B L D"], y: Float[Array, "B L D"], norm: NormParameters, dropout: Dropout
     ) -> Float[Array, "B L D"]:
+        from bert_jax.model.kernels.residual_norm import fused_residual_norm
+
         return fused_residual_norm(x, y, norm, dropout, spread=self.spread)
 
 
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
-    """Returns `config` with its kernels for a program on `devices` devices like `chip`. `spread` spreads the kernels over them;
-    without it there are none.
+    """Returns `config` with its kernels for a program on `devices` devices like `chip`. `spread` distributes the kernels over
+    them; without it no kernels are used.
 
-    What a kernel cannot compute, rows that are too long or of another width, is known by static shapes, so one program may have
-    both implementations. Raises UserError if `config` asks for a kernel that cannot run.
+    Whether a kernel supports the length and width of rows is decided from static shapes, so one program may use both
+    implementations. Raises UserError if `config` requires a kernel that cannot run.
     """
     attention, norm = None, None
     if spread is None:
         for operation in ("attention", "residual_norm"):
             if getattr(config, operation) == "fused":
-                raise _refusal(operation, "it is spread over a mesh, and none is set")
+                raise _refusal(operation, "it needs a mesh, and none is set")
     elif config.has_attention:
         platform, kind = chip.platform, chip.device_kind
         if choose_attention(config, chip, 1).fused:
@@ -133,19 +139,19 @@ def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | 
 
 
 def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
-    """Returns the implementation of attention in rows of `length` tokens, all of which are queries, by `config.attention`.
+    """Chooses the implementation of attention for rows of `length` tokens, all of them queries, according to `config.attention`.
 
     Raises UserError if `config.attention` is "fused" and no kernel can run.
     """
     reason = _unsupported_function(config)
     reason = reason or no_attention_kernel(chip.platform, chip.device_kind, length, config.head_width, config.dtype)
     if reason is None and config.attention == "auto" and chip.platform == "gpu" and config.dtype == "float32":
-        reason = "fused attention on a GPU is for bfloat16; in float32 it takes 3.7 times as long as the plain path (H200)"
+        reason = "fused attention on a GPU supports bfloat16 only; in float32 it takes 3.7 times as long as the plain path (H200)"
     return _choose("attention", config.attention, chip, reason)
 
 
 def require_possible(config: ModelConfig) -> None:
-    """Raises UserError for a kernel that `config` asks for and that no device has; the device at hand is not asked."""
+    """Raises UserError if `config` requires a kernel that no device supports. The current device is not considered."""
     if config.attention == "fused" and (reason := _unsupported_function(config)):
         raise _refusal("attention", reason)
     if config.residual_norm == "fused" and (reason := _unsupported_norm(config)):
@@ -153,28 +159,28 @@ def require_possible(config: ModelConfig) -> None:
 
 
 def _unsupported_function(config: ModelConfig) -> str | None:
-    """Returns the reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
+    """Returns why no kernel supports the model's attention on any device, as a clause, or None if one may."""
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
     if "sliding" in config.layer_types and config.sliding_radius > WIDEST:
-        return f"fused attention has windows of up to {counted(WIDEST, 'token')} per side, not {config.sliding_radius:,}"
+        return f"fused attention supports windows of up to {counted(WIDEST, 'token')} per side, not {config.sliding_radius:,}"
     if acts_on(config, "scores"):
-        return f"model.positions={config.positions} changes the scores, which the kernels of fused attention keep on the chip"
+        return f"model.positions={config.positions} changes the scores, which the fused attention kernels keep on the chip"
     return None
 
 
 def _unsupported_norm(config: ModelConfig) -> str | None:
-    """Returns the reason why the kernel of LayerNorm(x + dropout(y)) is not for the model on any device, as a clause; None if it
-    may be."""
+    """Returns why the LayerNorm(x + dropout(y)) kernel does not support the model on any device, as a clause, or None if it
+    may."""
     if config.norm_placement != "post":
-        return f"the fused residual norm is one after a residual sum, where model.norm_placement={config.norm_placement} has none"
+        return f"the fused residual norm follows a residual sum, unlike model.norm_placement={config.norm_placement}"
     if (config.norm, config.norm_scale, config.norm_bias) != ("layer_norm", True, True):
-        return "the fused residual norm is a LayerNorm with scale and bias, and the model's norm is another one"
+        return "the fused residual norm is a LayerNorm with scale and bias, and the model has a different norm"
     return None
 
 
 def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
-    """Returns the implementation of LayerNorm(x + dropout(y)), by `config.residual_norm`.
+    """Chooses the implementation of LayerNorm(x + dropout(y)) according to `config.residual_norm`.
 
     Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
@@ -183,9 +189,9 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
 
 
 def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
-    """Returns the choice when model.`key` is `asked`. `reason` says why its kernel cannot run on `chip`; None if it can."""
+    """Returns the choice if model.`key` is `asked`. `reason` is why its kernel cannot run on `chip`, or None if it can."""
     if asked == "plain":
-        return Choice(None, f"as model.{key}=plain asks")
+        return Choice(None, f"as set by model.{key}=plain")
     if reason and asked == "fused":
         raise _refusal(key, reason)
     return Choice(chip.platform, "") if reason is None else Choice(None, f"since {reason}")
@@ -196,10 +202,10 @@ def _refusal(key: str, reason: str) -> UserError:
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Returns a line for the log: the implementations of attention in rows of these lengths and of the residual norm on `mesh`,
-    and why. `rejected` holds the reasons why "auto" has become "plain" in `config`.
+    """Returns a log line with the implementations of attention (for rows of these lengths) and of the residual norm on `mesh`,
+    and the reasons. `rejected` holds the reasons why "auto" was changed to "plain" in `config`.
 
-    Raises what `choose_attention` and `choose_residual_norm` raise.
+    Raises the errors of `choose_attention` and `choose_residual_norm`.
     """
     chip = mesh.devices.flat[0]
     asked, kind = f"model.attention={config.attention}", chip.device_kind
@@ -218,63 +224,67 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: 
 
 
 def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns the reason why no kernel computes attention on a device of that platform and kind, as a clause; None if one
-    does."""
+    """Returns why no kernel supports attention on a device of that platform and kind, as a clause, or None if one does."""
     if platform not in ("tpu", "gpu"):
-        return f"fused attention is for TPUs and GPUs, and this is a {platform}"
+        return f"fused attention needs a TPU or GPU, and this is a {platform}"
     reason = _unsupported_rows(platform, kind, length, head_width, dtype)
     return _too_old(kind) if reason is None and platform == "gpu" else reason
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns the reason why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause;
-    None if it does."""
+    """Returns why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause, or None if
+    it does."""
+    from bert_jax.model.kernels.attention import unsupported_heads
+
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
     if length > LONGEST:
-        return f"fused attention is compiled up to length {LONGEST:,}, and {length:,} is longer"
+        return f"fused attention supports lengths up to {LONGEST:,}, not {length:,}"
     has = VMEM.get(kind, min(VMEM.values()))
-    rows = 64  # enough to fill a grid step
+    rows = 64  # enough rows to fill a grid step
     plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, radius=None, interpret=False)
     needs = vmem_bytes(plan, dtype) / 2**20
     if needs <= has:
         return None
     return (
-        f"fused attention keeps keys and values of a row on the chip, which takes {needs:.0f} MiB at length {length:,} and head "
-        f"width {head_width} in {jnp.dtype(dtype).name}, and a core of {kind} has {has}"
+        f"fused attention keeps the keys and values of a row on the chip: {needs:.0f} MiB at length {length:,} and head "
+        f"width {head_width} in {jnp.dtype(dtype).name}, but a core of {kind} has {has}"
     )
 
 
 def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str | None:
-    """Returns the reason why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a
-    clause; None if one does."""
+    """Returns why no kernel supports LayerNorm(x + dropout(y)) on rows of `width` on that platform, as a clause, or None if one
+    does."""
     if platform != "tpu":
-        return f"the fused residual norm is for TPUs, and this is a {platform}"
+        return f"the fused residual norm needs a TPU, and this is a {platform}"
+    from bert_jax.model.kernels.residual_norm import unsupported_width
+
     return unsupported_width(width, dtype)
 
 
 def _too_old(kind: str) -> str | None:
-    """Returns the reason why GPUs of that kind cannot run the kernel, or None.
+    """Returns why GPUs of that kind cannot run the kernel, or None.
 
-    Also None if this machine has no such GPU: its capability is unknown here, and the compiler will refuse the kernel.
+    Also None if this machine has no such GPU: its capability is then unknown, and the compiler will reject the kernel if
+    necessary.
     """
     has = compute_capability(kind)
     if has is None or _number(has) >= CAPABILITY:
         return None
     return (
-        f"fused attention on a GPU needs one by NVIDIA of compute capability {CAPABILITY} (Ampere) or later, and {kind} has {has}"
+        f"fused attention needs an NVIDIA GPU with compute capability {CAPABILITY} (Ampere) or later, and {kind} has {has}"
     )
 
 
 def compute_capability(kind: str) -> str | None:
-    """Returns the compute capability of the GPUs of that `device_kind` on this machine, such as "8.0" (NVIDIA) or "gfx942" (AMD);
-    None if it has no such GPU."""
+    """Returns the compute capability of this machine's GPUs of that `device_kind`, e.g. "8.0" (NVIDIA) or "gfx942" (AMD), or None
+    if it has no such GPU."""
     here = (device for device in jax.local_devices() if device.device_kind == kind)
     return next((device.compute_capability for device in here), None)
 
 
 def _number(capability: str) -> float:
-    """Returns a compute capability as a number; NaN, which reaches no other, for one that is none."""
+    """Returns a compute capability as a number, or NaN (which compares as lower than any) if it is not numeric."""
     try:
         return float(capability)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The residual of a post-LayerNorm block in one kernel, one pass over memory each way: LayerNorm(x + dropout(y))."""
+"""LayerNorm(x + dropout(y)), the residual of a post-norm block, in one kernel with one pass over memory in each direction."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def fused_residual_norm(
     spread: Spread = on_one_device,
     interpret: bool = False,
 ) -> Float[Array, "B L D"]:
-    """LayerNorm(x + dropout(y)) by a TPU kernel: the result of `plain_residual_norm`, with the same dropout mask on any mesh.
+    """Computes LayerNorm(x + dropout(y)) with a TPU kernel, like `plain_residual_norm`, with the same dropout mask on any mesh.
 
-    x and y are in bfloat16 or float32. All arithmetic is in float32; the sum and the result are rounded to the dtype of x, and so
-    are the gradients. The sum is kept for the backward pass, which draws the random words of dropout again. Each device of
-    `spread` runs the kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
+    x and y are in bfloat16 or float32. The arithmetic is float32; the sum, the result and the gradients are rounded to the dtype
+    of x. The sum is saved for the backward pass, which draws the random words of dropout again. Each device of `spread` runs the
+    kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
 
-    Raises ValueError for a width or dtype without a kernel; `dispatch.choose_residual_norm` chooses the implementation.
+    Raises ValueError for an unsupported width or dtype; `dispatch.choose_residual_norm` selects the implementation.
     """
     reason = unsupported_width(x.shape[2], x.dtype)
     if reason:
@@ -47,10 +47,9 @@ def fused_residual_norm(
 
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
-    """Returns the reason why the fused residual norm does not support rows of that width and dtype, as a clause; None if it
-    does."""
+    """Returns why the fused residual norm does not support rows of that width and dtype, as a clause, or None if it does."""
     if jnp.dtype(dtype).name not in DTYPES:
-        return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
+        return f"the fused residual norm supports bfloat16 and float32, not {jnp.dtype(dtype).name}"
     if width % LANES or width > WIDEST:
         return f"the fused residual norm needs a width that is a multiple of {LANES} up to {WIDEST:,}, not {width:,}"
     return None
@@ -58,7 +57,7 @@ def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """The settings of one call, the same in its forward and its backward pass."""
+    """The settings of one call, shared by the forward and backward pass."""
 
     rate: float
     epsilon: float
@@ -75,7 +74,7 @@ class _Call:
 Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, " D"], Float[Array, " D"]]
 """The random word of each row for dropout, x, y, scale and bias."""
 Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]
-"""The arrays that the backward pass reads: the random words, x + dropout(y), and the scale."""
+"""The arrays saved for the backward pass: the random words, x + dropout(y), and the scale."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -112,11 +111,11 @@ _residual_norm.defvjp(_forward, _backward)
 
 
 def _flat(x: Shaped[Array, "B L *shape"], plan: NormPlan) -> Shaped[Array, "R *shape"]:
-    """`x` with the tokens of all rows along one axis, padded with zeros to the rows of the plan."""
+    """Flattens the tokens of all rows of `x` into one axis, padded with zeros to the plan's rows."""
     flat = x.reshape(-1, *x.shape[2:])
     return jnp.pad(flat, ((0, plan.rows - len(flat)), *((0, 0),) * (flat.ndim - 1)))
 
 
 def _like(x: Float[Array, "B L D"], flat: Float[Array, "R D"]) -> Float[Array, "B L D"]:
-    """Returns the inverse of `_flat`, in the shape of `x`."""
+    """Inverts `_flat`, to the shape of `x`."""
     return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)

@@ -1,8 +1,8 @@
 """The TPU kernels of `fused_residual_norm`: each reads its arrays once and writes its results once.
 
-A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from the load to the store. Dropout
-uses the random words of `layers.random_words`: the caller passes the word of every row, and the kernel mixes in the columns. The
-words arrive along the lanes, [1, block], and are transposed to lie along the sublanes, repeated in every lane.
+A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from load to store. Dropout uses
+`layers.random_words`: the caller passes the word of every row, and the kernel mixes in the columns. The words arrive along the
+lanes, [1, block], and are transposed to the sublanes, repeated in every lane.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Rows = Any
 
 LANES = 128
 PIECE = 16
-"""Rows of a piece: the height of a tile in bfloat16."""
+"""Rows per piece: the height of a bfloat16 tile."""
 UNROLL = 4
 """Pieces whose instructions the compiler may interleave, so that the sums over the rows of one piece do not delay the others."""
 BYTES_PER_STEP = 8 << 20
-"""Bytes of the four arrays of a grid step, two copies of each: one is computed while the next is transferred."""
+"""Bytes of the four arrays of a grid step, two copies of each: one is used while the next is transferred."""
 WIDEST = 1024
-"""The widest rows whose pieces fit in the registers; at 2,048 they are spilled, at four times the cycles per element on v4."""
+"""The widest rows whose pieces fit in the registers. At 2,048 they spill, which takes four times the cycles per element on v4."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def forward(
     scale: Float[Array, " D"],
     bias: Float[Array, " D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"]]:
-    """z = x + dropout(y) and LayerNorm(z), in the dtype of x."""
+    """Computes z = x + dropout(y) and LayerNorm(z), in the dtype of x."""
     z, out = _call(plan, _forward_kernel, words, [x, y, scale, bias], results=2)
     return z, out
 
@@ -92,10 +92,10 @@ def _call(
     results: int,
     sums: int = 0,
 ) -> Sequence[Float[Array, " ..."]]:
-    """Returns the results of `kernel` on every block of rows of `inputs`, which are arrays [R, D] and then vectors [D].
+    """Runs `kernel` on every block of rows of `inputs`, which are arrays [R, D] followed by vectors [D].
 
-    They are `results` arrays [R, D] in the dtype of the first input, and, if `sums` is not 0, a float32 array [grid steps, sums,
-    D] of sums over the rows of each block.
+    Returns `results` arrays [R, D] in the dtype of the first input and, if `sums` is not 0, a float32 array [grid steps, sums, D]
+    of sums over the rows of each block.
     """
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
@@ -117,7 +117,7 @@ def _call(
 
 
 def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Array], Array], tuple[Ref, ...]]:
-    """(a function, the other references of the kernel).
+    """Returns (a dropout function, the other references of the kernel).
 
     The function takes the rows of a piece and its float32 array [PIECE, width], and returns the array with the dropped elements
     set to zero. With dropout, the first reference holds the random words, and the last is scratch memory for them.
@@ -140,7 +140,7 @@ def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Arr
 
 
 def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
-    """z = x + dropout(y) and LayerNorm(z) of a block of rows; Pallas passes the references by position."""
+    """Computes z = x + dropout(y) and LayerNorm(z) of a block of rows. Pallas passes the references by position."""
     drop, (x, y, scale, bias, z, out) = _dropout(plan, refs)
 
     def piece(rows: Rows) -> None:
@@ -153,7 +153,8 @@ def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
-    """The gradients of x and y (one array where they are equal), and the sums over rows of the gradients of scale and bias."""
+    """Computes the gradients of x and y (one array if they are equal), and the sums over rows of the gradients of scale and
+    bias."""
     drop, (z, g, scale, *gradients, sums, of_scale, of_bias) = _dropout(plan, refs)
     of_scale[...], of_bias[...] = jnp.zeros_like(of_scale), jnp.zeros_like(of_bias)
 
@@ -175,17 +176,17 @@ def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _eights(x: Float[Array, "R D"]) -> Float[Array, "8 D"]:
-    """Returns the sums over the rows of a piece that lie in the same sublane: one addition per tile."""
+    """Sums the rows of a piece that share a sublane: one addition per tile."""
     return x.reshape(PIECE // 8, 8, -1).sum(0)
 
 
 def _inverse(plan: NormPlan, dtype: DTypeLike) -> np.float32:
-    """1 / (1 - rate) in `dtype`: dropout multiplies the elements that it keeps by this factor."""
+    """Returns 1 / (1 - rate) in `dtype`, the factor of the elements that dropout keeps."""
     return np.float32(np.asarray(1.0 / (1.0 - plan.rate), dtype))
 
 
 def _statistics(plan: NormPlan, z: Float[Array, "R D"]) -> tuple[Float[Array, "R 1"], Float[Array, "R D"]]:
-    """(1 / the standard deviation of every row, z minus its mean), float32."""
+    """Returns (1 / standard deviation of every row, z minus its mean), float32."""
     centred = z - z.mean(-1, keepdims=True)
     return jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + plan.epsilon), centred
 

@@ -1,8 +1,8 @@
-"""Compares the kernels with the plain path where they first meet a kind of chip, and remembers the verdict on disk.
+"""Kernel self-test: compares the kernels with the plain path once per kind of chip, and caches the verdict on disk.
 
-`dispatch` chooses a kernel by its shapes; only a comparison on the device shows that it computes what it should there. It takes
-seconds, once for each kind of chip, version of JAX and its compilers, and content of the kernels' source files. It runs programs,
-so it cannot be made in `dispatch`, within a trace: a run makes it when it starts, before the first step is traced.
+`dispatch` chooses a kernel by its shapes, but only a comparison on the device shows that the kernel is correct there. It takes
+seconds, and is repeated only for a new kind of chip, version of JAX or its compilers, or content of the kernels' source files. It
+runs programs, so it cannot happen within a trace, in `dispatch`; a run makes it when it starts, before the first step is traced.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from bert_jax.storage.paths import cache_directory
 log = logging.getLogger(__name__)
 
 KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
-"""The operations with a kernel, by platform; each is a key of `ModelConfig`."""
+"""Platform -> the operations with a kernel; each is a field of `ModelConfig`."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "residual_norm.py", "layers.py", "matmul.py")
-"""The files of bert_jax/model, beside those of its folder kernels, that the comparison depends on."""
-UNFINISHED = "its comparison with the plain path did not end in an earlier start"
+"""The files of bert_jax/model that the comparison depends on, in addition to its folder kernels."""
+UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 
 Gather = Callable[[JsonObject], Sequence[JsonObject]]
-"""The JSON values of all processes, from that of this one."""
+"""Gathers JSON values: this process's value -> the values of all processes."""
 
 
 def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> dict[str, str]:
-    """Compares each kernel that this process may use with the plain path, unless that was done before on this kind of chip.
+    """Compares each kernel that this process may use with the plain path, unless this kind of chip already has a verdict.
 
-    Returns the kernels that disagree among those that `model.attention=auto` and `model.residual_norm=auto` might choose, with
-    the reason: the argument of `Execution.without_kernels`.
+    Returns the disagreeing kernels that `model.attention=auto` and `model.residual_norm=auto` might choose, with the reasons: the
+    argument of `Execution.without_kernels`.
 
-    `asked` holds these two settings, by default "auto". A kernel that is asked for ("fused") and disagrees is used, with a
-    warning. The first device stands for all of this process (`doctor` compares on each). Processes that run the same programs
-    pass `gather`, all of them, and use no kernel that disagrees in one.
+    `asked` holds these two settings (default: "auto"). A required kernel ("fused") that disagrees is used with a warning. Only
+    the first device of the process is tested (`doctor` tests each). Processes that run the same programs must all pass `gather`;
+    a kernel that disagrees in one process is then used in none.
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
@@ -63,7 +63,7 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
         of_all = [(f"process {i}: " if len(found) > 1 else "", str(of_one[operation])) for i, of_one in enumerate(found)]
         reason = next((where + reason for where, reason in of_all if reason), "")
         if reason and settings[operation] == "fused":
-            message = "model.%s=fused asks for a kernel that may be wrong: %s; set it to auto or plain"
+            message = "model.%s=fused uses a kernel that may be wrong: %s; set it to auto or plain"
             log.warning(message, operation, reason)
         elif reason:
             log.warning("model.%s=auto uses the plain path: %s", operation, reason)
@@ -72,11 +72,11 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
 
 
 def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:
-    """Returns the record of each operation on devices of one kind, remembered or found now on each of `devices`: "reason" is the
-    reason not to use its kernel, "" if it agrees on all; "seconds" and "figures" are of the comparison.
+    """Returns the record of each operation on devices of one kind, cached or measured now on each of `devices`. "reason" is why
+    the kernel should not be used, or "" if it agrees on all devices; "seconds" and "figures" describe the comparison.
 
-    A comparison that ended the process (compilers of kernels may abort it) is found unfinished by the next start, and counts as a
-    disagreement. `anew` compares although there is a verdict.
+    If a comparison killed the process (kernel compilers may abort it), the next run finds it unfinished and counts it as a
+    disagreement. `anew` compares even if there is a verdict.
     """
     path = verdict_file(devices[0].device_kind)
     with _one_process_at_a_time(path):
@@ -88,12 +88,12 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
 
 
 def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
-    """Returns the record of a comparison that is made now, also written to `path` beside those already `known`."""
+    """Compares now and returns the record, which is also added to the `known` ones in `path`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
         found = [agreement.compare(operation, device.platform, device=device) for device in devices]
-    except BaseException:  # Ctrl-C, for example, says nothing about the kernel
+    except BaseException:  # e.g. Ctrl-C, which is not the kernel's fault
         _write(path, others)
         raise
     seconds = time.monotonic() - start
@@ -122,8 +122,7 @@ def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path,
 
 
 def verdict_file(kind: str) -> pathlib.Path:
-    """Returns the file with the verdicts on devices of a `device_kind`, for this version of JAX, its compilers and the
-    kernels."""
+    """Returns the file with the verdicts for a `device_kind`, this version of JAX, its compilers and the kernels."""
     code = hashlib.sha256()
     folder = pathlib.Path(str(kernels.__file__)).parent
     for path in [*sorted(folder.glob("*.py")), *(folder.parent / name for name in SOURCES)]:
@@ -136,7 +135,7 @@ def verdict_file(kind: str) -> pathlib.Path:
 
 
 def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
-    """Returns the records of `path` by operation; none where there is no such file, or a damaged one."""
+    """Returns the records of `path` by operation, or none if the file is missing or damaged."""
     try:
         found = parse_json(path.read_text())
         return {name: record for name, record in found.items() if isinstance(record["reason"], str)}
@@ -148,14 +147,14 @@ def _write(path: pathlib.Path, records: Mapping[str, JsonObject]) -> None:
     try:
         write_json(path, dict(records), indent=1)
     except OSError as error:
-        log.warning("%s cannot be written (%s), so the next start compares the kernels again", path, error.strerror)
+        log.warning("%s cannot be written (%s), so the next run will compare the kernels again", path, error.strerror)
 
 
 @contextlib.contextmanager
 def _one_process_at_a_time(path: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process of this machine compares; the first one's verdict serves the others."""
+    """Waits until no other process on this machine is comparing, so that they share the first verdict."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # no directory may be made, or the file system has no locks
+        with contextlib.suppress(OSError):  # the directory cannot be made, or the file system has no locks
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(path.with_suffix(".lock")))
         yield

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.storage.records import Place, read_text, split_lines
+from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.entity_scores import is_tag
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers.tables import Say, note
@@ -51,7 +51,7 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
             close()
             document += line.startswith("-DOCSTART-")
         elif i not in columns.comments:
-            held.append(_tagged_word(Place(path, i + 1), line, columns, word, tag))
+            held.append(_tagged_word(Location(path, i + 1), line, columns, word, tag))
     close()
     if not sentences:
         raise UserError(f"{path} holds no words; give a file with a word and its tag on each line")
@@ -152,7 +152,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
         if is_blank(line) or line.startswith("-DOCSTART-"):
             inside = False
         elif not line.strip():
-            raise Place(path, i + 1).error(
+            raise Location(path, i + 1).error(
                 f"the line holds only white space ({_code_points(line)}), neither a word nor the empty line that ends a "
                 "sentence; correct the line"
             )
@@ -189,18 +189,18 @@ def _code_points(text: str) -> str:
     return ", ".join(f"U+{ord(letter):04X}" for letter in sorted(set(text)))
 
 
-def _tagged_word(place: Place, line: str, columns: _Columns, word: int, tag: int | None) -> tuple[str, str]:
+def _tagged_word(location: Location, line: str, columns: _Columns, word: int, tag: int | None) -> tuple[str, str]:
     row = columns.split(line)
     if len(row) != columns.width:
         remedy = "correct the line"
         if line.startswith("#"):
             remedy += ", or put the comment before the first word of a sentence"
-        raise place.error(f"{counted(len(row), 'column')} where other lines have {columns.width}; {remedy}")
+        raise location.error(f"{counted(len(row), 'column')} where other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and not label.strip()):
-        raise place.error(f"the {'tag' if row[word].strip() else 'word'} is empty; correct the line")
+        raise location.error(f"the {'tag' if row[word].strip() else 'word'} is empty; correct the line")
     if _SEVERAL_TAGS.fullmatch(label):
-        raise place.error(
+        raise location.error(
             f"{label} are several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated one)"
         )
     return row[word], label

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted, cut
-from bert_jax.storage.records import Place
+from bert_jax.storage.records import Location
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Table, not_empty, parse_integer, read_table
 
@@ -25,9 +25,9 @@ def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | 
     mention; with `leave_out`, rows that cannot be read are skipped, and it is called with each problem.
     """
 
-    def skipped(place: Place, cells: list[str]) -> None:
+    def skipped(location: Location, cells: list[str]) -> None:
         if leave_out is not None:
-            leave_out(str(place.error(f"{counted(len(cells), 'column')}, unlike the first line; {CORRECT_ROW}")))
+            leave_out(str(location.error(f"{counted(len(cells), 'column')}, unlike the first line; {CORRECT_ROW}")))
 
     table = read_table(pathlib.Path(path), skipped=None if leave_out is None else skipped)
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
@@ -39,13 +39,13 @@ def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | 
 
 def _pronouns(table: Table, has_label: bool, leave_out: Callable[[str], object] | None) -> Iterator[PronounExample]:
     lines: dict[str, int] = {}
-    for place, row in table:
+    for location, row in table:
         try:
             if row["ID"] in lines:
                 first = f"line {lines[row['ID']]} has the ID {cut(row['ID'])!r} too"
-                raise place.error(f"{first}, by which predictions are named; give each its own")
-            example = _pronoun(place, row, has_label)
-            lines[example.id] = place.line
+                raise location.error(f"{first}, by which predictions are named; give each its own")
+            example = _pronoun(location, row, has_label)
+            lines[example.id] = location.line
             yield example
         except UserError as error:
             if leave_out is None:
@@ -53,13 +53,13 @@ def _pronouns(table: Table, has_label: bool, leave_out: Callable[[str], object] 
             leave_out(str(error))
 
 
-def _pronoun(place: Place, row: dict[str, str], has_label: bool) -> PronounExample:
+def _pronoun(location: Location, row: dict[str, str], has_label: bool) -> PronounExample:
     starts = {}
     for name in ("Pronoun", "A", "B"):
-        start = starts[name] = parse_integer(place, f"{name}-offset", row[f"{name}-offset"])
+        start = starts[name] = parse_integer(location, f"{name}-offset", row[f"{name}-offset"])
         found = row["Text"][start : start + len(row[name])]
         if not row[name].strip() or found != row[name]:
-            raise place.error(
+            raise location.error(
                 f"{name} is {row[name]!r}, but {found!r} is at {name}-offset={start}; offsets count the characters of Text from 0"
             )
     return PronounExample(
@@ -71,18 +71,18 @@ def _pronoun(place: Place, row: dict[str, str], has_label: bool) -> PronounExamp
         a_start=starts["A"],
         b=row["B"],
         b_start=starts["B"],
-        label=_pronoun_label(place, row) if has_label else None,
+        label=_pronoun_label(location, row) if has_label else None,
         gender=GENDERS.get(row["Pronoun"].lower()),
     )
 
 
-def _pronoun_label(place: Place, row: dict[str, str]) -> str:
+def _pronoun_label(location: Location, row: dict[str, str]) -> str:
     corefers = {}
     for name in ("A", "B"):
         value = row[f"{name}-coref"].upper()
         if value not in ("TRUE", "FALSE"):
-            raise place.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE; {CORRECT_ROW}")
+            raise location.error(f"{name}-coref is {row[f'{name}-coref']!r}, not TRUE or FALSE; {CORRECT_ROW}")
         corefers[name] = value == "TRUE"
     if all(corefers.values()):
-        raise place.error("A-coref and B-coref are both TRUE, but A and B are different people; set one to FALSE")
+        raise location.error("A-coref and B-coref are both TRUE, but A and B are different people; set one to FALSE")
     return next((name for name, does in corefers.items() if does), "neither")

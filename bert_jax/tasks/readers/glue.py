@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import write_bytes, write_text
 from bert_jax.interface.words import counted
-from bert_jax.storage.records import Place
+from bert_jax.storage.records import Location
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number, read_rows, read_table
 
@@ -139,7 +139,7 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
     is_test = split.startswith("test")
     broken: list[int] = []  # line numbers
     skips = about.skips_broken_lines and not is_test
-    skipped = (lambda place, columns: broken.append(place.line)) if skips else None
+    skipped = (lambda location, columns: broken.append(location.line)) if skips else None
     table = read_table(path, columns=() if is_test else about.columns, skipped=skipped)
     label = about.label if about.label in table.columns or not is_test else None
     table.require(*filter(None, (about.text, about.text_b, label)))
@@ -148,15 +148,15 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
     unlabelled = 0
     blank: list[int] = []  # line numbers
     examples: list[TextExample] = []
-    for place, row in table:
+    for location, row in table:
         if belongs and not belongs(row):
             continue
         if label and row[label] == about.unlabelled:
             unlabelled += 1
             continue
         if not all(row[name].strip() for name in (about.text, about.text_b) if name):
-            blank.append(place.line)
-        value = _label(about, place, row[label]) if label else None
+            blank.append(location.line)
+        value = _label(about, location, row[label]) if label else None
         name = row[index] if index else str(len(examples))
         examples.append(TextExample(name, row[about.text], row[about.text_b] if about.text_b else None, value))
     if broken:
@@ -201,11 +201,11 @@ def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]
     return lambda row: ((row["#1 ID"], row["#2 ID"]) in dev) == (split == "dev")
 
 
-def _label(task: GlueTask, place: Place, value: str) -> str | float:
+def _label(task: GlueTask, location: Location, value: str) -> str | float:
     if task.is_regression:
-        return parse_number(place, task.label or "", value, *_STS_RANGE)
+        return parse_number(location, task.label or "", value, *_STS_RANGE)
     if value not in task.labels:
-        raise place.error(f"{task.label} is {value!r}, not one of {', '.join(task.labels)}; {CORRECT_ROW}")
+        raise location.error(f"{task.label} is {value!r}, not one of {', '.join(task.labels)}; {CORRECT_ROW}")
     return value
 
 

@@ -31,7 +31,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.outputs import OUTPUTS, Label
-from bert_jax.storage.records import Place, read_text, split_lines
+from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.conll import conll_width, read_conll
@@ -42,8 +42,8 @@ from bert_jax.tasks.readers.own_rows import (
     JSON,
     Row,
     class_names,
-    files_of,
-    name_of,
+    data_files,
+    label_text,
     read_own_rows,
     short,
     suffix,
@@ -95,7 +95,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     file), and for invalid files.
     """
     named = FORMATS[kind].has_labels(config)
-    names = tuple(map(name_of, config.label_names)) if named else ()
+    names = tuple(map(label_text, config.label_names)) if named else ()
     if len(set(names)) < len(names):
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
@@ -117,9 +117,9 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
     """Returns the names of the classes in the training file, by number; () if it does not hold them."""
-    first = files_of(pathlib.Path(config.train or ""), "train")[0]
+    first = data_files(pathlib.Path(config.train or ""), "train")[0]
     column = config.labels if kind == "token" else config.label
-    names = tuple(map(name_of, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
+    names = tuple(map(label_text, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
     if len(set(names)) < len(names):
         raise UserError(f"{first} names a class of {column} twice; give each class a name of its own")
     return names
@@ -155,13 +155,13 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
         raise UserError(f"the file of the {split} split is not given; set {split}=FILE")
     form, given = FORMATS[kind], pathlib.Path(getattr(config, split))
     known = labels if form.has_labels(config) else ()
-    found: list[tuple[Place, Example]] = []
+    found: list[tuple[Location, Example]] = []
     documents: dict[str, int] = {}
-    for path in files_of(given, split):
+    for path in data_files(given, split):
         whole = form.read_whole(config, path, split, say)
         if whole is not None:
             start = len(found)
-            found += [(place, _numbered(example, start)) for place, example in whole]
+            found += [(location, _numbered(example, start)) for location, example in whole]
             continue
         places = AnswerPlaces()
         for row in _rows(config, kind, path, split, say):
@@ -169,7 +169,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
             if isinstance(example, WordsExample) and config.document:
                 at = documents.setdefault(row.name(config.document) or "", len(documents))
                 example = replace(example, document=at)
-            found.append((row.place, example))
+            found.append((row.location, example))
         places.report(path, say)
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example a row")
@@ -219,8 +219,8 @@ _COLUMNS = {
 
 
 def _by_number(
-    path: pathlib.Path, found: list[tuple[Place, Example]], known: Sequence[str], say: Say
-) -> list[tuple[Place, Example]]:
+    path: pathlib.Path, found: list[tuple[Location, Example]], known: Sequence[str], say: Say
+) -> list[tuple[Location, Example]]:
     """Returns the examples with the names of their labels, if all labels are numbers of `known` names; otherwise `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
@@ -237,17 +237,17 @@ def _by_number(
         return example
 
     say(f"{path}: its labels are numbers, read as {', '.join(f'{i}={numbers[i]}' for i in sorted(names, key=int)[:20])}")
-    return [(place, named(example)) for place, example in found]
+    return [(location, named(example)) for location, example in found]
 
 
-def _valid(found: Iterable[tuple[Place, Example]], known: Sequence[str]) -> Iterator[tuple[Place, Example]]:
+def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> Iterator[tuple[Location, Example]]:
     """Yields the examples. Raises UserError for a label that is not `known`."""
     valid = frozenset(known)
-    for place, example in found:
+    for location, example in found:
         if unknown := next((label for label in _names(example) if label not in valid), None):
             listed = ", ".join(known)
-            raise place.error(f"the label {unknown!r} is not known; known: {listed}; correct it, or add it to label_names")
-        yield place, example
+            raise location.error(f"the label {unknown!r} is not known; known: {listed}; correct it, or add it to label_names")
+        yield location, example
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
@@ -305,7 +305,7 @@ def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Answe
 def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
     value = row.values.get(config.label)
     if isinstance(value, list) or (isinstance(value, str) and _LIST.fullmatch(value.strip())):
-        raise row.place.error(f"{config.label} is {short(value)}, a list; set problem=multi_label, or give one label a row")
+        raise row.location.error(f"{config.label} is {short(value)}, a list; set problem=multi_label, or give one label a row")
     return row.label(config.label, optional=optional, known=config.label_names)
 
 
@@ -315,11 +315,11 @@ _LIST = re.compile(r"""[\[({]\s*['"].*|\[[-0-9., \n]+\]""", re.DOTALL)
 
 def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
     text = row.name(config.label, optional=optional)
-    return None if text is None else parse_number(row.place, config.label, text, -LARGEST, LARGEST)
+    return None if text is None else parse_number(row.location, config.label, text, -LARGEST, LARGEST)
 
 
 def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    name, names = config.label, tuple(map(name_of, config.label_names))
+    name, names = config.label, tuple(map(label_text, config.label_names))
     if name not in row.values:
         return _flagged_columns(config, row, optional)
     # an empty cell means that no label applies; only a missing column means that the labels are unknown
@@ -332,12 +332,12 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
             return tuple(names[i] for i, label in enumerate(labels) if _FLAGS[label])
         if (names and not set(labels) <= {str(i) for i in range(len(names))}) or len(set(labels)) < len(labels):
             named = f", but label_names has {len(names)}" if names else ""
-            raise row.place.error(f"{_vector_remedy(name, len(labels))}{named}")
+            raise row.location.error(f"{_vector_remedy(name, len(labels))}{named}")
     if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
-        raise row.place.error(f"{name} has the number {fraction}, no name of a label; list the labels that apply")
+        raise row.location.error(f"{name} has the number {fraction}, no name of a label; list the labels that apply")
     if len(set(labels)) < len(labels):
         repeated = next(label for i, label in enumerate(labels) if label in labels[:i])
-        raise row.place.error(f"{name} has {repeated!r} twice; give each label that applies once")
+        raise row.location.error(f"{name} has {repeated!r} twice; give each label that applies once")
     return labels
 
 
@@ -350,14 +350,14 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
         listed = ",".join(flags[:_MOST_SHOWN]) + (",..." if len(flags) > _MOST_SHOWN else "")
         known = "" if flags else f"{nearest(config.label, row.values)}; "
         remedy = f"{known}label_names=[{listed or 'a,b'}] reads the columns of 0 and 1"
-        place = Place(row.place.path, 1) if row.has_cells else row.place
-        raise place.error(f"no column {config.label!r} with a list of the labels that apply; {remedy}")
+        location = Location(row.location.path, 1) if row.has_cells else row.location
+        raise location.error(f"no column {config.label!r} with a list of the labels that apply; {remedy}")
     labels = []
     for name in config.label_names:
         flag = row.name(name, optional=name in row.values) or ""
         if flag not in _FLAGS:
-            raise row.place.error(f"{name} is {flag!r}, not 0 or 1; {CORRECT_ROW}")
-        labels += [name_of(name)] * _FLAGS[flag]
+            raise row.location.error(f"{name} is {flag!r}, not 0 or 1; {CORRECT_ROW}")
+        labels += [label_text(name)] * _FLAGS[flag]
     return tuple(labels)
 
 
@@ -367,7 +367,7 @@ def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
     if config.separator is not None or not row.has_cells or value.lstrip().startswith(("[", "(", "{")):
         return
     if sign := next((sign for sign in ",;|" if sign in value), None):
-        raise row.place.error(
+        raise row.location.error(
             f'{name} is {short(value)}; set separator={sign!r} if that is between its items, or list them as ["a", "b"]'
         )
 
@@ -384,9 +384,9 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
     words = row.texts(config.words) or ()
     labels = row.labels(config.labels, optional=optional, known=config.label_names)
     if not words:
-        raise row.place.error(f"{config.words} is empty; remove the row")
+        raise row.location.error(f"{config.words} is empty; remove the row")
     if labels is not None and len(labels) != len(words):
-        raise row.place.error(f"{len(words)} {config.words} but {len(labels)} {config.labels}; each word needs one label")
+        raise row.location.error(f"{len(words)} {config.words} but {len(labels)} {config.labels}; each word needs one label")
     return WordsExample(_id(config, row, n), words, labels, n)
 
 
@@ -400,7 +400,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     column = config.sentence or (_SENTENCE if _SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)
-        raise Place(path, 1).error(f"no column {config.words!r}; {known}; {_IN_COLUMNS}")
+        raise Location(path, 1).error(f"no column {config.words!r}; {known}; {_IN_COLUMNS}")
     whole: Iterable[Row] = itertools.chain([first], rows)
     if column:
         whole = _joined(config, column, whole, split == "test")
@@ -449,7 +449,7 @@ def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: b
         yield joined()
 
 
-def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Place, Example]] | None:
+def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
     """Returns the sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending == ".conllu":
@@ -468,7 +468,7 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         word = config.columns.index(config.words)
         tag = config.columns.index(config.labels) if config.labels in config.columns else None
     width = conll_width(path)
-    if split == "test" and tag == -1 and (width == 1 or (config.train and width < _width_of(config.train))):
+    if split == "test" and tag == -1 and (width == 1 or (config.train and width < _column_count(config.train))):
         tag = None
     if tag is None and split != "test":
         raise UserError(
@@ -479,7 +479,9 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     found = read_conll(path, word=word, tag=tag, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
-        raise Place(path, 1).error(f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns")
+        raise Location(path, 1).error(
+            f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns"
+        )
     lengths = [len(example.words) for example in found]
     if not config.columns and max(lengths) > 1 and all(e.words == tuple(map(str, range(1, len(e.words) + 1))) for e in found):
         raise UserError(
@@ -495,7 +497,7 @@ _HEADER = (
 """Names of the columns of words and of tags."""
 
 
-def _width_of(train: str) -> int:
+def _column_count(train: str) -> int:
     """Returns the number of columns of the training file, 0 if it has no words in columns."""
     path = pathlib.Path(train)
     return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0
@@ -513,8 +515,8 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     return len(rows) < len(lines) or any(line.startswith("-DOCSTART-") for line in lines)
 
 
-def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[Place, Example]]:
-    return [(Place(path, i, "sentence"), example) for i, example in enumerate(examples, 1)]
+def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[Location, Example]]:
+    return [(Location(path, i, "sentence"), example) for i, example in enumerate(examples, 1)]
 
 
 def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
@@ -529,7 +531,7 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     try:
         answers = listed_answers(given, beside)
     except ValueError as error:
-        raise row.place.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
+        raise row.location.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
     found = tuple(places.find(name, context, text, start) for text, start in answers)
     return QuestionExample(name, question, context, found, is_impossible=not found)
 
@@ -538,14 +540,14 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     single = len(config.choices) == 1
     choices = _choices(config, row) if single else tuple(row.text(name) for name in config.choices)
     if len(choices) < 2:
-        raise row.place.error(
+        raise row.location.error(
             f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more"
         )
     label, first = row.name(config.label, optional=optional), config.first_choice
     numbers = [str(i) for i in range(first, first + len(choices))]
     if label is not None and label not in numbers:
         listed = ", ".join(numbers)
-        raise row.place.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {CORRECT_ROW}")
+        raise row.location.error(f"{config.label} is {label!r}, not one of {listed} (first_choice={first}); {CORRECT_ROW}")
     right = None if label is None else numbers.index(label)
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 
@@ -555,14 +557,14 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
     (name,) = config.choices
     value = row.values.get(name)
     if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
-        raise row.place.error(
+        raise row.location.error(
             f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to what is between the choices, or name a '
             "column for each with choices=[a,b]"
         )
     return row.texts(name) or ()
 
 
-def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Place, Example]] | None:
+def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
     """Returns the questions of a file in the format of SQuAD; None for a file with a question a row."""
     if suffix(path) not in JSON:
         return None
@@ -575,7 +577,7 @@ def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say)
     has_rows = first[:1] == "[" or (isinstance(value, dict) and "data" not in value)
     if has_rows or (suffix(path) != ".json" and value is None and '"paragraphs"' not in text):
         return None
-    return [(Place(path, i, "question"), example) for i, example in enumerate(read_squad(path, say=say), 1)]
+    return [(Location(path, i, "question"), example) for i, example in enumerate(read_squad(path, say=say), 1)]
 
 
 def _no_whole_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> None:
@@ -590,7 +592,7 @@ class Format:
     """(settings, row, number of the row, whether the label may be absent, places of answers) -> example."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
     """Whether the labels are names."""
-    read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Place, Example]] | None] = _no_whole_file
+    read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Location, Example]] | None] = _no_whole_file
     """Reads a file that has no rows with named columns; None for a file that has."""
 
 

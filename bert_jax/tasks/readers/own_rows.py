@@ -23,7 +23,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.data.corpus.tables import is_data, set_of, split_of
+from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
@@ -31,7 +31,7 @@ from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, open_pac
 from bert_jax.storage.records import (
     KINDS,
     ColumnFile,
-    Place,
+    Location,
     columns_explained,
     is_utf8,
     open_columns,
@@ -48,7 +48,7 @@ _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 _SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
 
 
-def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     """Expands a path to data files: the file itself, the files that match a pattern, or a directory's files of `split`,
     which is "train", "dev" or "test". Raises UserError if there are none."""
     found: list[pathlib.Path] = []
@@ -74,11 +74,11 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     if (directory / "dataset_dict.json").is_file():
         names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
         known = [name for name in names or () if isinstance(name, str) and (directory / name / "state.json").is_file()]
-        if chosen := next((name for name in known if split_of(name) == _SPLITS[split]), None):
+        if chosen := next((name for name in known if split_name(name) == _SPLITS[split]), None):
             return _saved(directory / chosen, directory / chosen / "state.json")
         raise UserError(f"{directory} has no {split} split, only {', '.join(known) or 'none'}; give the directory of one of them")
     names = [file.relative_to(directory).as_posix() for file in sorted(directory.rglob("*")) if file.suffix in COLUMNAR]
-    named = {name: split_of(name) for name in names if any(is_data(name, kind) for kind in KINDS)}
+    named = {name: split_name(name) for name in names if any(is_data(name, kind) for kind in KINDS)}
     if not named:
         raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
     found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
@@ -88,7 +88,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         raise UserError(
             f"{directory} has no file of its {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
         )
-    sets = sorted({set_of(name) for name in found})
+    sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1:
         raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one of them")
     if shard := next(filter(None, map(_SHARD.fullmatch, found)), None):
@@ -115,7 +115,7 @@ def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
 
 def read_columnar(
     path: pathlib.Path, wanted: Container[str] | None = None, *, by_name: bool = True
-) -> Iterator[tuple[Place, JsonObject]]:
+) -> Iterator[tuple[Location, JsonObject]]:
     """Yields the rows of a Parquet or Arrow file with their places, as values of Python.
 
     wanted: the columns that are read, the others are None; None: all of them. by_name: replaces the numbers of classes by their
@@ -132,7 +132,10 @@ def read_columnar(
             columns = [[decode.get(name, _plain)(value) for value in batch.column(name).to_pylist()] for name in names]
             for i in range(batch.num_rows):
                 number += 1
-                yield Place(path, number, "row"), {**rest, **{name: held[i] for name, held in zip(names, columns, strict=True)}}
+                yield (
+                    Location(path, number, "row"),
+                    {**rest, **{name: held[i] for name, held in zip(names, columns, strict=True)}},
+                )
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
@@ -233,7 +236,7 @@ _FILL_IN = "fill it in, or remove the row"
 class Row:
     """A row of a file: the cells of a table, or the values of an object. Its methods raise UserError for invalid values."""
 
-    place: Place
+    location: Location
     values: JsonObject
     separator: str | None = None  # of the items of a list in a cell; None: a single space or more, if `has_cells`
     has_cells: bool = False  # whether all values are the texts of a table's cells
@@ -244,32 +247,32 @@ class Row:
         """Returns the value of column or field `name`; None if it is `optional` and absent, null, NaN or an empty cell."""
         value = self.values.get(name)
         if name not in self.values and not optional:
-            kind, place = ("field", self.place) if self.place.unit in ("line", "item") else ("column", self.place)
+            kind, location = ("field", self.location) if self.location.unit in ("line", "item") else ("column", self.location)
             if self.has_cells:
-                kind, place = "column", Place(self.place.path, 1)
-            raise place.error(f"no {kind} {name!r}; {nearest(name, self.values) if self.values else 'the object is empty'}")
+                kind, location = "column", Location(self.location.path, 1)
+            raise location.error(f"no {kind} {name!r}; {nearest(name, self.values) if self.values else 'the object is empty'}")
         is_nan = isinstance(value, float) and math.isnan(value)
         if (value is None or is_nan) and not optional:
-            raise self.place.error(f"{name} is {'NaN' if is_nan else 'null'}; {_FILL_IN}")
+            raise self.location.error(f"{name} is {'NaN' if is_nan else 'null'}; {_FILL_IN}")
         return None if is_nan or (optional and value == "") else value
 
     def text(self, name: str) -> str:
         """Returns the value as a text that is not blank."""
         value = self.value(name)
         if not isinstance(value, str) or not value.strip():
-            in_column = self.place.unit == "row" and not isinstance(value, str)
+            in_column = self.location.unit == "row" and not isinstance(value, str)
             remedy = f"name a column of texts among {', '.join(self.values)}" if in_column else CORRECT_ROW
-            raise self.place.error(f"{name} is {short(value)}, not a text; {remedy}")
+            raise self.location.error(f"{name} is {short(value)}, not a text; {remedy}")
         return value
 
     def name(self, name: str, *, optional: bool = False) -> str | None:
-        """Returns the value as a name, as `name_of` writes it."""
+        """Returns the value as a name, as `label_text` writes it."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
-            return name_of(value)
+            return label_text(value)
         if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise self.place.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
-        return None if value is None else name_of(value)
+            raise self.location.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
+        return None if value is None else label_text(value)
 
     def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
         """Returns the value as the name of a label. A text that usually marks a missing value is a label only if it is
@@ -291,14 +294,14 @@ class Row:
             return parse_json(bare)
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return ast.literal_eval(bare)
-        raise self.place.error(
+        raise self.location.error(
             f'{name} is {short(value)}, no object that can be read; write it as {{"text": ["a"]}}, or as JSON lines'
         )
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
         """Returns the value as a list of the names of labels; None if it is optional and missing."""
         items = self._items(name, optional=optional, remedy="fill it in, or remove it", strict=True)
-        return None if items is None else tuple(self._label(name, name_of(item), known) for item in items)
+        return None if items is None else tuple(self._label(name, label_text(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
         """Returns the value as a list of texts; None if it is optional and missing."""
@@ -310,12 +313,12 @@ class Row:
         if label in known or label in self.classes:
             return label
         if label in MISSING or label in ("Infinity", "-Infinity"):
-            raise self.place.error(
+            raise self.location.error(
                 f"{name} is {label!r}, which marks a missing value; {_FILL_IN} (if it is a class, list all classes in "
                 "label_names)"
             )
         if self.keeps_quotes and is_quoted(label):
-            raise self.place.error(_quotes_remedy(label))
+            raise self.location.error(_quotes_remedy(label))
         return label
 
     def _items(self, name: str, *, optional: bool, remedy: str, strict: bool) -> list[str | int | float | bool] | None:
@@ -334,14 +337,14 @@ class Row:
                 else:
                     listed = [part.strip() for part in listed]
         if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float | None) for part in listed):
-            raise self.place.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
+            raise self.location.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
         for i, part in enumerate(listed, 1):
             if part is None or (isinstance(part, float) and not math.isfinite(part)):
-                raise self.place.error(f"item {i} of {name} is {json.dumps(part)}; {_FILL_IN}")
+                raise self.location.error(f"item {i} of {name} is {json.dumps(part)}; {_FILL_IN}")
             if isinstance(part, str) and not part.strip():
                 shown = " ".join(f"U+{ord(sign):04X}" for sign in part[:5])
                 what = f"only white space ({shown})" if part else '""'
-                raise self.place.error(f"item {i} of {len(listed)} in {name} is {what}; {remedy}")
+                raise self.location.error(f"item {i} of {len(listed)} in {name} is {what}; {remedy}")
         return list(listed)
 
     def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
@@ -363,7 +366,7 @@ class Row:
             return items
         is_list = bare[:2] in ("['", '["', "[[", "[{") or _PYTHON_OBJECT.fullmatch(bare)
         if is_list or (inside is not None and (strict or ("," in inside and not set("[]") & set(inside)))):
-            raise self.place.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
+            raise self.location.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
         return None
 
 
@@ -374,14 +377,14 @@ def _parse_list(inside: str) -> list[str | int | float | bool] | None:
     is only used for single texts.
     """
     items: list[str | int | float | bool] = []
-    commas = place = 0
-    while not _END.match(inside, place):
-        found = _ITEM.match(inside, place)
+    commas = position = 0
+    while not _END.match(inside, position):
+        found = _ITEM.match(inside, position)
         if not found:
             return None
         item, comma = found.groups()
         commas += bool(comma)
-        place = found.end()
+        position = found.end()
         try:
             items.append(_parse_item(item))
         except (ValueError, SyntaxError):
@@ -409,7 +412,7 @@ def _parse_item(item: str) -> Any:
     return value
 
 
-def name_of(value: str | bool | float) -> str:
+def label_text(value: str | bool | float) -> str:
     """Returns a label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which
     pandas adds to the integers of a column with missing values."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -458,11 +461,11 @@ def read_own_rows(
     """
     if (ending := suffix(path)) in COLUMNAR:
         classes = frozenset(name for names in class_names(path).values() for name in names)
-        for place, values in read_columnar(path, wanted, by_name=by_name):
-            yield Row(place, values, classes=classes)
+        for location, values in read_columnar(path, wanted, by_name=by_name):
+            yield Row(location, values, classes=classes)
         return
     if ending in JSON:
-        yield from (Row(place, values) for place, values in _json_rows(path))
+        yield from (Row(location, values) for location, values in _json_rows(path))
         return
     delimiter = delimiter or DELIMITERS.get(ending)
     if delimiter is None:
@@ -482,28 +485,28 @@ def _table_rows(
     delimiter = stated[1] if stated else delimiter
     lines = {"skip": 1 if stated else 0}
 
-    def refuse(place: Place, row: list[str]) -> None:
-        raise place.error(
+    def refuse(location: Location, row: list[str]) -> None:
+        raise location.error(
             f"{counted(len(row), 'column')}, not the {len(table.columns)} of {', '.join(table.columns)}; "
             f"{_cells_remedy(row, table.columns, delimiter, quotes=quotes)}"
         )
 
     table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, **lines)
     if not columns and (other := _other_delimiter(table.columns, delimiter)):
-        raise Place(path, 1 + lines["skip"]).error(f"the only column is {table.columns[0]!r}; set delimiter={other!r}")
+        raise Location(path, 1 + lines["skip"]).error(f"the only column is {table.columns[0]!r}; set delimiter={other!r}")
     if not quotes and unsure and (quoted := next((name for name in table.columns if is_quoted(name)), None)):
-        raise Place(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
-    kept: list[tuple[Place, str]] = []
-    for place, values in table:
+        raise Location(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
+    kept: list[tuple[Location, str]] = []
+    for location, values in table:
         for cell in values.values() if unsure else ():
             if is_quoted(cell):
                 if '""' in cell[1:-1]:
-                    raise place.error(_quotes_remedy(cell))
-                kept.append((place, cell))
-        yield Row(place, values, separator, has_cells=True, keeps_quotes=unsure)
+                    raise location.error(_quotes_remedy(cell))
+                kept.append((location, cell))
+        yield Row(location, values, separator, has_cells=True, keeps_quotes=unsure)
     if kept:
-        place, cell = kept[0]
-        say(f"WARNING: {place.error(_quotes_remedy(cell))} ({counted(len(kept), 'such cell')})")
+        location, cell = kept[0]
+        say(f"WARNING: {location.error(_quotes_remedy(cell))} ({counted(len(kept), 'such cell')})")
 
 
 def _head(path: pathlib.Path) -> bytes:
@@ -529,8 +532,8 @@ def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *,
     return "correct the line, or remove it"
 
 
-def _json_rows(path: pathlib.Path) -> Iterator[tuple[Place, JsonObject]]:
-    """Yields the objects in a file, each with its place: one on each line, or the items of one list. Only a list is read as a
+def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
+    """Yields the objects in a file, each with its location: one on each line, or the items of one list. Only a list is read as a
     whole."""
     is_first = True
     for number, text in enumerate(text_lines(path), 1):
@@ -542,9 +545,9 @@ def _json_rows(path: pathlib.Path) -> Iterator[tuple[Place, JsonObject]]:
                 listed = _parsed(whole)
                 if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
                     has_escapes = "\\u" in whole
-                    yield from (_checked(Place(path, n, "item"), item, has_escapes) for n, item in enumerate(listed, 1))
+                    yield from (_checked(Location(path, n, "item"), item, has_escapes) for n, item in enumerate(listed, 1))
                     return
-            yield _checked(Place(path, i), _json_line(path, i, line, is_first), "\\u" in line)
+            yield _checked(Location(path, i), _json_line(path, i, line, is_first), "\\u" in line)
             is_first = False
 
 
@@ -559,7 +562,7 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
             raise UserError(f"{path} is one object ({', '.join(whole)}); {_LIST_WANTED}") from error
         if number == 1 and suffix(path) == ".json":
             raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
-        raise Place(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+        raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
     if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
         raise UserError(f"{path} is one object ({', '.join(value)}); {_LIST_WANTED}")
     if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
@@ -587,11 +590,13 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _checked(place: Place, value: Any, has_escapes: bool) -> tuple[Place, JsonObject]:
-    """Returns a row with its place. Raises UserError if it is not an object, or holds half a surrogate pair."""
+def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Location, JsonObject]:
+    """Returns a row with its location. Raises UserError if it is not an object, or holds half a surrogate pair."""
     if not isinstance(value, dict):
-        raise place.error(f"{short(value)} is not an object; each {place.unit} is one object with the columns as its fields")
+        raise location.error(
+            f"{short(value)} is not an object; each {location.unit} is one object with the columns as its fields"
+        )
     for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
-            raise place.error(f"{name!r} holds half a surrogate pair, not a character; {CORRECT_ROW}")
-    return place, value
+            raise location.error(f"{name!r} holds half a surrogate pair, not a character; {CORRECT_ROW}")
+    return location, value

@@ -27,15 +27,15 @@ def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailm
     column = columns[label]
     table.require("pair_ID", "sentence_A", "sentence_B", column, "SemEval_set")
     examples = []
-    for place, row in table:
+    for location, row in table:
         if row["SemEval_set"] not in sets.values():
-            raise place.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}; {CORRECT_ROW}")
+            raise location.error(f"SemEval_set is {row['SemEval_set']!r}, not one of {', '.join(sets.values())}; {CORRECT_ROW}")
         if row["SemEval_set"] != sets[split]:
             continue
-        check_filled(place, row, "sentence_A", "sentence_B")
+        check_filled(location, row, "sentence_A", "sentence_B")
         if label == "entailment" and row[column] not in SICK_LABELS:
-            raise place.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}; {CORRECT_ROW}")
-        named: str | float = row[column] if label == "entailment" else parse_number(place, column, row[column], 1, 5)
+            raise location.error(f"{column} is {row[column]!r}, not one of {', '.join(SICK_LABELS)}; {CORRECT_ROW}")
+        named: str | float = row[column] if label == "entailment" else parse_number(location, column, row[column], 1, 5)
         examples.append(TextExample(row["pair_ID"], row["sentence_A"], row["sentence_B"], named))
     return not_empty(table.path, examples, f" whose SemEval_set is {sets[split]}")
 

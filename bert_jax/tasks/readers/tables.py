@@ -13,7 +13,7 @@ from typing import TypeVar
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
 from bert_jax.interface.words import counted, cut
-from bert_jax.storage.records import Line, Place, table_rows, text_lines
+from bert_jax.storage.records import Line, Location, table_rows, text_lines
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
@@ -31,10 +31,10 @@ def note(message: str) -> None:
 
 def read_rows(
     path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0
-) -> Iterator[tuple[Place, list[str]]]:
+) -> Iterator[tuple[Location, list[str]]]:
     """Yields the rows of a file that are not blank, as `table_rows` reads them. The first `skip` lines are left out."""
     lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1) if number > skip)
-    yield from ((row.place, row.cells) for row in table_rows(path, lines, delimiter, quotes=quotes) if row.cells)
+    yield from ((row.location, row.cells) for row in table_rows(path, lines, delimiter, quotes=quotes) if row.cells)
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class Table:
 
     path: pathlib.Path
     columns: tuple[str, ...]
-    rows: Iterator[tuple[Place, list[str]]]
-    skipped: Callable[[Place, list[str]], None] | None = None  # called for each row with a wrong number of columns
+    rows: Iterator[tuple[Location, list[str]]]
+    skipped: Callable[[Location, list[str]], None] | None = None  # called for each row with a wrong number of columns
 
-    def __iter__(self) -> Iterator[tuple[Place, dict[str, str]]]:
-        for place, row in self.rows:
+    def __iter__(self) -> Iterator[tuple[Location, dict[str, str]]]:
+        for location, row in self.rows:
             if len(row) == len(self.columns):
-                yield place, dict(zip(self.columns, row, strict=True))
+                yield location, dict(zip(self.columns, row, strict=True))
             elif self.skipped:
-                self.skipped(place, row)
+                self.skipped(location, row)
             else:
-                raise place.error(
+                raise location.error(
                     f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; "
                     "correct the line, or remove it"
                 )
@@ -65,7 +65,7 @@ class Table:
         """Raises UserError if one of `names` is not a column; the error names the most similar column."""
         for name in names:
             if name not in self.columns:
-                raise Place(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
+                raise Location(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")
 
 
 def read_table(
@@ -75,7 +75,7 @@ def read_table(
     columns: Sequence[str] = (),
     quotes: bool = False,
     skip: int = 0,
-    skipped: Callable[[Place, list[str]], None] | None = None,
+    skipped: Callable[[Location, list[str]], None] | None = None,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
     have an empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
@@ -84,36 +84,36 @@ def read_table(
         first = next(rows, None)
         if first is None:
             raise UserError(f"{path} has no rows; give a file with one example a row")
-        place, columns = first
+        location, columns = first
         if repeated := [name for name in columns if name and columns.count(name) > 1]:
-            raise place.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
+            raise location.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
     return Table(path, tuple(columns), rows, skipped)
 
 
-def check_filled(place: Place, row: Mapping[str, str], *names: str) -> None:
+def check_filled(location: Location, row: Mapping[str, str], *names: str) -> None:
     """Raises UserError if one of the columns `names` is blank in a row."""
     for name in names:
         if not row[name].strip():
-            raise place.error(f"{name} is empty; {CORRECT_ROW}")
+            raise location.error(f"{name} is empty; {CORRECT_ROW}")
 
 
-def parse_integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
+def parse_integer(location: Location, name: str, value: str, *, below: int | None = None) -> int:
     """`value` as an integer in [0, below). Raises UserError for another value."""
     number = whole_number(value, 0, LARGEST if below is None else below - 1)
     if number is not None:
         return number
     most = f" to {below - 1}" if below is not None else ""
-    raise place.error(f"{name} is {cut(value)!r}, not an integer from 0{most}; {CORRECT_ROW}")
+    raise location.error(f"{name} is {cut(value)!r}, not an integer from 0{most}; {CORRECT_ROW}")
 
 
-def parse_number(place: Place, name: str, value: str, low: float, high: float) -> float:
+def parse_number(location: Location, name: str, value: str, low: float, high: float) -> float:
     """`value` as a number in [low, high]. Raises UserError for another value."""
     number = decimal_number(value.strip(), low, high)
     if number is not None:
         return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
     comma = "write a point for the comma, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
-    raise place.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
+    raise location.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:

@@ -46,7 +46,7 @@ class Transfer:
     """n, in devices."""
 
 
-def group_of(text: str) -> list[int] | None:
+def first_replica_group(text: str) -> list[int] | None:
     """Returns the partitions of the first group of `replica_groups=...`, in any of XLA's notations; None for all partitions."""
     if found := re.match(r"\{\{([\d,]*)\}", text):
         return [int(n) for n in found[1].split(",") if n] or None
@@ -75,7 +75,7 @@ def transfer(
 ) -> Transfer:
     """Returns the cost of the collective `instruction`, with `operand_bytes` in all operands, on the mesh's `devices` in flat
     order."""
-    group = group_of(instruction.attribute("replica_groups")) or list(range(len(devices)))
+    group = first_replica_group(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
         return _permute(operand_bytes, topology)
     n = len(group)

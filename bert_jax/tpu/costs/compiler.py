@@ -18,13 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from bert_jax.files import parse_json, write_json
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.estimate import Estimate, Estimator
 from bert_jax.tpu.costs.hlo import Module, parse
-from bert_jax.tpu.costs.kernels import Schedule, schedules_of
+from bert_jax.tpu.costs.kernels import Schedule, kernel_schedules
 from bert_jax.tpu.costs.memory import Statistics
-from bert_jax.tpu.costs.topologies import Topology, devices_of, prepare_compiler, require_compiler, silence
+from bert_jax.tpu.costs.topologies import Topology, prepare_compiler, require_compiler, silence, topology_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Compiler:
         self.version = require_compiler()
         prepare_compiler()
         self.topology = topology
-        self.devices: Sequence[jax.Device] = devices_of(topology)
+        self.devices: Sequence[jax.Device] = topology_devices(topology)
 
     def compile(self, lowered: jax.stages.Lowered) -> Compiled:
         """Compiles `lowered`. Raises `DoesNotFit` where it needs more memory than a device has."""
@@ -74,7 +74,7 @@ class Compiler:
             raise DoesNotFit.from_message(str(error)) from error
         seconds = time.monotonic() - start
         module = parse(executable.as_text() or "")
-        return Compiled(executable, module, seconds, schedules_of(module, self.topology, self.version))
+        return Compiled(executable, module, seconds, kernel_schedules(module, self.topology, self.version))
 
     def estimate(self, compiled: Compiled, devices: Sequence[jax.Device] | None = None) -> Estimate:
         """Returns the estimate for one execution; `devices` are in the flat order of the mesh."""

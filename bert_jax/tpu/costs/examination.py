@@ -12,10 +12,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.hardware import GIB
 from bert_jax.model.config import REMAT
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
-from bert_jax.tpu.costs.memory import local_bytes, memory_of, used_bytes
+from bert_jax.tpu.costs.memory import local_bytes, program_memory, used_bytes
 from bert_jax.tpu.costs.report import record, refused
 from bert_jax.tpu.programs import Case, StepProgram, say
 from bert_jax.training.compilation import save_program
@@ -38,7 +38,7 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
             raise
         raise UserError(f"the TPU compiler refuses {step.name} for {topology.name}: {str(error).splitlines()[0]}") from error
     devices = list(program.mesh.devices.flat)
-    memory = memory_of(compiled.memory, compiled.module, arguments, topology.device_memory)
+    memory = program_memory(compiled.memory, compiled.module, arguments, topology.device_memory)
     about = record(step, topology, compiled, compiler.estimate(compiled, devices), memory, calibrate(compiler))
     if options.save:
         about["saved"] = str(save_program(options.save, program.lowered, compiled.executable, devices))
@@ -59,12 +59,12 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh["fsdp"] / mesh["tensor"]
 
     def trial(changes: JsonObject) -> Trial:
-        return Trial(flags_of(changes), lambda: looped.changed(changes).lower(devices).lowered)
+        return Trial(as_flags(changes), lambda: looped.changed(changes).lower(devices).lowered)
 
     say("it does not fit; searching for the largest batch ...")
     most = largest_batch(
         compiler,
-        lambda n: looped.changed(case.batch_of(n * k * parts)).lower(devices).lowered,
+        lambda n: looped.changed(case.batch_override(n * k * parts)).lower(devices).lowered,
         local_bytes(parameters) + local_bytes(optimizer),
         Size(per_device // k, error.needs),
         limit,
@@ -96,11 +96,11 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         batch = most.rows * k * parts
         each = batch / case.step(program).chips(compiler.topology)
         rows = f"{each:g} {'row' if each == 1 else 'rows'} per chip"
-        found.append(f"{flags_of(case.batch_of(batch))}, the largest batch, {rows} ({most.bytes / GIB:.1f} GiB)")
+        found.append(f"{as_flags(case.batch_override(batch))}, the largest batch, {rows} ({most.bytes / GIB:.1f} GiB)")
     return found
 
 
-def flags_of(changes: JsonObject) -> str:
+def as_flags(changes: JsonObject) -> str:
     """Returns the changes as flags of the command line."""
     return " ".join(f"--config.{key}={list(x) if isinstance(x, tuple) else x}".replace(" ", "") for key, x in changes.items())
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.files import JsonObject, parse_json
-from bert_jax.tpu.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
+from bert_jax.tpu.costs.topologies import parse_topology, prepare_compiler, silence, topology_devices
 
 DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16",
           "u16": "uint16", "s32": "int32", "u32": "uint32"}  # fmt: skip
@@ -58,7 +58,7 @@ def main() -> None:
     calls = parse_json(sys.stdin.read())
     with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
         prepare_compiler(os.fspath(dumps))
-        devices = devices_of(parse_topology(sys.argv[1]))
+        devices = topology_devices(parse_topology(sys.argv[1]))
         jax.config.update("jax_enable_compilation_cache", False)
         print(json.dumps([schedule_text(call, devices, pathlib.Path(dumps)) for call in calls]))
 

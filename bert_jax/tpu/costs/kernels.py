@@ -157,7 +157,9 @@ def _number(value: Json) -> Json:
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
-def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
+def kernel_schedules(
+    module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None
+) -> Mapping[str, Schedule]:
     """Returns the schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. Cached in
     the directory `cache` for each compiler `version`, `READER` and chip."""
     cache = cache or cache_directory() / "kernels"

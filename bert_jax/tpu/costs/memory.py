@@ -51,7 +51,9 @@ def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
     return sum(size(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int) -> Memory:
+def program_memory(
+    statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int
+) -> Memory:
     """Returns the memory of a program, from `jax.stages.Compiled.memory_analysis()`, its module, and its `arguments` (trees of
     abstract arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the device's HBM."""
     named = {name: local_bytes(tree) for name, tree in arguments.items()}

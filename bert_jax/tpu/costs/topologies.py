@@ -202,7 +202,7 @@ def prepare_compiler(dumps: str = "") -> None:
         os.environ.setdefault(name, value)
 
 
-def devices_of(topology: Topology) -> list[jax.Device]:
+def topology_devices(topology: Topology) -> list[jax.Device]:
     """Returns the devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
     import jax
     from jax.experimental import topologies

@@ -1,4 +1,4 @@
-"""Examines the machines of a run before it begins, for the verb `doctor`.
+"""Examines the machines of a run before it begins, for the command `doctor`.
 
 In: the processes, their devices, a workdir and an experiment. Out: checks, each with its figures and its faults; a fault is a
 sentence with the remedy.

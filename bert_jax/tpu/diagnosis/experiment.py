@@ -16,17 +16,17 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.memory_advice import pretraining_demand
+from bert_jax.configs.memory_advice import pretraining_advice
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import parse_json
-from bert_jax.hardware import chip_of
+from bert_jax.hardware import find_chip
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.processes import Processes, require_shared_directory
-from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of
+from bert_jax.sharding.device_errors import DoesNotFit, memory_shortage
 from bert_jax.storage.checks import require_capable, require_room
 from bert_jax.storage.objects import read, remove, require_bucket, write
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.tpu.costs.memory import Statistics, used_bytes
 from bert_jax.tpu.diagnosis.judgement import Check
 from bert_jax.tpu.diagnosis.machine import host_memory
@@ -39,7 +39,7 @@ PROBE = ".doctor"
 """The beginning of the name of the object that is written to a bucket, read and removed."""
 
 
-def workdir_check(processes: Processes, workdir: Place) -> Check:
+def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
     """Checks that the workdir supports the operations of a run in every process. A missing workdir is created and removed."""
     with contextlib.ExitStack() as stack:
         faults = _everywhere(processes, lambda: stack.enter_context(made(workdir)) if processes.index == 0 else None)
@@ -70,7 +70,7 @@ def corpus_check(processes: Processes, directory: str) -> Check:
 
 
 @contextlib.contextmanager
-def made(directory: Place) -> Iterator[None]:
+def made(directory: AnyPath) -> Iterator[None]:
     """Makes a local directory with its parents, and removes those that were not there and are empty at the end."""
     if is_remote(directory):
         yield
@@ -89,7 +89,7 @@ def made(directory: Place) -> Iterator[None]:
                 path.rmdir()
 
 
-def _bucket(directory: Place, process: int) -> None:
+def _bucket(directory: AnyPath, process: int) -> None:
     """Raises UserError unless the bucket is there, and an object in the directory can be written, read and removed."""
     require_bucket(directory)
     probe = f"{directory}/{PROBE}-{os.getpid()}-{process}"
@@ -125,7 +125,7 @@ def fit_checks(
     given: str,
     overrides: Sequence[tuple[str, str]],
     flops: float,
-    workdir: Place | None,
+    workdir: AnyPath | None,
     *,
     estimated: bool,
     rejected: Collection[str] = (),
@@ -146,7 +146,7 @@ def _check(
     case: Case,
     overrides: Sequence[tuple[str, str]],
     flops: float,
-    workdir: Place | None,
+    workdir: AnyPath | None,
     estimated: bool,
 ) -> Check:
     name = f"phase {case.phase}" if isinstance(case.experiment, PretrainingExperiment) else "step"
@@ -159,7 +159,7 @@ def _check(
     try:
         executable = program.lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        shortage = shortage_of(error)
+        shortage = memory_shortage(error)
         if shortage is None:
             raise
         return Check(name, f"{case.config} does not fit", (too_large(case, program, shortage),))
@@ -193,7 +193,7 @@ def step_bytes(statistics: Statistics) -> int:
 def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
     """Returns the sentence about a step that does not fit, with the flags that make it smaller."""
     if isinstance(case.experiment, PretrainingExperiment):
-        return pretraining_demand(case.experiment, case.phase, program.mesh).sentence(shortage)
+        return pretraining_advice(case.experiment, case.phase, program.mesh).sentence(shortage)
     return (
         f"the training step does not fit in memory: it {shortage}; lower --config.training.batch_size below {program.rows}, or "
         f"set --config.training.accumulation={2 * case.accumulation}"
@@ -233,7 +233,7 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
 def slice_name(devices: Sequence[jax.Device]) -> str | None:
     """Returns the slice that TPU devices form, in the notation of `aot --topology`; None for other devices, and for parts of a
     slice."""
-    chip = chip_of(devices[0].device_kind)
+    chip = find_chip(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
     slices = {getattr(device, "slice_index", None) for device in devices}

@@ -156,11 +156,11 @@ def test_heads_are_chosen_on_every_other_document_from_the_first_on(documents, f
     assert parts[0].attention is None
 
 
-def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path, monkeypatch):
+def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(tmp_path, monkeypatch):
     choice, reported = halves(made_up(0))
     found = CoreferenceScores(tuple(best_heads(choice, reported, OPTIONS)), choice, reported)
     folder = Folder(tmp_path / "out")
-    monkeypatch.setattr(folder, "picture", lambda name, figure: folder.write(name, bytes(len(figure.axes))))
+    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, bytes(len(figure.axes))))
     write_coreference(folder, found, {"random-weights": found})
     assert {path.stem for path in folder.path.glob("*.png")} == {path.stem for path in folder.path.glob("*.tsv")}
     for table in folder.path.glob("*.tsv"):
@@ -176,7 +176,7 @@ def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path,
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_the_title_of_the_picture_is_whole_and_the_legend_beside_it(groups):
+def test_the_title_of_the_figure_is_whole_and_the_legend_beside_it(groups):
     choice, reported = halves(made_up(0))
     found = CoreferenceScores(tuple(best_heads(choice, reported, OPTIONS)[:groups]), choice, reported)
     figure = best_figure(found, {"random-weights": found})

@@ -11,14 +11,14 @@ from bert_jax.analysis.coreference.mentions import (
     Phrase,
     Traits,
     find,
+    find_traits,
     guesses,
     is_coordinated,
-    kind_of,
     last_noun,
+    mention_kind,
     phrase_head,
     pronoun_groups,
     read_parse,
-    traits_of,
     tree_head,
 )
 
@@ -40,7 +40,7 @@ PEOPLE = {"masculine", "feminine"}
 )
 def test_a_pronoun_has_its_number_person_and_genders(word: str, number: str, person: str, genders: set[str]):
     assert PRONOUNS[word] == Traits(number, person, frozenset(genders))
-    assert traits_of([word], word.title(), "pronoun", ("PRP", "_"), "person") == PRONOUNS[word]
+    assert find_traits([word], word.title(), "pronoun", ("PRP", "_"), "person") == PRONOUNS[word]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_pronoun_has_its_number_person_and_genders(word: str, number: str, per
     ],
 )
 def test_traits_are_those_of_features_words_and_types_in_turn(words, head, kind, tags, entity_type, traits):
-    assert traits_of(words, head, kind, tags, entity_type) == traits
+    assert find_traits(words, head, kind, tags, entity_type) == traits
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_kind_is_by_the_universal_tag_and_where_there_is_none_by_the_other()
         "common": [("NOUN", "_"), ("NOUN", "PRP"), ("_", "NN"), ("_", "NNS")],
         "other": [("VERB", "PRP"), ("DET", "JJ"), ("X", "NNP"), ("X", "NN"), ("_", "VB"), ("_", "_")],
     }
-    assert {kind: [kind_of(*tags) for tags in some] for kind, some in kinds.items()} == {
+    assert {kind: [mention_kind(*tags) for tags in some] for kind, some in kinds.items()} == {
         kind: [kind] * len(some) for kind, some in kinds.items()
     }
 

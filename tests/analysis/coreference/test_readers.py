@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from bert_jax.analysis.coreference.documents import Document
-from bert_jax.analysis.coreference.mentions import find, kind_of, last_noun, phrase_head, read_parse, traits_of
+from bert_jax.analysis.coreference.mentions import find, find_traits, last_noun, mention_kind, phrase_head, read_parse
 from bert_jax.analysis.coreference.readers import Conll2012File, CorefudFile, GapFile, open_texts, read_brackets
 from bert_jax.errors import UserError
 from tests.analysis.coreference.written import PARIS, PARTS, conll2012, conllu, write
@@ -298,20 +298,21 @@ def test_the_first_line_tells_the_format(tmp_path):
 
 
 def test_agreement_is_by_features_then_by_english_words_then_by_the_annotated_type():
-    he, it, they = (traits_of([word], word, "pronoun", ("PRP", "_"), "") for word in ("he", "it", "they"))
-    mother = traits_of(["my", "mother"], "mother", "common", ("NN", "_"), "person")
-    mr = traits_of(["Mr.", "King"], "King", "proper", ("NNP", "_"), "person")
-    houses = traits_of(["houses"], "houses", "common", ("_", "Number=Plur"), "place")
-    someone = traits_of(["Ada"], "Ada", "proper", ("_", "Number=Sing"), "person")
+    he, it, they = (find_traits([word], word, "pronoun", ("PRP", "_"), "") for word in ("he", "it", "they"))
+    mother = find_traits(["my", "mother"], "mother", "common", ("NN", "_"), "person")
+    mr = find_traits(["Mr.", "King"], "King", "proper", ("NNP", "_"), "person")
+    houses = find_traits(["houses"], "houses", "common", ("_", "Number=Plur"), "place")
+    someone = find_traits(["Ada"], "Ada", "proper", ("_", "Number=Sing"), "person")
     assert [he.agree(other) for other in (mother, mr, houses, someone, it)] == [False, True, False, True, False]
     assert [they.agree(other) for other in (mother, houses)] == [False, True]
     assert [it.agree(other) for other in (someone, houses)] == [False, False]
-    assert traits_of(["la"], "la", "pronoun", ("_", "Gender=Fem|Number=Sing|Person=3"), "").genders == {"feminine"}
+    assert find_traits(["la"], "la", "pronoun", ("_", "Gender=Fem|Number=Sing|Person=3"), "").genders == {"feminine"}
 
 
 def test_a_kind_is_that_of_the_head_words_tag():
     kinds = [
-        kind_of(*tags) for tags in (("PRON", "_"), ("_", "PRP$"), ("DET", "DT"), ("PROPN", "NNP"), ("_", "NNS"), ("VERB", "VB"))
+        mention_kind(*tags)
+        for tags in (("PRON", "_"), ("_", "PRP$"), ("DET", "DT"), ("PROPN", "NNP"), ("_", "NNS"), ("VERB", "VB"))
     ]
     assert kinds == ["pronoun", "pronoun", "pronoun", "proper", "common", "other"]
 

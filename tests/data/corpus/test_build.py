@@ -156,7 +156,7 @@ def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_one
 def test_other_settings_for_the_same_directory_are_an_error_that_lists_them(tmp_path, text_file, build, changes, message):
     build(tmp_path / "corpus", f"text:{text_file}")
     whole = contents(tmp_path / "corpus")
-    with pytest.raises(UserError, match=rf"begun with other settings: .*{message}.*Choose another --output"):
+    with pytest.raises(UserError, match=rf"started with other settings: .*{message}.*Choose another --output"):
         build(tmp_path / "corpus", f"text:{text_file}", **changes)
     assert contents(tmp_path / "corpus") == whole
 
@@ -169,7 +169,7 @@ def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(t
     for part in ("{", "kind"):  # the properties that differ are told in words, the others not at all
         assert part not in str(told.value)
     text_file.write_text(text_file.read_text() + "\n\nOne more document, with words.")
-    with pytest.raises(UserError, match=r"files (was|were 1, are 1, the first that differs was) .*a\.txt"):
+    with pytest.raises(UserError, match=r"files (was|were 1, are 1; the first difference was) .*a\.txt"):
         build(tmp_path / "corpus", f"text:{text_file}")
 
 
@@ -180,7 +180,7 @@ def test_a_tokenizer_in_place_of_another_is_told_by_the_properties_that_differ(t
     with pytest.raises(UserError) as told:
         write_or_check_tokenizer(shorter_words, tmp_path / "tokenizer")
     assert str(told.value) == (
-        f"{tmp_path}/tokenizer holds another vocabulary than the one given (its max_word_characters was "
+        f"{tmp_path}/tokenizer holds a different vocabulary (its max_word_characters was "
         f"{tiny.max_word_characters}, is 7); choose another --output, or remove it"
     )
 

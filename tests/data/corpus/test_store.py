@@ -348,7 +348,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_stops_the_run_with_a_sentence(dir
     for name in ("tokens", *([] if whole else ["sentences"])):
         for shard in directory.glob("shard-*"):
             os.truncate(shard / f"train.{name}.npy", 100)
-        said = rf"train\.{name}\.npy was cut to 100 bytes while it was in use, .*run the command that built it again"
+        said = rf"train\.{name}\.npy was cut to 100 bytes while it was in use, .*rerun the command that built it"
         with pytest.raises(CorruptedCorpus, match=said):
             source.at(1) if name == "tokens" else corpus.joined_offsets()
     with pytest.raises(CorruptedCorpus, match="was cut to 100 bytes"):

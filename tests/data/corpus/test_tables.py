@@ -146,7 +146,7 @@ def test_all_files_of_a_source_must_have_the_column_of_the_first(tmp_path):
     ],
 )
 def test_the_split_of_a_file_is_read_from_its_path(name, split):
-    assert tables.split_of(name) == split
+    assert tables.split_name(name) == split
 
 
 def write_files(root: pathlib.Path, names: Iterable[str]) -> None:

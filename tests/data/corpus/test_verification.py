@@ -68,7 +68,7 @@ def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build
     open_corpus(directory)
     with Verification(directory) as running, pytest.raises(UserError, match=DAMAGED.format(name)) as raised:
         running.wait()
-    assert f"remove {directory / 'shard-00001-of-00002'} and {directory / 'manifest.json'}, and run" in str(raised.value)
+    assert f"remove {directory / 'shard-00001-of-00002'} and {directory / 'manifest.json'}, and rerun" in str(raised.value)
     with pytest.raises(UserError, match=DAMAGED.format(name)):
         running.check()
     assert "the corpus is verified: 16" not in caplog.text

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.data.batches import tables_of
+from bert_jax.data.batches import corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import shard
 from bert_jax.data.corpus.store import Corpus, CorruptedCorpus, open_corpus
@@ -79,7 +79,7 @@ def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, ch
     corpus = open_corpus(tmp_path / "c")
     config = ExampleConfig(**{"length": 64, "max_predictions": 20, "masked_fraction": 0.3, "masking": "whole_words"} | changes)
     plan = plan_epoch(corpus, config, seed=0, epoch=0)
-    tables = tables_of(corpus)
+    tables = corpus_masking_tables(corpus)
     assert tables.continuation is None
     batch = assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
     starts, begun = starts_of(corpus), words_begun(corpus, plan, np.arange(plan.num_rows), batch, tables)

@@ -342,7 +342,7 @@ def test_a_beginning_and_an_end_of_texts_serve_as_cls_and_sep(tmp_path):
     plain(tmp_path, LLAMA, tokenizer_config=config)
     assert roles(load_tokenizer(tmp_path)) == expected
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.notes == ("tokenizer.json frames texts as 'a', here they are '<|begin_of_text|> a <|end_of_text|>'",)
+    assert tokenizer.notes == ("tokenizer.json frames texts as 'a', this program as '<|begin_of_text|> a <|end_of_text|>'",)
     tokenizer.save(tmp_path / "saved")
     assert "unk_token" not in json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
     assert roles(load_tokenizer(tmp_path / "saved")) == expected
@@ -368,19 +368,19 @@ def test_a_missing_role_and_a_name_that_is_no_piece_are_refused(tmp_path):
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]"}')
-    with pytest.raises(UserError, match=r"say mask_token='\[MASK\]', which is none of its pieces; correct one"):
+    with pytest.raises(UserError, match=r"have mask_token='\[MASK\]', which is not in it; correct one"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"normalizer": {"type": "Fold"}}, r"its normalizer \(Fold\) is none that the library tokenizers \S+ has; copy"),
-        ({"pre_tokenizer": {"type": "Guess"}}, r"its pre_tokenizer \(Guess\) is none that the library"),
-        ({"decoder": {"type": "Guess"}}, r"its decoder \(Guess\) is none that the library"),
-        ({"post_processor": {"type": "Guess"}}, r"its post_processor \(Guess\) is none that the library"),
+        ({"normalizer": {"type": "Fold"}}, r"its normalizer \(Fold\) is unknown to the library tokenizers \S+; copy"),
+        ({"pre_tokenizer": {"type": "Guess"}}, r"its pre_tokenizer \(Guess\) is unknown to the library"),
+        ({"decoder": {"type": "Guess"}}, r"its decoder \(Guess\) is unknown to the library"),
+        ({"post_processor": {"type": "Guess"}}, r"its post_processor \(Guess\) is unknown to the library"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}, r"the library tokenizers \S+ cannot read it \("),
-        ({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "a"}}, "two pieces have one id"),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "a"}}, "two pieces have the same id"),
     ],
 )
 def test_what_the_library_cannot_run_is_refused_in_one_sentence(tmp_path, change, message):

@@ -12,9 +12,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import KINDS
 from bert_jax.model.heads.bert_with_head import HEAD_SEED, BertWithHead, HeadLayers, initial_label_parameters
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS, make_head
+from bert_jax.model.heads.head import TaskHead, head_class, make_head
 from bert_jax.model.heads.sequence import SequenceHead
 
 CONFIG = ModelConfig(
@@ -27,11 +27,11 @@ READ = np.array([4, 1, 3, 0, 2], np.int32)
 
 
 def head_of(kind: str, **fields) -> TaskHead:
-    return make_head(kind, labels=("a", "b", "c") if HEADS[kind].has_labels else (), **fields)
+    return make_head(kind, labels=("a", "b", "c") if head_class(kind).has_labels else (), **fields)
 
 
 def parts_of(head: TaskHead) -> set[str]:
-    return {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    return {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
 
 
 def random_params(config: ModelConfig, head: TaskHead) -> dict:
@@ -78,7 +78,7 @@ def apply(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: 
     return outputs_of(config, head, params, batch, seed)["logits"]
 
 
-@pytest.fixture(scope="module", params=HEADS)
+@pytest.fixture(scope="module", params=KINDS)
 def head(request: pytest.FixtureRequest) -> TaskHead:
     return head_of(request.param)
 
@@ -102,7 +102,7 @@ def test_a_head_answers_for_every_example_or_for_every_token(head):
     assert outputs["hidden_states"].shape == (2, ROWS, LENGTH, 12)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included(kind):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
     params, batch = random_params(config, head), two_texts(head)
@@ -150,7 +150,7 @@ def test_the_head_is_one_affine_layer_on_what_it_reads(head):
             read = last
         case _:
             read = np.asarray(head.inputs(jnp.asarray(outputs["last"]), batch, pooler), np.float64)
-    layer = params[head.part]["dense"]
+    layer = params[head.subtree]["dense"]
     np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
 
 
@@ -218,9 +218,9 @@ def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops
     assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_head_drops_nothing_at_a_rate_of_zero_and_something_at_one_of_its_own(kind):
-    for own, drops in ((0.0, False), (0.5, True), (None, HEADS[kind].has_dropout)):
+    for own, drops in ((0.0, False), (0.5, True), (None, head_class(kind).has_dropout)):
         config, head = dataclasses.replace(CONFIG, hidden_dropout=0.5), head_of(kind, dropout=own)
         layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
         params = layer.init(jax.random.key(0), x, None)
@@ -282,7 +282,7 @@ def test_the_input_of_a_classifier_follows_from_the_classifier_pooling_of_the_mo
     rng = np.random.default_rng(5)
     params = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), drawn)
     outputs = BertWithHead(config, head).apply({"params": params}, batch)
-    last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.part]["dense"]
+    last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.subtree]["dense"]
 
     def pooled(x: np.ndarray) -> np.ndarray:
         y = x @ np.asarray(pooler["dense"]["kernel"], np.float64) + np.asarray(pooler["dense"].get("bias", 0.0))

@@ -51,12 +51,12 @@ def test_published_models_use_the_fused_kernel_on_every_tpu_whatever_runs_the_co
 
 
 def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
-    reason = "since fused attention is for TPUs and GPUs, and this is a cpu"
+    reason = "since fused attention needs a TPU or GPU, and this is a cpu"
     assert choose_attention(ModelConfig(), CPU, 128) == Choice(None, reason)
-    assert choose_attention(ModelConfig(attention="plain"), TPU, 128) == Choice(None, "as model.attention=plain asks")
+    assert choose_attention(ModelConfig(attention="plain"), TPU, 128) == Choice(None, "as set by model.attention=plain")
     without = dispatch.resolve(ModelConfig(), TPU).target
     assert (without.platform, without.attention, without.residual_norm) == ("tpu", None, None)
-    with pytest.raises(UserError, match=r"model\.attention='fused' is not available: it is spread over a mesh, and none is set"):
+    with pytest.raises(UserError, match=r"model\.attention='fused' is not available: it needs a mesh, and none is set"):
         dispatch.resolve(ModelConfig(attention="fused"), TPU)
 
 
@@ -74,7 +74,7 @@ def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_ref
     assert [target.attention.computes(model, length) for length in (512, 16_384)] == [True, False]
     asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
     assert asked.target.attention is not None
-    with pytest.raises(UserError, match=r"up to length 8,192, and 16,384 is longer; set model.attention to"):
+    with pytest.raises(UserError, match=r"lengths up to 8,192, not 16,384; set model.attention to"):
         asked.target.attention.computes(asked, 16_384)
 
 
@@ -105,10 +105,10 @@ def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
 def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_and_says_why():
     causal = ModelConfig(dtype="bfloat16", direction="left_to_right")
     for device in (TPU, GPU):
-        reason = "since the kernels of fused attention have no left-to-right mask"
+        reason = "since the fused attention kernels do not support left-to-right masks"
         assert choose_attention(causal, device, 128) == Choice(None, reason)
         asked = dataclasses.replace(causal, attention="fused")
-        expected = "model.attention='fused' is not available: .* no left-to-right mask; set model.attention to 'plain' or"
+        expected = "model.attention='fused' is not available: .* not support left-to-right masks; set model.attention"
         with pytest.raises(UserError, match=expected):
             choose_attention(asked, device, 128)
         assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
@@ -124,7 +124,7 @@ def test_on_a_gpu_auto_is_the_fused_kernel_in_bfloat16_where_it_was_timed():
 
 @pytest.mark.parametrize(
     ("capability", "reason"),
-    [("8.0", None), ("10.3", None), ("7.5", "8.0 (Ampere) or later, and This GPU has 7.5"), ("gfx942", "one by NVIDIA")],
+    [("8.0", None), ("10.3", None), ("7.5", "8.0 (Ampere) or later, and This GPU has 7.5"), ("gfx942", "an NVIDIA GPU")],
 )
 def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason: str | None, monkeypatch: pytest.MonkeyPatch):
     here = types.SimpleNamespace(device_kind="This GPU", compute_capability=capability)
@@ -137,15 +137,15 @@ def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason:
     ("arguments", "reason"),
     [
         (("cpu", "cpu", 512, 64, "bfloat16"), "this is a cpu"),
-        (("gpu", "NVIDIA H100", 512, 64, "float16"), "in bfloat16 or float32, not in float16"),
+        (("gpu", "NVIDIA H100", 512, 64, "float16"), "bfloat16 and float32, not float16"),
         (("gpu", "NVIDIA H100", 512, 96, "bfloat16"), "on a GPU needs a head width of 16, 32, 64 or 128, not 96"),
         (("tpu", "TPU v5", 512, 64, "float16"), "float16"),
         (("tpu", "TPU v5", 512, 96, "bfloat16"), "head width of 16, 32, 64 or a multiple of 128, not 96"),
-        (("tpu", "TPU v5", 16_384, 64, "bfloat16"), "up to length 8,192, and 16,384 is longer"),
-        (("tpu", "TPU v4", 4_096, 64, "bfloat16"), "takes 22 MiB at length 4,096 and head width 64 in bfloat16, and a core"),
+        (("tpu", "TPU v5", 16_384, 64, "bfloat16"), "lengths up to 8,192, not 16,384"),
+        (("tpu", "TPU v4", 4_096, 64, "bfloat16"), "22 MiB at length 4,096 and head width 64 in bfloat16, but a core"),
         (("tpu", "TPU v5", 8_192, 64, "float32"), "84 MiB"),
         (("tpu", "a chip to come", 4_096, 64, "bfloat16"), "has 16"),
-        (("tpu", "TPU v4", 128, 64, "float32"), "takes 32 MiB at length 128"),
+        (("tpu", "TPU v4", 128, 64, "float32"), "chip: 32 MiB at length 128"),
     ],
 )
 def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: str):
@@ -159,17 +159,17 @@ def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: st
     ],
 )  # fmt: skip
 def test_the_vector_memory_of_a_core_decides_which_rows_stay_on_the_chip(kind: str, mib: int):
-    assert f"and a core of {kind} has {mib}" in str(no_attention_kernel("tpu", kind, 8_192, 256, "float32"))
+    assert f"but a core of {kind} has {mib}" in str(no_attention_kernel("tpu", kind, 8_192, 256, "float32"))
     for length, head_width, dtype in ((512, 256, "bfloat16"), (2_048, 64, "bfloat16")):  # the first takes 16 MiB exactly
         assert no_attention_kernel("tpu", kind, length, head_width, dtype) is None
 
 
 def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MeshConfig())
-    line = "attention: plain, since fused attention is for TPUs and GPUs, and this is a cpu"
-    norm = "residual norm: plain, since the fused residual norm is for TPUs, and this is a cpu"
+    line = "attention: plain, since fused attention needs a TPU or GPU, and this is a cpu"
+    norm = "residual norm: plain, since the fused residual norm needs a TPU, and this is a cpu"
     assert in_words(ModelConfig(), [128, 512], mesh) == f"{line}; {norm}"
-    asked = "residual norm: plain, as model.residual_norm=plain asks"
+    asked = "residual norm: plain, as set by model.residual_norm=plain"
     assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
 
     def pretended(config: ModelConfig, chip: Any, length: int) -> Choice:
@@ -188,8 +188,8 @@ def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.Monk
 def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
     for asked in ("auto", "fused"):
         assert choose_residual_norm(ModelConfig(residual_norm=asked), TPU) == Choice("tpu", "")
-    assert choose_residual_norm(ModelConfig(residual_norm="plain"), TPU) == Choice(None, "as model.residual_norm=plain asks")
-    reason = "the fused residual norm is for TPUs, and this is a cpu"
+    assert choose_residual_norm(ModelConfig(residual_norm="plain"), TPU) == Choice(None, "as set by model.residual_norm=plain")
+    reason = "the fused residual norm needs a TPU, and this is a cpu"
     assert choose_residual_norm(ModelConfig(), CPU) == Choice(None, f"since {reason}")
     expected = f"model.residual_norm='fused' is not available: {reason}; set model.residual_norm to 'plain' or 'auto'"
     with pytest.raises(UserError, match=expected):

@@ -218,7 +218,7 @@ def test_blocks_divide_the_rows_and_fit_on_the_chip(rows: int, row_bytes: int, b
         (128, "float32", None),
         (96, "bfloat16", "a multiple of 128 up to 1,024, not 96"),
         (1152, "bfloat16", "a multiple of 128 up to 1,024, not 1,152"),
-        (1024, "float16", "in bfloat16 or float32, not in float16"),
+        (1024, "float16", "bfloat16 and float32, not float16"),
     ],
 )
 def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reason: str | None):
@@ -231,7 +231,7 @@ def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reas
 
 
 @pytest.mark.parametrize(
-    ("platform", "reason"), [("tpu", None), ("cpu", "is for TPUs, and this is a cpu")]
+    ("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")]
 )
 def test_it_runs_on_tpus(platform: str, reason: str | None):
     config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")

@@ -107,7 +107,7 @@ def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip
     path.write_text(chip.left)  # type: ignore[attr-defined]
     rejected = compare_kernels_once({"residual_norm": "plain"})
     assert chip.compared == []
-    assert f"did not end in an earlier start ({path}; remove it to compare again)" in in_words(rejected)
+    assert f"did not finish in an earlier run ({path}; remove it to compare again)" in in_words(rejected)
 
 
 def test_an_interrupted_comparison_says_nothing_about_the_kernel(chip: Chip):
@@ -126,7 +126,7 @@ def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a
     chip.figures["attention"] = WRONG
     rejected = compare_kernels_once({"attention": "fused", "residual_norm": "plain"})
     assert chip.compared == ["attention"]
-    assert f"model.attention=fused asks for a kernel that may be wrong: the kernel disagrees {FIGURES}"[:60] in caplog.text
+    assert f"model.attention=fused uses a kernel that may be wrong: the kernel disagrees {FIGURES}"[:60] in caplog.text
     assert FIGURES in caplog.text
     assert "attention: fused" in in_words(rejected, attention="fused")
 
@@ -153,7 +153,7 @@ def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
     with caplog.at_level(logging.WARNING):
         compare_kernels_once()
     assert len(chip.compared) == 4
-    assert "so the next start compares the kernels again" in caplog.text
+    assert "so the next run will compare the kernels again" in caplog.text
 
 
 def test_a_kernel_that_disagrees_on_one_device_is_named_with_the_device_and_remembered(chip: Chip):

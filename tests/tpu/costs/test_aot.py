@@ -1,4 +1,4 @@
-"""The verb `aot` from its flags to its exit status, with a compiler that compiles nothing."""
+"""The command `aot` from its flags to its exit status, with a compiler that compiles nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tpu.test_cases import BASE
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *flags: str, fit: bool = True) -> tuple[int, list[str]]:
-    """The exit status of the verb, and the steps that were examined: configuration, phase, topology."""
+    """The exit status of the command, and the steps that were examined: configuration, phase, topology."""
     examined: list[str] = []
 
     def examine(case: Any, compiler: Any, options: Any) -> dict[str, Any]:

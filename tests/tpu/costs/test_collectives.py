@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from bert_jax.tpu.costs.collectives import between_slices, group_of, transfer
+from bert_jax.tpu.costs.collectives import between_slices, first_replica_group, transfer
 from bert_jax.tpu.costs.hlo import Instruction
 from bert_jax.tpu.costs.topologies import Topology, parse_topology
 from tests.tpu.costs.devices import devices_of
@@ -28,7 +28,7 @@ from tests.tpu.costs.devices import devices_of
     ],
 )
 def test_every_way_of_writing_groups_is_read(text: str, group: list[int] | None):
-    assert group_of(text) == group
+    assert first_replica_group(text) == group
 
 
 def collective(groups: str) -> Instruction:

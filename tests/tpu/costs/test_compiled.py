@@ -100,12 +100,12 @@ def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configu
 
 
 def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The verb on BERT-Base's pretraining, unless `arguments` name another experiment."""
+    """The command on BERT-Base's pretraining, unless `arguments` name another experiment."""
     command = [sys.executable, "-m", "bert_jax.aot", "--config=experiments/pretrain/bert_base.py", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_verb_reports_a_step_on_a_slice():
+def test_the_command_reports_a_step_on_a_slice():
     pytest.importorskip("libtpu")
     done = aot("--topology=v5e:2x2", "--phase=0", "--json", "--config.phases.0.batch_size=32", *TINY)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_the_verb_reports_a_step_on_a_slice():
 
 
 @pytest.mark.slow
-def test_the_verb_reports_the_step_of_a_task():
+def test_the_command_reports_the_step_of_a_task():
     pytest.importorskip("libtpu")
     flags = ("--config=experiments/finetune/squad.py:v1.1", "--model=tiny", "--config.model.scan_layers=true")
     done = aot("--topology=v5e:2x2", "--json", *flags)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.tpu.costs import compiler
 from bert_jax.tpu.costs.compiler import Compiled, Compiler
 from bert_jax.tpu.costs.kernels import Schedule
@@ -32,13 +32,13 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("asked for devices")
         return devices_of(topology)
 
-    monkeypatch.setattr(compiler, "devices_of", asked)
+    monkeypatch.setattr(compiler, "topology_devices", asked)
 
     def schedules(module: Any, topology: Any, version: str) -> dict[str, Schedule]:
         assert (topology, version) == (T, "1.2")
         return {i.kernel_body: Schedule(100, 1_500_000, (10,), 0) for i in module.entry.instructions if i.kernel_body}
 
-    monkeypatch.setattr(compiler, "schedules_of", schedules)
+    monkeypatch.setattr(compiler, "kernel_schedules", schedules)
     return done
 
 

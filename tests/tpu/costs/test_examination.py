@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.tpu.costs import examination
 
 ARGUMENTS = {"parameters": jax.ShapeDtypeStruct((4,), "float32"), "batch": jax.ShapeDtypeStruct((3,), "int8")}
@@ -44,7 +44,7 @@ class Compiler:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the reports, what they are given."""
     monkeypatch.setattr(examination, "calibrate", lambda compiler: ("calibration", type(compiler)))
-    monkeypatch.setattr(examination, "memory_of", lambda *given: ("memory", *given))
+    monkeypatch.setattr(examination, "program_memory", lambda *given: ("memory", *given))
     monkeypatch.setattr(examination, "record", lambda *given: {"record": given})
     monkeypatch.setattr(examination, "refused", lambda *given: {"refused": given})
     monkeypatch.setattr(examination, "remedies", lambda *given: [given])

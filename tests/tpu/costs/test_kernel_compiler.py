@@ -84,7 +84,7 @@ def test_the_answer_is_one_line_with_a_schedule_for_each_call(
 ):
     prepared: list[str] = []
     monkeypatch.setattr(kernel_compiler, "prepare_compiler", prepared.append)
-    monkeypatch.setattr(kernel_compiler, "devices_of", lambda topology: [topology.name])
+    monkeypatch.setattr(kernel_compiler, "topology_devices", lambda topology: [topology.name])
 
     def found(call: Any, devices: Any, dumps: pathlib.Path) -> str:
         assert [str(dumps)] == prepared
@@ -104,7 +104,7 @@ def test_the_answer_is_one_line_with_a_schedule_for_each_call(
 
 def test_it_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("bert_jax.tpu.costs.topologies.prepare_compiler", lambda dumps: None)
-    monkeypatch.setattr("bert_jax.tpu.costs.topologies.devices_of", lambda topology: [])
+    monkeypatch.setattr("bert_jax.tpu.costs.topologies.topology_devices", lambda topology: [])
     monkeypatch.setattr(sys, "argv", ["kernel_compiler", "v5e:2x2"])
     monkeypatch.setattr(sys, "stdin", io.StringIO("[]"))
     cached = jax.config.jax_enable_compilation_cache

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.tpu.costs import kernels
 from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.kernels import READER, Schedule, kernel_calls, read_schedule, schedules_of
+from bert_jax.tpu.costs.kernels import READER, Schedule, kernel_calls, kernel_schedules, read_schedule
 from bert_jax.tpu.costs.topologies import Topology, parse_topology
 
 # The shape of a real one: a loop over the grid with its pipeline's two extra trips, a loop inside, a branch with its delay slots.
@@ -136,7 +136,7 @@ def test_equal_kernels_are_compiled_once_with_their_own_configuration():
 
 def test_a_kernel_that_cannot_be_compiled_alone_is_missing_and_not_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "false")
-    assert schedules_of(parse(OTHERS), parse_topology("v5e:4x4"), "1", tmp_path) == {}
+    assert kernel_schedules(parse(OTHERS), parse_topology("v5e:4x4"), "1", tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -153,11 +153,11 @@ def test_a_schedule_that_was_kept_is_not_compiled_again(cache: str, tmp_path: pa
     monkeypatch.setattr(kernels, "cache_directory", lambda: tmp_path / "a" / "b")
     directory = None if cache == "its own" else tmp_path / "c" / "d"
     for _ in range(2):
-        assert schedules_of(parse(OTHERS), parse_topology("v5e:4x4"), "1", directory) == {"REVG": other, "QUJD": wanted}
+        assert kernel_schedules(parse(OTHERS), parse_topology("v5e:4x4"), "1", directory) == {"REVG": other, "QUJD": wanted}
     assert asked == [(2, "v5e:4x4")]
     assert len(list((directory or tmp_path / "a" / "b" / "kernels").iterdir())) == 2
     for name, version in (("v6e:2x2", "1"), ("v5e:4x4", "2")):
-        schedules_of(parse(OTHERS), parse_topology(name), version, directory)
+        kernel_schedules(parse(OTHERS), parse_topology(name), version, directory)
         assert asked[-1] == (2, name), "of another chip or compiler"
     assert len(asked) == 3
 
@@ -165,7 +165,7 @@ def test_a_schedule_that_was_kept_is_not_compiled_again(cache: str, tmp_path: pa
 def test_every_kernel_has_an_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "_compile", lambda calls, topology: [])
     with pytest.raises(ValueError, match="shorter"):
-        schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path)
+        kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "one"), [("v5e:4x4", "v5e:2x2"), ("v5p:4x4x4", "v5p:2x2x1")])
@@ -181,13 +181,13 @@ def test_kernels_are_compiled_by_a_process_that_finds_this_package(
         return types.SimpleNamespace(returncode=0, stdout="a word\n" + json.dumps([SCHEDULE, None]) + "\n")
 
     monkeypatch.setattr(kernels.subprocess, "run", run)
-    assert schedules_of(parse(OTHERS), parse_topology(name), "1", tmp_path) == {"REVG": read_schedule(SCHEDULE)}
+    assert kernel_schedules(parse(OTHERS), parse_topology(name), "1", tmp_path) == {"REVG": read_schedule(SCHEDULE)}
 
 
 def test_a_schedule_that_an_older_reader_kept_is_not_taken(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     old, new = Schedule(1, 1, (), 0), Schedule(1, 2, (), 0)
     monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [old])
-    assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": old}
+    assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": old}
     monkeypatch.setattr("bert_jax.tpu.costs.kernels.READER", READER + 1)
     monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [new])
-    assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": new}
+    assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": new}

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.memory import local_bytes, memory_of, peak, used_bytes
+from bert_jax.tpu.costs.memory import local_bytes, peak, program_memory, used_bytes
 from tests.tpu.costs.test_estimate import A, program
 
 SHAPE = "f32[1024,1024]{1,0:T(8,128)}"
@@ -45,17 +45,17 @@ def test_memory_is_made_of_named_arguments_padding_temporaries_and_code():
     split = NamedSharding(mesh, PartitionSpec("data"))
     batch = jax.ShapeDtypeStruct((8, 2**18), jnp.float32, sharding=split)
     assert local_bytes({"x": batch}) == 2 * 2**20
-    found = memory_of(Statistics(), parse(program(*lines)), {"batch": {"x": batch}}, 16 * 2**20)
+    found = program_memory(Statistics(), parse(program(*lines)), {"batch": {"x": batch}}, 16 * 2**20)
     assert found.arguments == {"batch": 2 * 2**20, "padding": 8 * 2**20}
     assert found.temporaries == {"activations": 4 * 2**20}
     assert (found.total, found.code, found.has) == (15 * 2**20, 2**20, 16 * 2**20)
     whole = jax.ShapeDtypeStruct((11 * 2**18,), jnp.float32)
     assert local_bytes({"x": whole, "y": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16)}) == 11 * 2**20 + 30
-    small = memory_of(Statistics(peak_memory_in_bytes=2**20), parse(program(*lines)), {"batch": whole}, 16 * 2**20)
+    small = program_memory(Statistics(peak_memory_in_bytes=2**20), parse(program(*lines)), {"batch": whole}, 16 * 2**20)
     assert small.arguments == {"batch": 11 * 2**20, "padding": 0}, "what is given away is not padded"
     assert small.temporaries == {"activations": 0}
     lines = (A, "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%a, %a)")
-    assert memory_of(Statistics(), parse(program(*lines)), {}, 16 * 2**20).temporaries == {}
+    assert program_memory(Statistics(), parse(program(*lines)), {}, 16 * 2**20).temporaries == {}
 
 
 def made(name: str, of: str, where: str) -> str:

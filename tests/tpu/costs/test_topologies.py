@@ -133,7 +133,7 @@ def test_the_compiler_calls_the_devices_of_a_chip_what_the_table_calls_them(name
     pytest.importorskip("libtpu")
     topology = parse_topology(f"{name}:2x2")
     topologies.prepare_compiler()
-    assert [device.device_kind for device in topologies.devices_of(topology)] == [CHIPS[name].kind] * topology.devices
+    assert [device.device_kind for device in topologies.topology_devices(topology)] == [CHIPS[name].kind] * topology.devices
 
 
 def test_a_missing_compiler_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
@@ -181,7 +181,7 @@ def test_the_compiler_is_asked_for_the_devices_by_its_own_names(
         return types.SimpleNamespace(devices=("a", "b"))
 
     monkeypatch.setattr(jax_topologies, "get_topology_desc", described)
-    assert topologies.devices_of(parse_topology(text)) == ["a", "b"]
+    assert topologies.topology_devices(parse_topology(text)) == ["a", "b"]
 
     def refuses(*given: str, **more: Any) -> None:
         raise jax.errors.JaxRuntimeError("UNKNOWN: no such topology\nmore")
@@ -191,7 +191,7 @@ def test_the_compiler_is_asked_for_the_devices_by_its_own_names(
     with pytest.raises(
         UserError, match=rf"\(libtpu 1\.0\) refuses the topology {parse_topology(text).name}: UNKNOWN: no such topo"
     ):
-        topologies.devices_of(parse_topology(text))
+        topologies.topology_devices(parse_topology(text))
 
 
 def test_what_libraries_write_to_stderr_is_dropped_and_nothing_else(capfd: pytest.CaptureFixture[str], monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import Processes
-from bert_jax.storage.objects import listed, place
+from bert_jax.storage.objects import as_path, listed
 from bert_jax.tpu.diagnosis import experiment
 from bert_jax.tpu.diagnosis.experiment import corpus_check, workdir_check
 from tests.storage.emulator import Emulator
@@ -19,20 +19,20 @@ ALONE = Processes()
 
 
 def test_a_bucket_takes_what_a_run_writes_and_keeps_none_of_the_probe(bucket: str):
-    assert workdir_check(ALONE, place(bucket)).faults == ()
+    assert workdir_check(ALONE, as_path(bucket)).faults == ()
     assert listed(bucket) == {}
     assert corpus_check(ALONE, f"{bucket}/corpus").faults == ()
 
 
 def test_a_bucket_that_is_not_there_or_refuses_writing_is_a_fault(bucket: str, emulator: Emulator):
-    (fault,) = workdir_check(ALONE, place("gs://another-bucket/run")).faults
+    (fault,) = workdir_check(ALONE, as_path("gs://another-bucket/run")).faults
     assert "gs://another-bucket" in fault
     assert corpus_check(ALONE, "gs://another-bucket/corpus").faults[0].startswith(fault.partition("/run")[0])
     emulator.fail(403, match="GET .*/b/[^/]*$")
-    (fault,) = workdir_check(ALONE, place(bucket)).faults
+    (fault,) = workdir_check(ALONE, as_path(bucket)).faults
     assert bucket in fault, "as Orbax asks for the bucket itself"
     emulator.fail(403, match="POST .*upload.*")
-    (fault,) = workdir_check(ALONE, place(bucket)).faults
+    (fault,) = workdir_check(ALONE, as_path(bucket)).faults
     assert bucket in fault
 
 
@@ -69,7 +69,7 @@ def test_a_directory_that_cannot_be_made_is_a_fault_with_the_reason(
 def test_what_a_bucket_returns_is_compared_with_what_was_written(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for content in (None, types.SimpleNamespace(data=b"2")):
         monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
-        (fault,) = workdir_check(ALONE, place(bucket)).faults
+        (fault,) = workdir_check(ALONE, as_path(bucket)).faults
         assert fault == f"--workdir={bucket} does not return what was written; name another bucket"
 
 

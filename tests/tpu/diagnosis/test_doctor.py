@@ -1,4 +1,4 @@
-"""The whole verb on the CPU at hand, with small measurements: a report, its faults, the exit status, nothing left behind."""
+"""The whole command on the CPU at hand, with small measurements: a report, its faults, the exit status, nothing left behind."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import Processes
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.tpu.diagnosis import experiment
 from bert_jax.tpu.diagnosis.experiment import estimate, slice_name
 from bert_jax.tpu.diagnosis.judgement import Check
@@ -158,9 +158,9 @@ def test_the_advice_on_a_step_that_is_too_large_is_that_of_its_kind(monkeypatch:
         "the training step does not fit in memory: it needs 2.00 GiB of HBM, and there are 1.00 GiB; "
         "lower --config.training.batch_size below 32, or set --config.training.accumulation=6"
     )
-    demand = types.SimpleNamespace(sentence=lambda shortage: f"the advice on {shortage}")
+    advice = types.SimpleNamespace(sentence=lambda shortage: f"the advice on {shortage}")
     asked: list[Any] = []
-    monkeypatch.setattr(experiment, "pretraining_demand", lambda *given: asked.append(given) or demand)
+    monkeypatch.setattr(experiment, "pretraining_advice", lambda *given: asked.append(given) or advice)
     assert experiment.too_large(PRETRAINING, program, DoesNotFit(0, 0, "hbm")).startswith("the advice on needs more HBM")
     assert asked == [(PRETRAINING.experiment, 1, "a mesh")]
 

@@ -1,4 +1,4 @@
-"""The whole verb in two processes on loopback, of which the second has a slow device and a wrong clock."""
+"""The whole command in two processes on loopback, of which the second has a slow device and a wrong clock."""
 
 from __future__ import annotations
 

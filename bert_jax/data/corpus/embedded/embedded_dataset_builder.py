@@ -1,6 +1,6 @@
-"""tfds builder of the embedded corpus: the Python reference (`pydoc_data.topics`) and the docstrings of the standard library
-and of packages that the project requires anyway. One document a module or topic. It needs no download and no TensorFlow;
-building takes about five seconds, once per installation."""
+"""The tfds builder of the embedded corpus: the Python reference (`pydoc_data.topics`) and the docstrings of the standard library
+and of required packages, one document per module or topic. It needs neither a download nor TensorFlow. Building takes about five
+seconds, once per installation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def prepared(directory: pathlib.Path) -> Builder:
-    """Returns the builder with its data in `directory`, which the first call of this installation prepares."""
+    """Returns the builder with its data in `directory`. The first call per installation prepares the data."""
     directory = directory / f"embedded-{_fingerprint()}"
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / ".lock"):  # two builds at once, or tests in parallel
@@ -99,7 +99,7 @@ def _fingerprint() -> str:
 
 
 def _installed() -> dict[str, pathlib.Path]:
-    """package -> folder for every installed package of `PACKAGES`, found without importing it."""
+    """Returns package -> folder for every installed package of `PACKAGES`, found without importing it."""
     found = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -109,7 +109,7 @@ def _installed() -> dict[str, pathlib.Path]:
 
 
 def _source_files() -> list[tuple[str, pathlib.Path]]:
-    """(document name, source file), in an order that depends on names only."""
+    """Yields (document name, source file), in an order that depends only on names."""
     roots = {"python": pathlib.Path(sysconfig.get_path("stdlib"))} | _installed()
     files = []
     for name, root in roots.items():

@@ -1,0 +1,99 @@
+"""The parts that the commands of `analyse` share: files, the folder of --output, the model, the scores of controls."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.folder import Folder
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.streams import check_whole_file
+from bert_jax.storage.fetching import local_path
+
+File = TypeVar("File")
+Scores = TypeVar("Scores")
+
+NAME = 60
+"""Most characters of a model's name below a figure, its last ones."""
+
+
+def check_annotated(flags: argparse.Namespace, *names: str) -> None:
+    """Raises UserError where the file of one of the flags `names` is a pipe, since annotated files are read several times."""
+    for name in names:
+        if path := getattr(flags, name):
+            check_whole_file(path, f"--{name}")
+
+
+def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File], units: str) -> tuple[File, File | None]:
+    """Opens --input, and --choose, the file that heads are chosen on, if there is one.
+
+    Raises UserError if one of them is a pipe, and if both are the same file: without --choose, its `units` are split in halves.
+    """
+    check_annotated(flags, "input", "choose")
+    file = open_file(flags.input)
+    choosing = open_file(flags.choose) if flags.choose else None
+    if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
+        raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its {units} are chosen on")
+    return file, choosing
+
+
+def score_with_controls(flags: argparse.Namespace, score: Callable[[str], Scores]) -> tuple[Scores, dict[str, Scores]]:
+    """Returns `score("")`, and the scores of each control of --control by its name."""
+    found = {control: score(control) for control in dict.fromkeys(("", *flags.control))}
+    return found.pop(""), found
+
+
+def open_folder(
+    flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
+) -> Folder:
+    """Returns the folder of --output, or its subfolder `under`, whose figures name the model, and `others` with which it is
+    compared.
+
+    Raises UserError if it cannot be written, and if one of the `sources` that are read is among its files, `names`.
+    """
+    for source in (None, *sources):
+        folder = Folder(pathlib.Path(flags.output) / under if under else flags.output, names, source, flags.format)
+    shown = [name if len(name) <= NAME else f"\u2026{name[-NAME:]}" for name in (flags.model, *others)]
+    folder.caption = " | ".join(shown)
+    return folder
+
+
+def load_analyser(flags: argparse.Namespace) -> Analyser:
+    """Returns the model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
+    analyser = Analyser.load(flags.model)
+    if local_path(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
+        raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
+    for note in analyser.engine.model.notes:
+        if "activation" in note:  # which the checkpoint does not say, and which changes every number
+            print(note, file=sys.stderr)
+    return analyser
+
+
+def write_windows(folder: Folder, config: ModelConfig) -> bool:
+    """Writes for each head how many tokens it can see, and prints the layers with a window; nothing for a model without. Returns
+    whether there are any."""
+    local = [layer for layer in range(config.num_layers) if config.layer_type(layer) == "sliding"]
+    if not local:
+        return False
+    seen = 2 * config.sliding_radius + 1
+    rows = (
+        (f"{layer + 1}-{head + 1}", layer + 1, head + 1, config.layer_type(layer), seen if layer in local else "all")
+        for layer in range(config.num_layers)
+        for head in range(config.num_heads)
+    )
+    folder.table("windows.tsv", ("head", "layer", "number", "attention", "tokens"), rows)
+    each = counted(config.sliding_radius, "token")
+    print(f"the heads of layers {', '.join(str(layer + 1) for layer in local)} see {each} on each side, {seen} in all")
+    return True
+
+
+def print_written(folder: Folder) -> None:
+    """Prints the files that were written."""
+    print(f"written to {folder.path}: {', '.join(path.name for path in folder.written)}")

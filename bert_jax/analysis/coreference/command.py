@@ -1,0 +1,67 @@
+"""The command `coreference`: the heads of a model against the antecedents of mentions."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
+from bert_jax.analysis.coreference.documents import TextFile
+from bert_jax.analysis.coreference.figures import FILES, best_in_group, write_coreference
+from bert_jax.analysis.coreference.flags import Coreference
+from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.readers import open_texts
+from bert_jax.analysis.reading import line_progress
+from bert_jax.interface.flags import read_options
+from bert_jax.interface.words import counted
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Writes how often every head finds an antecedent, and how often rules do. Returns the exit status."""
+    file, choosing = open_with_choose(flags, open_texts, "documents")
+    folder = open_folder(flags, FILES, [file.file])
+    options = read_options(Coreference, flags)
+    engine = load_analyser(flags).engine
+
+    def score(control: str) -> CoreferenceScores:
+        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), line_progress)
+
+    found, controls = score_with_controls(flags, score)
+    write_coreference(folder, found, controls)
+    print_scores(found, controls)
+    for line in _left_out(file, found):
+        print(line)
+    print_written(folder)
+    return int(file.failed + (choosing.failed if choosing is not None else 0) > 0)
+
+
+def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores]) -> None:
+    """Prints for each group of mentions the head, its accuracy and interval, the rules and the controls."""
+    reported, choice = (len(part.n["document"]) for part in (found.reported, found.choice))
+    print(f"{counted(reported, 'document')}; heads were chosen on {choice:,} others")
+    rules = [rate.chooser for rate in found.best[0].rules]
+    titles = "  ".join(f"{rule:>15}" for rule in rules)
+    print(f"{'mentions':19} {'head':>5} {'accuracy':>8}  {'95 % interval':14} {titles} n")
+    for best in found.best:
+        spread = f"{100 * best.head.low:.1f} to {100 * best.head.high:.1f}"
+        rates = "  ".join(f"{100 * rate.accuracy:15.1f}" for rate in best.rules)
+        unbeaten = [rate.chooser for rate in best.rules if not rate.gain_low > 0]
+        mark = f"  does not beat: {', '.join(unbeaten)}" if unbeaten else ""
+        print(f"{best.group:19} {best.head.chooser:>5} {100 * best.head.accuracy:8.1f}  {spread:14} {rates} {best.n:,}{mark}")
+        for name, control in controls.items():
+            own = best_in_group(control, best.group)
+            if own is not None:
+                spread = f"{100 * own.head.low:.1f} to {100 * own.head.high:.1f}"
+                print(f"  {name:17} {own.head.chooser:>5} {100 * own.head.accuracy:8.1f}  {spread}")
+
+
+def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
+    """Sentences that report what the numbers do not cover."""
+    lines = []
+    outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
+    if outside:
+        lines.append(f"{counted(outside, 'mention')} left out: the antecedents are in no window that holds the mention")
+    neither = int(found.reported.n.values[:, -1].sum()) if file.asks_once else 0
+    if neither:
+        lines.append(f"{counted(neither, 'pronoun')} of neither name: counted only where neither is an answer")
+    return [*lines, *file.notes]

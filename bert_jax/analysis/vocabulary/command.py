@@ -1,0 +1,47 @@
+"""The command `vocabulary`: the tour of a vocabulary and of the parameters."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
+from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
+from bert_jax.analysis.vocabulary.measure import groups
+from bert_jax.data.corpus.verification import local_corpus
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Writes the pieces of the vocabulary by kind, script and length, and the parameters by part. Returns the exit status."""
+    folder = open_folder(flags, FILES)
+    if flags.new_words and not flags.corpus:
+        raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
+    names = read_names(flags.names) if flags.names else None
+    corpus = local_corpus(flags.corpus, "--corpus") if flags.corpus else None
+    found = load_analyser(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))
+    write_vocabulary(folder, found)
+    if found.splits:
+        write_splits(folder, found.splits, flags.new_words)
+        shown = " ".join(one.word for one in found.splits.split[:6])
+        print(f"{'words that it splits':32} {len(found.splits.split):9,}  {shown}")
+        print(f"{'pieces per word':32} {found.splits.pieces_per_word:9.3f}  in {counted(found.splits.words, 'word')}")
+    for name, value, pieces in groups(found):
+        print(f"{name + ' ' + value:32} {len(pieces):9,}  {examples(pieces, 6)}")
+    for part, arrays in found.parameters.items():
+        size = sum(arrays.values())
+        print(f"{'parameters of ' + part:32} {size:9,}  {100 * size / found.num_parameters:.1f} %")
+    print_written(folder)
+    return 0
+
+
+def read_names(path: str) -> list[str]:
+    """Returns the names in a file, one a line. Raises UserError for a line that is not a text."""
+    names = []
+    for record in read_records((), path, (Field("text"),)):
+        if record.problem:
+            raise UserError(f"{record.place}{record.problem}")
+        names.append(record.values["text"].strip())
+    return names

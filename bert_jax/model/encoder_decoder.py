@@ -1,0 +1,193 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., arXiv:1706.03762): an encoder, and a decoder that reads its
+output and predicts the next token of the target.
+
+The encoder is that of the other models. A layer of the decoder has causal self-attention, attention on the encoder's output, and
+the feed-forward, by the same switches of `Architecture`. The functions at the end compute with the parameters of a model: the
+parts "embeddings", "encoder", "decoder" and "lm_head".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bert_jax.model.attention import INTERMEDIATES, CrossAttention, SelfAttention
+from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.embeddings import Embeddings, check_ids
+from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, LayerParams, stacked_initial_layers
+from bert_jax.model.heads.pretraining import word_logits
+from bert_jax.model.layers import Norm, Seed, dropout, hash_word, parameter
+from bert_jax.model.residual_norm import ResidualNorm
+from bert_jax.model.tokens import Batch, Layer, Tokens
+
+DECODER_SEED = np.uint32(0x6465636F)
+""""deco" in ASCII; combined with the seed of the step for the dropout of the decoder."""
+
+
+class SourceEncoder(Encoder):
+    """The encoder of an encoder-decoder."""
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "translation"}
+    """`ModelConfig.direction` -> the objective that trains it where none is named."""
+
+
+class DecoderBlock(nn.Module):
+    """One layer of the decoder (arXiv:1706.03762, section 3.1): self-attention on the tokens so far, attention on the encoder's
+    output, and the feed-forward, each with a residual sum and a norm."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B Q D"],
+        tokens: Tokens,
+        seed: Seed | None,
+        layer: Layer,
+        encoded: Float[Array, "B source D"] | None,
+        source: Tokens,
+    ) -> Float[Array, "B Q D"]:
+        """Returns the hidden states of the tokens of `x` after the layer. `encoded` is the encoder's output at the tokens
+        `source`."""
+        c = self.config
+        seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 6)]
+        rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
+        sublayers: dict[str, Callable[[Array], Array]] = {
+            "attention": lambda x: SelfAttention(c, name="attention")(x, tokens, seeds[0], layer),
+            "cross_attention": lambda x: CrossAttention(c, name="cross_attention")(x, tokens, seeds[1], encoded, source),
+            "feed_forward": FeedForward(c, name="feed_forward"),
+        }
+        for (name, sublayer), word in zip(sublayers.items(), seeds[2:], strict=True):
+            settings = tokens.dropout(c.hidden_dropout if name == "feed_forward" else rate, word)
+            if c.norm_placement == "post":
+                x = ResidualNorm(c, name=f"{name}_layer_norm")(x, sublayer(x), settings)
+            else:
+                x = x + dropout(sublayer(Norm(c, name=f"{name}_layer_norm")(x)), settings)
+        return nn.with_logical_constraint(x, ACTIVATION_AXES)
+
+
+def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
+    """Returns fresh parameters of every layer of a decoder, stacked."""
+    return stacked_initial_layers(DecoderBlock(config.plain(), parent=None), key, config, decodes=True)
+
+
+class Decoder(Encoder):
+    """The layers of a decoder, `ModelConfig.of_decoder`, with a table of word embeddings if it is the target's own."""
+
+    block: ClassVar[type[nn.Module]] = DecoderBlock
+    initial: ClassVar[Callable[..., LayerParams]] = staticmethod(initial_decoder_layers)
+    own_table: bool = False
+
+    def setup(self) -> None:
+        """Declares the layers, and the embeddings of a target with words of its own."""
+        super().setup()
+        if self.own_table:
+            self.embeddings = Embeddings(self.config)
+
+
+class LanguageModelHead(nn.Module):
+    """The logits of every word of the target, float32: the softmax of the paper, tied to the target's word embeddings unless
+    `tied_decoder` is False, plus `final_logits_bias`, which no gradient reaches, as in transformers (zero in a new model)."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L D"], table: Float[Array, "V D"] | None) -> Float[Array, "B L V"]:
+        """Returns the logits after each vector of `x`."""
+        shape = (self.config.padded_vocab_size,)
+        bias = parameter(self, "final_logits_bias", nn.initializers.zeros, ("vocab",), shape)
+        return word_logits(self, x, table, jax.lax.stop_gradient(bias))
+
+
+class EncoderDecoder(Bert):
+    """The encoder, the decoder and its softmax, of `config.encoder = "encoder_decoder"`."""
+
+    def setup(self) -> None:
+        """Declares the encoder, the decoder and the softmax."""
+        super().setup()
+        target = self.config.of_decoder
+        self.decoder = Decoder(target, own_table=bool(self.config.decoder_vocab_size))
+        self.lm_head = LanguageModelHead(target)
+
+    @property
+    def target_embeddings(self) -> Embeddings:
+        """Returns the embeddings of the target: those of the source unless it has words of its own."""
+        table: Embeddings = self.decoder.embeddings if self.config.decoder_vocab_size else self.embeddings
+        return table
+
+    def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """"logits" float32 [B, L, V], the hidden states of the encoder "last" and "hidden_states" and of the decoder
+        "decoder_last" and "decoder_hidden_states", from the arrays of a batch that `Tokens.of` and `Tokens.of_decoder` read."""
+        source, target = Tokens.of(batch), Tokens.of_decoder(batch)
+        encoded, hidden_states = self.encode(source, dropout_seed)
+        last, states = self.decode(target, encoded, source, dropout_seed)
+        return {
+            "logits": self.logits(last), "last": encoded, "hidden_states": hidden_states, "decoder_last": last,
+            "decoder_hidden_states": states,
+        }  # fmt: skip
+
+    def decode(
+        self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "S B L D"]]:
+        """(output of the decoder's last layer, its hidden states: the embeddings, then the output of every layer)."""
+        check_ids(self.config.of_decoder, input_ids=target.ids, position_ids=target.positions)
+        seed = None if dropout_seed is None else hash_word(dropout_seed ^ DECODER_SEED)
+        x = self.target_embeddings(target, None if seed is None else hash_word(seed), untrained_start=True)
+        last, layers = self.decoder(x, target, seed, encoded, source)
+        return last, jnp.concatenate([x[None], layers])
+
+    def logits(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
+        """Returns the logits of the next token after each of the decoder's outputs `hidden`, float32."""
+        return self.lm_head(hidden, self.target_embeddings.word_embeddings.embedding)
+
+
+# ------------------------------------------------------------------------------------------------- with the parameters of a model
+def encode(
+    params: Mapping[str, Any], config: ModelConfig, source: Tokens, seed: Seed | None = None
+) -> Float[Array, "B source D"]:
+    """Returns the encoder's output at every token of the source; `seed` is the seed of dropout, None in evaluation."""
+    return cast(Array, EncoderDecoder(config).apply({"params": params}, source, seed, method="encode")[0])
+
+
+def decode(
+    params: Mapping[str, Any],
+    config: ModelConfig,
+    target: Tokens,
+    encoded: Float[Array, "B source D"],
+    source: Tokens,
+    seed: Seed | None = None,
+) -> Float[Array, "B L D"]:
+    """Returns the decoder's output at every token of the target. A token reads itself, those before it in its sequence, and
+    `encoded` at the tokens of the source with its sequence id."""
+    return cast(Array, EncoderDecoder(config).apply({"params": params}, target, encoded, source, seed, method="decode")[0])
+
+
+def logits(params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
+    """Returns the logits of the next token, float32, from the decoder's output `hidden`."""
+    return cast(Array, EncoderDecoder(config).apply({"params": params}, hidden, method="logits"))
+
+
+class AttentionMaps(NamedTuple):
+    """The attention weights of each layer, float32, without dropout; they sum to 1 over the last axis."""
+
+    encoder: tuple[Float[Array, "B H source source"], ...]
+    decoder: tuple[Float[Array, "B H L L"], ...]
+    cross: tuple[Float[Array, "B H L source"], ...]
+    """[row, head, token of the target, token of the source that it attends to]."""
+
+
+def attention_maps(params: Mapping[str, Any], config: ModelConfig, batch: Batch) -> AttentionMaps:
+    """Returns the attention of the encoder, of the decoder, and of the decoder on the encoder. The plain implementation computes
+    them, as in `bert.attention_weights`."""
+    plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
+    _, stored = EncoderDecoder(plain).apply({"params": params}, batch, mutable=[INTERMEDIATES])
+    encoder, decoder = (stored[INTERMEDIATES][part] for part in ("encoder", "decoder"))
+    return AttentionMaps(encoder["attention_weights"], decoder["attention_weights"], decoder["cross_attention_weights"])

@@ -1,0 +1,437 @@
+"""Turns the lines of an input into records: the fields that a question asks for, by name.
+
+A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name; a row of a table
+(CSV, TSV, Parquet, Arrow) has the fields in columns of their names. Blank lines are skipped unless the caller needs a record for
+every line. A line that cannot be read is a record with a problem; the lines after it are read.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, TypeAlias
+
+from bert_jax.errors import UserError, nearest
+from bert_jax.files import JsonObject, parse_json
+from bert_jax.interface.words import counted
+from bert_jax.storage.formats import HEAD_BYTES, recognise
+from bert_jax.storage.records import (
+    BOM,
+    KINDS,
+    UTF16,
+    Line,
+    first_bytes,
+    is_cut,
+    is_utf8,
+    open_columns,
+    read_lines,
+    split_lines,
+    table_rows,
+)
+from bert_jax.tasks.readers.squad import read_squad
+
+MOST_BYTES = 64 << 20
+"""A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
+DELIMITERS = ",;\t|"
+"""Those of a table, in the order in which they are tried."""
+TAB_TABLES = (".tsv", ".tab")
+USUAL_COLUMNS = frozenset({
+    "id", "idx", "index", "text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "question", "question1",
+    "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
+    "title",
+})  # fmt: skip
+"""A first line of such words names columns, in the data sets of GLUE and others."""
+
+Lines: TypeAlias = Iterator[tuple[int, bytes]]
+"""The lines of a file with their numbers from 1."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record. The texts of a line are the fields in order; a field with `many` takes all texts that are left."""
+
+    name: str
+    many: bool = False  # the value is a list of texts
+    optional: bool = False  # the value may be absent, and is None then
+    number: bool = False  # the value is a number of characters; only JSON records can hold it
+    words: bool = False  # with `many`: white space separates the texts in a line without TABs
+    whole: bool = False  # the only field, of blank lines too: the value is the line as it is, and only an empty one is blank
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the input, or the reason why it cannot be read (`problem`)."""
+
+    number: int  # of the line, from 1, or of the argument
+    place: str  # prefix of messages: "FILE, line 3: "; "" for a single argument
+    values: JsonObject = field(default_factory=dict)  # by field name
+    rest: JsonObject = field(default_factory=dict)  # the other fields of a JSON object
+    problem: str | None = None
+    blank: bool = False  # a blank line
+    size: int = 0  # in bytes
+    divided: bool = False  # a line of text whose fields were found by their order, not by their names
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads the records of one file, in the format that its name and its first line show."""
+
+    name: str  # in messages
+    fields: Sequence[Field]
+    jsonl: bool = False  # every line is a JSON object
+    blank_lines: bool = False  # a blank line is a record too
+    # the suffix of a file whose content is recognised; "" for standard input; None: lines, whatever they hold
+    suffix: str | None = None
+    # field -> its column in a table, if the names differ
+    columns: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
+    path: pathlib.Path | None = None  # of a regular file, for formats that are not read line by line
+
+    def read(self, file: IO[bytes]) -> Iterator[Record]:
+        """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading it."""
+        head = first_bytes(file)
+        lines: Lines = enumerate((line for _, line in read_lines(file, MOST_BYTES)), 1)
+        begun: list[tuple[int, bytes]] = []
+        for line in lines:
+            begun.append(line)
+            if not line[1].removeprefix(BOM).isspace():
+                break
+        first = begun[-1][1] if begun else b""
+        found = recognise((head or first)[:HEAD_BYTES], self.name)
+        kind = "parquet" if first.startswith(b"PAR1") else found.kind if found else ""
+        if kind in KINDS and self.suffix is not None and not self.jsonl:
+            yield from self._columnar(kind)
+            return
+        if found:
+            raise UserError(f"{self.name} {found.what}, not text; {found.remedy}")
+        if self.fields[0].whole and (head or first).startswith(UTF16):
+            raise UserError(f"{self.name} is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)")
+        lines = itertools.chain(begun, lines)
+        text = first.removeprefix(BOM).strip()
+        if self.jsonl or self.suffix is None:
+            yield from self._lines(lines)
+        elif self.suffix == ".json" or text.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', text):
+            yield from self._json(lines)
+        elif self.suffix == ".csv" or self._names_columns(text.decode("utf-8", "replace")):
+            yield from self._table(lines)
+        else:
+            yield from self._lines(lines)
+
+    # Lines of text or of JSON
+
+    def _lines(self, lines: Lines) -> Iterator[Record]:
+        first = self.fields[0]
+        only = len(self.fields) == 1 and not (self.jsonl or first.many or first.number)
+        for number, line in lines:
+            place = f"{self.name}, line {number}: "
+            text, problem = _decoded(line)
+            if problem:
+                yield Record(number, place, problem=problem, size=len(line))
+            elif first.whole:
+                for i, part in enumerate(split_lines(text) if number == 1 else [text.removesuffix("\n").removesuffix("\r")]):
+                    # line ends of old Macs: the whole file is one line
+                    at = Record(number + i, f"{self.name}, line {number + i}: " if i else place, size=len(part))
+                    yield replace(at, values={first.name: part}) if part else replace(at, blank=True)
+            elif only and (stripped := text.strip()):  # the record of `_text_record`, in a quarter of its time: 8 us a line
+                if self.suffix in TAB_TABLES and (tabs := stripped.count("\t")):
+                    problem = (
+                        f"{tabs + 1} texts between TABs, more than the 1 of {first.name}; name the columns in the first line"
+                    )
+                yield Record(number, place, {first.name: stripped}, problem=problem, size=len(line), divided=True)
+            elif text and not text.isspace():
+                record = self._json_line(number, place, text) if self.jsonl else _text_record(number, place, text, self.fields)
+                yield replace(record, size=len(line), divided=not self.jsonl)
+            elif self.blank_lines:
+                yield Record(number, place, blank=True, size=len(line))
+
+    def _json_line(self, number: int, place: str, text: str) -> Record:
+        try:
+            given = parse_json(text, strict=True)
+        except ValueError as error:
+            return Record(number, place, problem=f"not JSON ({error}): {text[:60].strip()!r}")
+        return self._object(number, place, given)
+
+    def _json(self, lines: Lines) -> Iterator[Record]:
+        """Yields the records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
+        number, first = next(lines)
+        begun = [(number, first)]
+        while first.removeprefix(BOM).isspace():
+            number, first = next(lines)
+            begun.append((number, first))
+        too_large = is_cut(first, MOST_BYTES)  # its rest is not read
+        with contextlib.suppress(ValueError):
+            if not too_large and isinstance(parse_json(first.decode("utf-8-sig")), dict):
+                rest = next(lines, None)
+                if rest or self.suffix != ".json":
+                    yield from replace(self, jsonl=True)._lines(itertools.chain(begun, [rest] if rest else [], lines))
+                    return
+        size = len(first)
+        while not too_large and (line := next(lines, None)):
+            begun.append(line)
+            size += len(line[1])
+            too_large = size > MOST_BYTES
+        try:
+            if too_large:
+                raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+            content = parse_json(b"".join(line for _, line in begun).decode("utf-8-sig"), strict=True)
+        except ValueError as error:
+            if self.suffix == ".json":
+                raise UserError(
+                    f"{self.name} is not read as JSON ({error}); give JSON lines, one object per line, as a .jsonl"
+                ) from error
+            yield from self._lines(itertools.chain(begun, lines))
+            return
+        if (
+            isinstance(content, dict)
+            and "data" in content
+            and {"question", "context"} <= {f.name for f in self.fields}
+            and self.path
+        ):
+            for i, example in enumerate(read_squad(self.path, say=lambda message: None), 1):
+                asked = {"id": example.id, "question": example.question, "context": example.context}
+                yield _record(i, f"{self.name}, question {i}: ", asked, self.fields)
+            return
+        if isinstance(content, dict) and all(self.columns.get(f.name, f.name) in content or f.optional for f in self.fields):
+            content = [content]
+        if not isinstance(content, list):
+            kind = f"one object, with {', '.join([*content][:5])}" if isinstance(content, dict) else "no list"
+            raise UserError(
+                f"{self.name} holds {kind}; give a list of objects with {self.fields[0].name!r}, or such an object per line"
+            )
+        required = [f.name for f in self.fields if not f.optional]
+        for i, item in enumerate(content, 1):
+            item = {required[0]: item} if isinstance(item, str) and len(required) == 1 and not self.fields[0].many else item
+            yield self._object(i, f"{self.name}, item {i}: ", item)
+
+    def _object(self, number: int, place: str, given: Any) -> Record:
+        """Returns the record of a JSON value, an object; a field that it lacks may have the name of its column."""
+        if not isinstance(given, dict):
+            return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {self.fields[0].name!r}")
+        for name, stated in self.columns.items():
+            some = [stated] if isinstance(stated, str) else stated
+            if name not in given and all(column in given for column in some) and any(f.name == name for f in self.fields):
+                values = [given[column] for column in some]
+                given = {name: values if len(some) > 1 else values[0], **{k: v for k, v in given.items() if k not in some}}
+        return _record(number, place, given, self.fields)
+
+    # Tables
+
+    def _table(self, lines: Lines) -> Iterator[Record]:
+        """Yields the rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
+
+        def text() -> Iterator[Line]:
+            for number, line in lines:
+                decoded, problem = _decoded(line)
+                yield Line(number, decoded or ("?" if problem else "\n"), len(line), problem)
+
+        rest = text()
+        header = next(line for line in rest if not line.text.isspace())
+        if re.fullmatch(r"sep=.\s*", header.text):  # Excel's line
+            header = next(rest, Line(header.number, ""))
+        if header.problem:
+            raise UserError(f"{self.name}, line {header.number}: {header.problem}")
+        delimiters = "\t" if self.suffix in TAB_TABLES else DELIMITERS
+        folded = {delimiter: [cell.casefold() for cell in _cells(header.text, delimiter)] for delimiter in delimiters}
+        delimiter = next((d for d in delimiters if self._found_columns(folded[d]) is not None), None)
+        if delimiter is None:
+            delimiter = max(delimiters, key=lambda d: len(folded[d]))
+            known = set(folded[delimiter])
+            required = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
+            missing = next(n for n in (x if isinstance(x, str) else x[0] for x in required) if n.casefold() not in known)
+            raise UserError(
+                f"{self.name} is read as a table, and its first line names no column {missing!r} (it is "
+                f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines or one per line in a "
+                ".txt"
+            )
+        names = _cells(header.text, delimiter)
+        columns = self._found_columns(folded[delimiter]) or {}
+        used = {i for some in columns.values() for i in some}
+        quoted = delimiter != "\t" or self.suffix == ".csv"
+        for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted):
+            first, place = where.line, f"{where}: "
+            if not any(cell.strip() for cell in row):
+                if self.blank_lines:
+                    yield Record(first, place, blank=True, size=size)
+                continue
+            if not problem and len(row) != len(names):
+                problem = f"{counted(len(row), 'column')}, not the {len(names)} of {', '.join(names)}"
+            if problem:
+                yield Record(first, place, problem=problem, size=size)
+                continue
+            given: JsonObject = {
+                f.name: _cell_value(f, [row[i] for i in columns[f.name]]) for f in self.fields if f.name in columns
+            }
+            given |= {column: cell for i, (column, cell) in enumerate(zip(names, row, strict=True)) if i not in used}
+            yield replace(_record(first, place, given, self.fields), size=size)
+
+    def _columnar(self, kind: str) -> Iterator[Record]:
+        """Yields the rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no
+        column."""
+        if self.path is None:
+            a = "an Arrow" if kind == "arrow" else "a Parquet"
+            raise UserError(f"{self.name} is {a} file, which cannot be read from a pipe; name the file with --input=FILE")
+        import pyarrow
+
+        try:
+            with open_columns(kind, self.path) as file:
+                known = [column.casefold() for column in file.schema.names]
+                columns = self._found_columns(known)
+                if columns is None:
+                    shown = ", ".join(file.schema.names[:8])
+                    missing = next(f.name for f in self.fields if not f.optional and f.name not in known)
+                    raise UserError(
+                        f"{self.name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines"
+                    )
+                used = {i for some in columns.values() for i in some}
+                rows = (row for batch in file.batches(file.schema.names) for row in batch.to_pylist())
+                for number, row in enumerate(rows, 1):
+                    values = list(row.items())
+                    given = {
+                        f: [values[i][1] for i in some] if len(some) > 1 else values[some[0]][1] for f, some in columns.items()
+                    }
+                    given |= {column: value for i, (column, value) in enumerate(values) if i not in used and _is_json(value)}
+                    yield _record(number, f"{self.name}, row {number}: ", given, self.fields)
+        except (pyarrow.ArrowException, OSError, EOFError) as error:
+            shown = str(error).splitlines()[0]
+            raise UserError(f"{self.name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
+
+    def _names_columns(self, line: str) -> bool:
+        """Returns whether a first line is the header of a table: it has the names of the required fields, and others."""
+        for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
+            names = [cell.casefold() for cell in _cells(line, delimiter)]
+            if len(names) == 1 and self.suffix not in TAB_TABLES:
+                continue
+            if self._found_columns(names) is not None or (len(names) > 1 and USUAL_COLUMNS.issuperset(names)):
+                return True
+        return False
+
+    def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+        """Returns field -> the numbers of its columns among `names`; None if a required field has none."""
+        found: dict[str, tuple[int, ...]] = {}
+        for f in self.fields:
+            stated = self.columns.get(f.name, f.name)
+            wanted = [stated] if isinstance(stated, str) else stated
+            for some in (wanted, [f.name]):
+                if all(name.casefold() in names for name in some):
+                    found[f.name] = tuple(names.index(name.casefold()) for name in some)
+                    break
+            else:
+                if not f.optional:
+                    return None
+        return found
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """Returns the cells of a line that names columns, without quotes and surrounding blanks."""
+    return [cell.strip().strip('"').strip() for cell in line.strip("\r\n").split(delimiter)]
+
+
+def _cell_value(of: Field, cells: Sequence[str]) -> Any:
+    """Returns the value of a field in the cells of its columns; None for an empty cell of an optional field."""
+    cell = cells[0].strip()
+    if of.optional and not cell:
+        return None
+    if of.number:
+        return int(float(cell)) if re.fullmatch(r"[0-9]{1,15}(\.0+)?", cell) else cell
+    if not of.many:
+        return cell
+    if len(cells) > 1:
+        return [text.strip() for text in cells]
+    if cell.startswith("["):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return list(ast.literal_eval(cell))
+    return cell.split() if of.words and not cell.startswith("[") else cell
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _decoded(line: bytes) -> tuple[str, str | None]:
+    """(the text of a line, None), or ("", its problem)."""
+    if is_cut(line, MOST_BYTES):
+        return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
+    if (place := line.find(b"\0")) >= 0:
+        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line"
+    try:
+        return line.removeprefix(BOM).decode("utf-8"), None
+    except UnicodeDecodeError as error:
+        return "", f"byte {error.start + 1} is not UTF-8; convert the text with iconv"
+
+
+def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
+    """Yields the records of the arguments: one per argument; but if several fields are required, or words, the arguments are the
+    fields of one record, unless an argument holds a TAB or (for words) a space."""
+    required = [field for field in fields if not field.optional]
+    one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
+    if not one_each and (len(required) > 1 or fields[0].words):
+        yield _divided(1, "", list(texts), fields, arguments=True)
+        return
+    for number, text in enumerate(texts, 1):
+        yield _text_record(number, f"text {number}: " if len(texts) > 1 else "", text, fields)
+
+
+def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) -> Record:
+    texts = [f for f in fields if not f.number]
+    if len(texts) == 1 and not texts[0].many:
+        parts = [text]
+    else:
+        parts = text.split() if texts[0].words and "\t" not in text else text.split("\t")
+    return _divided(number, place, parts, fields)
+
+
+def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
+    """Returns the record of texts in the order of its fields, which TABs separated or which are `arguments`."""
+    fields = [f for f in fields if not f.number]
+    parts = [part.strip() for part in parts]
+    names = [f"{f.name} ..." if f.many else f.name for f in fields]
+    if len(parts) > len(fields) and not fields[-1].many:
+        count = f"{len(parts)} arguments" if arguments else f"{counted(len(parts), 'text')} between TABs"
+        form = f"{' '.join(names)}; put each in quotes" if arguments else " TAB ".join(names)
+        return Record(number, place, problem=f"{count}, more than the {len(fields)} of {form}")
+    given: JsonObject = dict(zip((f.name for f in fields), parts, strict=False))
+    if fields[-1].many and len(parts) >= len(fields):
+        given[fields[-1].name] = parts[len(fields) - 1 :]
+    missing = [f.name for f in fields if f.name not in given and not f.optional]
+    if missing:
+        form = f"the arguments are {' '.join(names)}, each in quotes" if arguments else f"a line is {' TAB '.join(names)}"
+        return Record(number, place, problem=f"no {missing[0]}: {form}")
+    return _record(number, place, given, fields)
+
+
+def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
+    """Returns the record of the object `given`, with its fields in `values` and other keys in `rest`."""
+    names = {f.name for f in fields}
+    rest = {name: value for name, value in given.items() if name not in names}
+    values = {f.name: given.get(f.name) for f in fields}
+    problems = (_problem(f, given) for f in fields)
+    return Record(number, place, values, rest, problem=next(filter(None, problems), None))
+
+
+def _problem(of: Field, given: JsonObject) -> str | None:
+    """Returns the problem of a field's value, or None."""
+    value = given.get(of.name)
+    if value is None and of.optional:
+        return None
+    if of.name not in given:
+        return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "")
+    if of.number:
+        count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return None if count else f"its {of.name} is {json.dumps(value)[:40]}, not a count of characters from 0"
+    texts = value if of.many else [value]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        return f"its {of.name} is {json.dumps(value)[:40]}, not {'a list of texts' if of.many else 'text'}"
+    if not texts or not all(text and not text.isspace() for text in texts):
+        return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}"
+    if not is_utf8("".join(texts)):
+        return f"its {of.name} holds half a surrogate pair, or a byte that is not UTF-8; convert it with iconv"
+    return None

@@ -1,0 +1,116 @@
+"""The two splits of a pretraining corpus: their batches, their checks against the experiment, and their fingerprint for continued
+runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data import plan
+from bert_jax.data.batches import BatchSource
+from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
+from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
+from bert_jax.data.rows import Batch
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.model.embeddings import check_ids
+from bert_jax.model.tokens import DECODER
+
+FINGERPRINT = "corpus_fingerprint"
+"""The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
+
+    train: Corpus
+    eval: Corpus
+    verification: Verification | Verifications
+    of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
+    """The texts of phases that train on another corpus."""
+
+    def for_phase(self, phase: int) -> Corpus:
+        """Returns the texts that a phase trains on."""
+        return self.of_phases.get(phase, self.train)
+
+
+class PhaseBatches:
+    """The batches of a phase as a function of the step of the run; `source` numbers them from the first of the phase.
+
+    `shard` is the part of a batch that this process holds; each step reads the batch of `skipped_batches` steps later.
+    """
+
+    def __init__(
+        self,
+        experiment: PretrainingExperiment,
+        phase: int,
+        corpus: Corpus,
+        shard: tuple[int, int] = (0, 1),
+        skipped_batches: int = 0,
+    ):
+        self._model, self._shard, self.skipped_batches = experiment.model, shard, skipped_batches
+        self._start = experiment.phase_starts()[phase]
+        examples, size = experiment.example_config(phase), experiment.phases[phase].batch_size
+        self.source = BatchSource(corpus, examples, size, experiment.phase_seed(phase))
+
+    def rows(self, step: int) -> Batch:
+        """Returns the rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
+        batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
+        for prefix in ("", DECODER):
+            names = ("input_ids", "token_type_ids", "position_ids") if prefix + "input_ids" in batch else ()
+            check_ids(self._model, **{name: batch[prefix + name] for name in names})
+        return batch
+
+
+def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: Corpus) -> None:
+    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits. A model
+    that training starts from may have more rows of word embeddings than its vocabulary has pieces (`pretraining_start` compares
+    the vocabularies)."""
+    size, asked = train.vocabulary.size, experiment.model.vocab_size
+    if size > asked and experiment.init_from:
+        raise UserError(
+            f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, and the corpus "
+            f"{train.directory} one of {size:,}; build the corpus with --vocab={experiment.init_from}"
+        )
+    if size != asked and not experiment.init_from:
+        raise UserError(
+            f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has "
+            f"{counted(size, 'entry')}; "
+            f"leave model.vocab_size out: it is {size} then; or build the corpus with the model's vocabulary"
+        )
+    for split in (train, eval_split):
+        plan.check_corpus(split, experiment.example_config(0))
+
+
+def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
+    """Returns the training splits of the phases that have a corpus of their own. Raises UserError for one with another vocabulary
+    than `train`, and where no examples can be built from it."""
+    found: dict[int, Corpus] = {}
+    for i, phase in enumerate(experiment.phases):
+        if not phase.corpus:
+            continue
+        key = f"config.phases.{i}.corpus"
+        same = next((found[j] for j in found if experiment.phases[j].corpus == phase.corpus), None)
+        corpus = found[i] = same or open_splits(local_corpus(phase.corpus, key), ["train"])[0]
+        if corpus.vocabulary != train.vocabulary:
+            raise UserError(
+                f"{key}={phase.corpus} has another vocabulary than config.corpus.directory={experiment.corpus.directory}; build "
+                f"it with --vocab={experiment.corpus.directory}/{TOKENIZER}"
+            )
+        plan.check_corpus(corpus, experiment.example_config(i))
+    return found
+
+
+def fingerprint(*splits: Corpus) -> str:
+    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, including those of phases. A continued
+    run compares it: a corpus may have moved but must have the same tokens."""
+    digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
+    for corpus in splits:
+        digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())
+        digest.update(corpus.token_counts.tobytes())
+    return digest.hexdigest()

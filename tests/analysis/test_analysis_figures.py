@@ -1,0 +1,158 @@
+"""Tables and figures of results that are made up."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from bert_jax.analysis.attention.figures import head_figure
+from bert_jax.analysis.command import open_folder
+from bert_jax.analysis.compare.figures import divergences_figure, write_comparison
+from bert_jax.analysis.dependencies.figures import dependencies_figure
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
+from bert_jax.analysis.neighbours.figures import Measure, layers_figure
+from bert_jax.errors import UserError
+from bert_jax.interface.figures import name_points, rendered
+from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
+from tests.looked_at import assert_lines_as_looked_at
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_tables_and_figures_are_those_that_were_looked_at_last(name, tmp_path):
+    assert_lines_as_looked_at(written(name, tmp_path), name)
+
+
+class Renamed(Folder):
+    """A folder in which every text of a figure is another one before it is drawn."""
+
+    text = ""
+
+    def figure(self, name: str, figure: Figure) -> None:
+        for axis in figure.findobj(Axis):
+            axis.set_ticks(axis.get_ticklocs(), [self.text] * len(axis.get_ticklocs()))
+        for text in figure.findobj(Text):
+            text.set_text(self.text)
+        super().figure(name, figure)
+
+
+@pytest.mark.parametrize("text", [r"$x^{$", "日本 \0\ud800", "_"])
+@pytest.mark.parametrize("name", WRITES)
+def test_figures_are_drawn_with_any_texts(name, text, tmp_path):
+    folder = Renamed(tmp_path)
+    folder.text = text
+    WRITES[name](folder)
+    assert all(path.stat().st_size for path in folder.written)
+
+
+@pytest.mark.parametrize("relation", ["$x^{$", "nsubj:$", r"\frac{", "日本"])
+def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
+    found = dependency_scores(2, 2)
+    best = tuple(dataclasses.replace(each, relation=relation) for each in found.best)
+    axes = {name: (relation, *labels[1:]) if name == "relation" else labels for name, labels in found.accuracy.axes.items()}
+    accuracy = dataclasses.replace(found.accuracy, axes=axes)
+    (tmp_path / "a.png").write_bytes(rendered(dependencies_figure(dataclasses.replace(found, best=best, accuracy=accuracy), 1)))
+    words = dataclasses.replace(attention(), word_texts=(relation,) * 5)
+    for figure in (head_figure(words, 1, 1), cosines_figure_of(relation)):
+        assert len(rendered(figure, tight=True)) > 1_000
+
+
+def cosines_figure_of(word: str) -> Figure:
+    """The cosines of a word that is looked for in a text."""
+    return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
+
+
+def test_figures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
+    flags = argparse.Namespace(model="m" * 100, output=tmp_path, format=("svg", "html", "pdf"))
+    folder = open_folder(flags, (), (), "other")
+    assert folder.caption == f"…{'m' * 60} | other"
+    folder.figure("tree.png", tree_figure(head_statistics(2, 2)))
+    assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]
+    assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_figure_that_cannot_be_written_in_a_format_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "tree.pdf").mkdir()
+    Folder(tmp_path, ("tree.png", "tree.tsv"))
+    with pytest.raises(UserError, match=r"tree.pdf cannot be written: Is a directory"):
+        Folder(tmp_path, ("tree.png", "tree.tsv"), formats=("png", "pdf"))
+
+
+def test_the_colours_of_layers_have_a_legend():
+    for figure in (tree_figure(head_statistics(3, 2)), plane_figure(head_statistics(3, 2))):
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["layer 1", "layer 2", "layer 3"]
+        colours = [dot.get_color() for dot in legend.legend_handles]
+        assert len({*colours}) == 3
+
+
+def test_names_of_points_cover_neither_each_other_nor_points():
+    """Even where many points are at one place, as equal heads are."""
+    crowd = np.random.default_rng(0).normal(0, [[0.3]] * 50 + [[1e-3]] * 60, (110, 2))
+    figure = Figure(figsize=(5.0, 4.0), layout="constrained", dpi=120)
+    axes = figure.subplots()
+    axes.plot(*crowd.T, "o", markersize=5)
+    name_points(axes, crowd, [f"{i // 12}-{i % 12}" for i in range(110)], ["black"] * 110)
+    figure.draw_without_rendering()
+    names = [text for text in axes.texts if text.get_text()]
+    boxes = [Text.get_window_extent(text) for text in names]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    dots = axes.transData.transform(crowd)
+    assert not any(box.contains(*dot) for box in boxes for dot in dots)
+    assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
+    assert 50 < len(names) < 110, "where there is no place, a name is left out"
+
+
+def test_what_was_not_measured_has_no_files(tmp_path):
+    tables = {"heads", "distances"}
+    for heads, n, further in ((2, 1, {"divergences", "tree", "plane"}), (2, 0, set()), (1, 1, set())):
+        folder = Undrawn(tmp_path / f"{heads} {n}")
+        write_heads(folder, dataclasses.replace(head_statistics(1, heads), n_divergence=n))
+        assert {path.stem for path in folder.written} == tables | further
+    folder = Undrawn(tmp_path / "compared")
+    write_comparison(folder, dataclasses.replace(comparison((1, 2), (1, 2), None), n_divergence=0))
+    assert [path.name for path in folder.written] == ["layers.tsv", "layers.png"]
+
+
+class Undrawn(Folder):
+    """A folder in which a figure is the number of its axes."""
+
+    def figure(self, name: str, figure: Figure) -> None:
+        self.write(name, bytes(len(figure.axes)))
+
+
+@pytest.mark.parametrize(
+    ("words", "side", "size"),
+    [(9, 3.6, 8), (13, 3.8, 8), (40, 9.2, 8), (41, 9.4, 6), (80, 14.0, 6)],
+)
+def test_a_head_of_more_words_is_a_larger_figure_with_smaller_letters(words, side, size):
+    figure = head_figure(attention(words), 1, 1)
+    np.testing.assert_allclose(figure.get_size_inches(), (1.75 * side, side + 0.4))
+    lines, heat_map, _ = figure.axes
+    assert {text.get_fontsize() for text in lines.texts} == {size}
+    assert len(lines.texts) == 2 * len(heat_map.get_xticklabels()) == 2 * words
+    assert {tick.get_fontsize() for tick in heat_map.get_xticklabels()} == {size if words <= 40 else 5}
+
+
+@pytest.mark.parametrize(("words", "step"), [(81, 1), (199, 1), (200, 2)])
+def test_a_head_of_too_many_words_for_lines_is_a_map_that_names_at_most_two_hundred_of_them(words, step):
+    figure = head_figure(attention(words), 1, 1)
+    np.testing.assert_allclose(figure.get_size_inches(), (14.0, 14.4))
+    heat_map, _ = figure.axes
+    assert heat_map.get_xticks().tolist() == heat_map.get_yticks().tolist() == list(range(0, words, step))
+
+
+def test_with_more_than_forty_heads_an_axis_names_the_first_of_each_layer():
+    axes = divergences_figure(comparison((4, 10), (3, 14), None)).axes[0]
+    assert len(axes.get_yticks()) == 40
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1-1", "2-1", "3-1"]
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {0}
+    axes = divergences_figure(comparison((1, 41), (4, 10), None)).axes[0]
+    assert ([label.get_text() for label in axes.get_yticklabels()], len(axes.get_xticks())) == (["1-1"], 40)

@@ -1,0 +1,183 @@
+"""The commands of `analyse` without a model: their flags, what they ask for, and the lines that they print."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bert_jax.analysis.attention import command as attention
+from bert_jax.analysis.compare import command as compare
+from bert_jax.analysis.coreference import command as coreference
+from bert_jax.analysis.dependencies import command as dependencies
+from bert_jax.analysis.flags import flag_parser
+from bert_jax.analysis.heads import command as heads
+from bert_jax.analysis.probe import command as probe
+from bert_jax.errors import UserError
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
+from tests.analysis import made_up
+from tests.analysis.test_probe_figures import FOUND as PROBES
+from tests.looked_at import assert_lines_as_looked_at
+
+NEEDED = {
+    "attention": [], "heads": [], "neighbours": ["bank"], "dependencies": ["--input=i"], "coreference": ["--input=i"],
+    "probe": ["--input=i", "--eval=e"], "compare": ["--with=o"], "vocabulary": [],
+}  # fmt: skip
+
+
+def parsed(name: str, *flags: str) -> dict[str, Any]:
+    parser = flag_parser(name)
+    return vars(parser.parse_args(["--model=m", "--output=d", *NEEDED[name], *flags]))
+
+
+TEXTS = {"texts": [], "input": None, "jsonl": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("attention", TEXTS | {"format": ("html",), "head": [], "pieces": False}),
+        ("heads", TEXTS | {"in_words": True, "reach": 16, "divergence_words": 10_000}),
+        (
+            "neighbours",
+            {"words": ["bank"], "input": None, "jsonl": False, "layers": [], "count": 10, "senses": 2, "occurrences": 200},
+        ),
+        ("dependencies", {"input": "i", "choose": None, "control": [], "reach": 10, "least": 100, "replicates": 1000, "seed": 0}),
+        (
+            "coreference",
+            {"input": "i", "choose": None, "control": [], "tokens": 2**20, "singletons": True, "replicates": 1000, "seed": 0},
+        ),
+        (
+            "probe",
+            {"input": "i", "eval": "e", "column": -1, "probes": (), "words": 50_000, "rank": 64, "epochs": 10, "passes": 2,
+             "seeds": 3, "seed": 0, "control": ""},
+        ),
+        ("compare", TEXTS | {"other": "o", "control": None, "masked": 0.15, "seed": 0, "divergence_words": 10_000}),
+        ("vocabulary", {"corpus": None, "new_words": None, "names": None}),
+    ],
+)  # fmt: skip
+def test_a_command_has_these_flags_with_these_defaults(name: str, values: dict[str, Any]):
+    assert parsed(name) == {"model": "m", "output": "d", "format": ("png",)} | values
+
+
+MOST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "least", "most"),
+    [
+        ("heads", "divergence-words", 0, MOST), ("neighbours", "layer", 0, MOST), ("neighbours", "count", 1, 1_000),
+        ("neighbours", "senses", 1, 10), ("neighbours", "occurrences", 2, 5_000), ("dependencies", "least", 0, MOST),
+        ("dependencies", "seed", 0, MOST), ("probe", "column", -100, 100), ("probe", "words", 1, 10_000_000),
+        ("probe", "rank", 1, 4_096), ("probe", "epochs", 1, 10_000), ("probe", "passes", 1, 10_000), ("probe", "seeds", 1, 100),
+        ("probe", "seed", 0, 2**32 - 1), ("compare", "seed", 0, MOST), ("compare", "divergence-words", 0, MOST),
+        ("vocabulary", "new-words", 1, 100_000),
+    ],
+)  # fmt: skip
+def test_a_number_may_be_at_its_limits_and_not_beyond(name: str, flag: str, least: int, most: int):
+    field = {"layer": "layers"}.get(flag, flag.replace("-", "_"))
+    for value in (least, most):
+        found = parsed(name, f"--{flag}={value}")[field]
+        assert found in (value, [value])
+    for value in (least - 1, most + 1):
+        with pytest.raises(UserError, match=f"{flag}={value}"):
+            parsed(name, f"--{flag}={value}")
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "says"),
+    [
+        ("probe", ["--input=", "--eval=e"], "--input"),
+        ("probe", ["--probes=labels,tree"], r"--probes=labels,tree is unknown: .*structure"),
+        ("attention", ["--format=html,pgn"], r"--format=html,pgn is unknown: did you mean 'png'\?"),
+        ("compare", ["--control=random-weights"], "not allowed with"),
+    ],
+)
+def test_a_flag_that_names_nothing_is_refused(name: str, flags: list[str], says: str):
+    with pytest.raises(UserError, match=says):
+        parsed(name, *flags)
+    assert parsed("probe", "--probes=labels,parsers")["probes"] == ("labels", "parsers")
+    assert parsed("attention", "--format=png,html")["format"] == ("png", "html")
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [("probe", ["--input=i"]), ("probe", ["--eval=e"]), ("compare", []), ("coreference", [])]
+)
+def test_what_a_command_cannot_do_without_is_required(name: str, flags: list[str]):
+    with pytest.raises(UserError, match="required"):
+        flag_parser(name).parse_args(["--model=m", "--output=d", *flags])
+
+
+# --------------------------------------------------------------------------------------------------------------------- printed
+def of_documents() -> tuple[Any, Any]:
+    return made_up.coreference_scores()
+
+
+def comparison(**changes: Any) -> Any:
+    return dataclasses.replace(made_up.comparison((2, 3), (2, 3), made_up.PREDICTIONS), **changes)
+
+
+PRINTED: dict[str, Callable[[], object]] = {
+    "heads": lambda: heads.print_strongest(made_up.head_statistics(2, 3)),
+    "dependencies": lambda: dependencies.print_scores(
+        made_up.dependency_scores(4, 7), {"permuted-heads": made_up.dependency_scores(1, 2, is_control=True)}, 30
+    ),
+    "dependencies, all frequent": lambda: dependencies.print_scores(made_up.dependency_scores(4, 7), {}, 0),
+    "dependencies, none frequent": lambda: dependencies.print_scores(made_up.dependency_scores(4, 7), {}, 2_000),
+    "coreference": lambda: coreference.print_scores(of_documents()[0], {"random-weights": of_documents()[1]}),
+    "comparison": lambda: compare.print_comparison(comparison()),
+    "comparison of shapes": lambda: compare.print_comparison(made_up.comparison((2, 1), (1, 3), made_up.OF_TWO_VOCABULARIES)),
+    "comparison without predictions and heads": lambda: compare.print_comparison(
+        comparison(predictions=None, missing="they were not asked for", n_divergence=0)
+    ),
+    "probes": lambda: probe.print_found(PROBES),
+}
+
+
+def test_the_lines_on_the_terminal_are_those_that_were_looked_at(capsys: pytest.CaptureFixture[str]):
+    lines: list[str] = []
+    for name, say in PRINTED.items():
+        say()
+        lines += [f"---- {name}", *capsys.readouterr().out.splitlines()]
+    assert_lines_as_looked_at(lines, "analyse_printed")
+
+
+def test_a_control_is_beaten_where_the_interval_is_above_0(capsys: pytest.CaptureFixture[str]):
+    found, control = made_up.dependency_scores(4, 7), made_up.dependency_scores(1, 2, is_control=True)
+    for less, says in ((0.5, "beaten by 50.0 to 50.0"), (0.0, "not beaten: 0.0 to 0.0")):
+        values = dataclasses.replace(found.replicates, values=found.replicates.values - less)
+        dependencies.print_scores(found, {"permuted-heads": dataclasses.replace(control, replicates=values)}, 30)
+        assert says in capsys.readouterr().out
+
+
+def test_a_rule_that_a_head_does_not_beat_is_named_also_where_they_are_equal(capsys: pytest.CaptureFixture[str]):
+    found, _ = of_documents()
+    best = found.best[0]
+    for gain in (0.0, 0.5):
+        rules = tuple(dataclasses.replace(rule, gain_low=gain) for rule in best.rules)
+        coreference.print_scores(dataclasses.replace(found, best=(dataclasses.replace(best, rules=rules),)), {})
+        assert ("does not beat: nearest, same" in capsys.readouterr().out) == (gain == 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- what they share
+def only(texts: list[str], *, jsonl: bool = False) -> Any:
+    return attention.the_only(read_records(texts, None, (Field("text"),), jsonl=jsonl))
+
+
+def test_a_page_shows_one_text():
+    assert only(["the river"]).values["text"] == "the river"
+    with pytest.raises(UserError, match="there are several texts, and a page shows one; give one, or two arguments as a pair"):
+        only(["a", "b"])
+    with pytest.raises(UserError, match="there are several texts"):
+        only(["a", "b", "c"])
+
+
+def test_a_page_of_a_line_that_cannot_be_read_is_refused(tmp_path: pathlib.Path):
+    for content, says in ((b"\xff\n", r"line 1: byte 1 is not UTF-8"), (b"", "there is no text; give one, or two as a pair")):
+        (tmp_path / "in.txt").write_bytes(content)
+        with pytest.raises(UserError, match=says):
+            attention.the_only(read_records((), str(tmp_path / "in.txt"), (Field("text"),)))

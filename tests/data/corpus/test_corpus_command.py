@@ -1,0 +1,321 @@
+"""`python -m bert_jax.corpus` as a person meets it: flags, errors, output."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax import corpus as corpus_module
+from bert_jax.corpus import _parser, main
+from bert_jax.data.corpus import verification
+from bert_jax.data.corpus.cleaning import RULES
+from bert_jax.data.corpus.hub import find_vocabulary
+from bert_jax.data.corpus.sentences import LAYOUTS
+from bert_jax.data.corpus.store import open_corpus
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import MAX_COUNT
+from tests.data.conftest import english
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def run_corpus(monkeypatch, capsys):
+    """Runs the command in this process; returns what it printed."""
+
+    def run(*flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["corpus", *flags, "--workers=1"])
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(("flags", "lowercase"), [((), False), (("--cased",), False), (("--lowercase",), True)])
+def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_flag_decides(
+    tmp_path, text_file, tiny_vocabulary, run_corpus, flags, lowercase
+):
+    words = tmp_path / "words"
+    load_tokenizer(tiny_vocabulary, lowercase=True).save(words)
+    settings = json.loads((words / "tokenizer_config.json").read_text())
+    (words / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
+    printed = run_corpus(f"--source=text:{text_file}", f"--vocab={words}", f"--output={tmp_path}/corpus", *flags)
+    says = f"--vocab={words}: tokenizer_config.json says do_lower_case=false, tokenizer.json otherwise; tokenizer_config.json is"
+    assert (says in printed) is (not flags)
+    assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
+
+
+def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, run_corpus):
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"body": text}) + "\n" for text in english(50, seed=1))
+    printed = run_corpus(
+        f"--source=text:{text_file}",
+        f"--source=jsonl:{tmp_path}/*.jsonl.gz",
+        "--text-field=body",
+        f"--vocab={tiny_vocabulary}",
+        f"--output={tmp_path}/corpus",
+    )
+    assert "read         350 documents" in printed
+    assert "of the documents are held out: 1.0% would be too few to evaluate on" in printed  # the fraction where none is stated
+    command = json.loads((tmp_path / "corpus" / "settings.json").read_text())["command"]
+    assert command.startswith(f"python -m bert_jax.corpus --source=text:{text_file} '--source=jsonl:{tmp_path}/*.jsonl.gz' ")
+    assert printed == (tmp_path / "corpus" / "report.txt").read_text()
+    assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "eval").num_documents == 350
+
+
+def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, run_corpus):
+    corpus = tmp_path / "new" / "corpus"
+    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={corpus}"]
+    run_corpus(*flags)
+    tokenizer = load_tokenizer(corpus / "tokenizer")
+    assert tokenizer.vocabulary == open_corpus(corpus).vocabulary
+    assert tokenizer.vocabulary.lowercase
+    assert tokenizer.size <= 120
+    run_corpus(*flags)
+    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+        run_corpus(*flags, "--vocab-megabytes=3")
+    flags[2] = "--vocab-size=130"
+    with pytest.raises(
+        UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
+    ):
+        run_corpus(*flags)
+
+
+def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_come_next(
+    tmp_path, text_file, run_corpus, monkeypatch
+):
+    asked, training_text = [], corpus_module.training.training_text
+
+    def fails(items, config, limit):
+        asked.append(limit)
+        raise KeyboardInterrupt
+
+    flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", f"--output={tmp_path}/corpus", "--vocab-only"]
+    monkeypatch.setattr(corpus_module.training, "training_text", fails)
+    with pytest.raises(KeyboardInterrupt):
+        run_corpus(*flags, "--vocab-megabytes=3")
+    monkeypatch.setattr(corpus_module.training, "training_text", training_text)
+    assert asked == [3_000_000]
+    assert not (tmp_path / "corpus").exists()
+    assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
+    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+        run_corpus(*flags, "--vocab-megabytes=3")
+    (tmp_path / "corpus" / ".vocabulary.json").unlink()
+    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; choose"):
+        run_corpus(*flags, "--vocab-megabytes=3")
+
+
+def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its_manifest_last(
+    tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch
+):
+    asked = []
+
+    @contextlib.contextmanager
+    def uploaded(output, name, wanted, **options):
+        asked.append((output, name, wanted("any/file"), options))
+        yield str(tmp_path / "local")
+
+    monkeypatch.setattr(corpus_module, "uploaded", uploaded)
+    run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shards=1")
+    assert asked == [("gs://bucket/corpus", "--output", True, {"exact": True, "last": ("manifest.json",)})]
+    assert open_corpus(tmp_path / "local").num_documents > 0
+
+
+def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, run_corpus):
+    train = ["--train-vocab=sentencepiece", "--vocab-size=89", "--cased"]
+    run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
+    build = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab/tokenizer", f"--output={tmp_path}/corpus", "--shards=2"]
+    assert "done: 1 of 2 shards" in run_corpus(*build, "--shard=0/2")
+    assert "sentencepiece, 89 pieces, cased" in run_corpus(*build, "--shard=1/2")
+    with pytest.raises(
+        UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
+    ):
+        run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sorce=embedded"], "unknown argument --sorce=embedded: did you mean '--source'"),
+        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--eval-fraction'"),
+        (["--source=txt:a"], "did you mean 'text'"),
+        (["embedded"], "unexpected 'embedded': every argument is a flag"),
+        (["--layout=sentence"], "invalid choice"),
+        (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
+        (["--eval-fraction=1"], "--eval-fraction=1 must be at least 0 and below 1"),
+        (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
+        (["--shard=2/2"], "--shard=2/2 must be I/N"),
+        (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
+        (["--shard=0/100000"], "--shard=0/100000 must be I/N with N at most 99,999"),
+        (["--shard=first"], "--shard=first must be I/N"),
+        (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
+        (["--vocab-only"], "--vocab-only trains a new vocabulary"),
+        (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
+    ],
+)
+def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
+    with pytest.raises(UserError, match=message):
+        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
+    assert not (tmp_path / "corpus").exists()
+
+
+NUMBERS = ("vocab-size", "vocab-megabytes", "max-word-characters", "max-sentence-characters", "min-document-characters")
+
+
+@pytest.mark.parametrize("flag", [*NUMBERS, "shards", "workers", "eval-fraction"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "10000000000000", "", "9" * 5000])
+def test_every_number_has_a_range(tmp_path, flag, value):
+    with pytest.raises(UserError, match=rf"--{flag}={value[:20]}.* must be"):
+        _parser().parse_args(["--source=embedded", f"--output={tmp_path}", f"--{flag}={value}"])
+    if flag != "eval-fraction":
+        with pytest.raises(UserError, match=rf"--{flag}=0 must be at least 1"):
+            _parser().parse_args([f"--{flag}=0"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "most"),
+    [
+        ("shards", 99_999),
+        ("workers", 4_096),
+        ("vocab-size", 10_000_000),
+        ("vocab-megabytes", 100_000_000),
+        ("max-word-characters", MAX_COUNT),
+        ("max-sentence-characters", MAX_COUNT),
+        ("min-document-characters", MAX_COUNT),
+    ],
+)
+def test_the_ends_of_a_range_are_in_it_and_nothing_beyond(flag, most):
+    for value in (1, most):
+        assert getattr(_parser().parse_args([f"--{flag}={value}"]), flag.replace("-", "_")) == value
+    with pytest.raises(UserError, match=rf"--{flag}={most + 1} must be at least 1 and at most"):
+        _parser().parse_args([f"--{flag}={most + 1}"])
+
+
+def test_a_fraction_is_at_least_0_and_below_1_and_the_last_of_all_hosts_has_a_part():
+    assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
+    assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
+    assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+
+
+@pytest.mark.parametrize("flag", ["output", "verify"])
+def test_an_empty_directory_name_is_refused(flag):
+    with pytest.raises(UserError, match=f"--{flag}= is empty; give a name"):
+        _parser().parse_args([f"--{flag}="])
+
+
+def test_what_is_to_be_read_and_where_it_goes_must_be_said(run_corpus):
+    with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
+        run_corpus("--output=x", "--vocab=y")
+    with pytest.raises(UserError, match="--output is missing, for example --output="):
+        run_corpus("--source=embedded", "--vocab=y")
+
+
+@pytest.mark.parametrize("place", [".", "model", "tokenizer"])
+def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_path, tiny, place):
+    tiny.save(tmp_path / "given" / place)
+    (tmp_path / "given" / "checkpoints").mkdir()
+    assert load_tokenizer(find_vocabulary(str(tmp_path / "given"))).vocabulary == tiny.vocabulary
+    tiny.save(tmp_path / "given" / "tokenizer")  # which counts only where there is no other
+    assert find_vocabulary(str(tmp_path / "given")) == tmp_path / "given" / place
+
+
+def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="is a workdir without an exported model yet; name the corpus that it trains on"):
+        find_vocabulary(str(tmp_path))
+    with pytest.raises(UserError, match="the name of the vocabulary is empty"):
+        find_vocabulary("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"holds neither vocab.txt nor spiece.model nor tokenizer.json; copy the one"):
+        load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
+
+
+def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
+    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: hosts build in a directory that all"):
+        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
+
+
+def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verification, "_TICK", 0.02)
+    run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
+    size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
+    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
+    vocabulary = tmp_path / "corpus" / "tokenizer" / "vocab.txt"
+    text = vocabulary.read_text()
+    vocabulary.write_text(text + "another\n")
+    with pytest.raises(UserError, match="tokenizer does not hold the vocabulary that the text was tokenised with"):
+        run_corpus(f"--verify={tmp_path}/corpus")
+    vocabulary.write_text(text)
+    file = next(tmp_path.glob("corpus/*/train.tokens.npy"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
+        run_corpus(f"--verify={tmp_path}/corpus")
+    with pytest.raises(UserError, match="builds nothing: give it alone"):
+        run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
+
+
+def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, run_corpus):
+    with pytest.raises(UserError, match="give either --vocab=PATH"):
+        run_corpus(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
+
+
+def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, run_corpus):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
+    flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
+    with pytest.raises(UserError, match="does not show its casing; give --lowercase or --cased"):
+        run_corpus(*flags, f"--output={tmp_path}/corpus")
+    assert "WARNING" in run_corpus(*flags, f"--output={tmp_path}/corpus", "--lowercase")
+
+
+def test_mistakes_end_the_process_with_a_sentence_and_no_traceback(tmp_path, tiny_vocabulary):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}"]
+    result = subprocess.run([*command, f"--output={tmp_path}/corpus"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert "is not UTF-8 at byte 3" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_explains_every_layout_and_rule(run_corpus, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run_corpus("--help")
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in [*LAYOUTS, *RULES])
+
+
+@pytest.mark.parametrize("vocabulary", ["--vocab", "--train-vocab=wordpiece"])
+def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_same_output(
+    tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary
+):
+    flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
+    (tmp_path / "bad.txt").write_bytes(b"A line.\n" * 40_000 + b"\xff\n")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
+    wrong = (
+        (f"--source=text:{tmp_path}/bad.txt", "is not UTF-8"),
+        (f"--source=jsonl:{text_file}", "is bad: not JSON"),
+        (f"--source=text:{tmp_path}/a.parquet", "write --source=parquet:"),
+    )
+    for source, message in wrong:
+        with pytest.raises(UserError, match=message):
+            run_corpus(*flags, source)
+    assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
+    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was started with other settings: sources was"):
+        run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
+
+
+def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, run_corpus):
+    source = f"--source=text:{text_file}"
+    run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
+    said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
+    assert said in (tmp_path / "corpus" / "report.txt").read_text()
+    assert open_corpus(tmp_path / "corpus").num_documents < 300

@@ -1,0 +1,63 @@
+"""States of chosen steps of a run, and the models made of them."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.convert import main
+from bert_jax.errors import UserError
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import Ended, command
+from tests.end_to_end.runs import LAST_STEP, assert_same_weights, checkpoints, weights
+
+
+def test_chosen_steps_stay_and_change_nothing_that_is_learned(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+    workdir = shutil.copytree(late.workdir, late.workdir.with_name("kept"))
+    (done,) = forked.run(experiment.parent, command(experiment, workdir, "--config.checkpoints.keep_at=[18,19]"))
+    assert done.status == 0, done.output
+    assert checkpoints(workdir) == [18, 19, 20, LAST_STEP]
+    assert_same_weights(workdir, uninterrupted.workdir)
+
+
+def test_the_state_of_the_last_step_is_the_exported_model_and_an_earlier_one_is_not(
+    uninterrupted: Ended, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    trained = weights(uninterrupted.workdir)
+    for step in (LAST_STEP, 20):
+        main([f"--from={uninterrupted.workdir}", f"--step={step}", f"--to={tmp_path / str(step)}"])
+        assert f"{uninterrupted.workdir}, step {step}: " in capsys.readouterr().out
+    last, earlier = (load_file(tmp_path / str(step) / "model.safetensors") for step in (LAST_STEP, 20))
+    assert last.keys() == earlier.keys() == trained.keys()
+    assert all(np.array_equal(last[name], x) for name, x in trained.items())
+    assert not all(np.array_equal(earlier[name], x) for name, x in trained.items())
+
+
+def test_the_mean_of_the_last_checkpoints_is_the_mean_of_their_models(
+    uninterrupted: Ended, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    for step in (LAST_STEP, 20):
+        main([f"--from={uninterrupted.workdir}", f"--step={step}", f"--to={tmp_path / str(step)}"])
+    main([f"--from={uninterrupted.workdir}", "--last=2", f"--to={tmp_path / 'mean'}"])
+    assert f"{uninterrupted.workdir}, the mean of 2 checkpoints: " in capsys.readouterr().out
+    last, earlier, mean = (load_file(tmp_path / name / "model.safetensors") for name in (str(LAST_STEP), "20", "mean"))
+    for name, x in mean.items():
+        both = (last[name].astype(np.float64) + earlier[name].astype(np.float64)) / 2
+        np.testing.assert_array_equal(x, both.astype(np.float32))
+    assert f"after 20 and {LAST_STEP} steps" in (tmp_path / "mean" / "README.md").read_text()
+    with pytest.raises(UserError, match=r"--last=3: .* holds 2 checkpoints; average those, or .*config.checkpoints.keep=3"):
+        main([f"--from={uninterrupted.workdir}", "--last=3", f"--to={tmp_path / 'more'}"])
+
+
+def test_a_run_that_is_not_done_has_the_tokenizer_of_its_corpus(late: Ended, tmp_path: pathlib.Path):
+    main([f"--from={late.workdir}", "--step=18", f"--to={tmp_path / 'model'}", "--drop=nsp_head"])
+    assert (tmp_path / "model" / "vocab.txt").exists()
+
+
+def test_a_step_that_is_not_there_is_refused_with_those_that_are(uninterrupted: Ended, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"--step=7: .* has those of 20, 24, not .*keep_at='\[7\]'"):
+        main([f"--from={uninterrupted.workdir}", "--step=7", f"--to={tmp_path}"])

@@ -1,0 +1,211 @@
+"""The Transformer of 2017: what its decoder may see, and that packing, loops over layers and meshes change nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps, decode, encode, logits
+from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
+from bert_jax.model.tokens import DECODER, INPUTS, Tokens
+
+TINY = ModelConfig(
+    **published("transformer_base")
+    | {
+        "vocab_size": 61, "hidden_size": 20, "num_layers": 2, "decoder_layers": 3, "num_heads": 4, "intermediate_size": 28,
+        "max_position": 24, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    }
+)  # fmt: skip
+MODERN = {
+    "norm": "rms_norm", "norm_placement": "pre", "final_norm": True, "gate": "first", "positions": "rotary",
+    "num_heads": 2, "num_key_value_heads": 1, "activation": "silu", "attention_bias": False, "scale_embeddings": False,
+}  # fmt: skip
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "separate": {"decoder_vocab_size": 47},
+    "untied": {"tied_decoder": False, "vocab_multiple": 16},
+    "modern": MODERN,
+    "loop": {"scan_layers": True, "remat": "dots"},
+}
+
+
+@functools.cache
+def parameters(config: ModelConfig = TINY) -> Any:
+    return nn.unbox(initial_parameters(config, jax.random.key(3)))
+
+
+def side(ids: Any, prefix: str = "", lengths: Any = None) -> dict[str, jax.Array]:
+    """The arrays of one side of a batch, one sequence a row."""
+    ids = jnp.asarray(ids, jnp.int32)
+    columns = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
+    real = jnp.ones_like(ids) if lengths is None else (columns < jnp.asarray(lengths)[:, None]).astype(jnp.int32)
+    arrays = dict(zip(INPUTS, (ids, jnp.zeros_like(ids), columns, real), strict=True))
+    return {f"{prefix}{name}": x for name, x in arrays.items()}
+
+
+def pairs(config: ModelConfig = TINY, rows: int = 3, source: int = 9, target: int = 7) -> dict[str, jax.Array]:
+    """Sources and targets of unlike lengths."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(1, config.vocab_size, (rows, source)), rng.integers(1, config.of_decoder.vocab_size, (rows, target))
+    lengths = [source - row for row in range(rows)], [target - 2 * row for row in range(rows)]
+    return side(ids[0], "", lengths[0]) | side(ids[1], DECODER, lengths[1])
+
+
+def outputs(config: ModelConfig, params: Any, batch: dict[str, jax.Array], seed: Any = None) -> dict[str, np.ndarray]:
+    found: Any = EncoderDecoder(config).apply({"params": params}, batch, seed)
+    return {name: np.asarray(x) for name, x in found.items()}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("transformer_base", 63_082_496), ("transformer_big", 214_245_376)])
+def test_the_published_sizes_have_the_parameters_that_their_widths_give(name, expected):
+    config = ModelConfig(**published(name))
+    width, wide, words = config.hidden_size, config.intermediate_size, config.vocab_size
+    attention, norm = 4 * width * (width + 1), 2 * width
+    feed_forward = 2 * width * wide + wide + width
+    layers = 6 * (attention + feed_forward + 2 * norm) + 6 * (2 * attention + feed_forward + 3 * norm)
+    counts = count_parameters(config)
+    assert counts.trained == words * width + layers == expected
+    assert counts.fixed == words  # final_logits_bias
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_target_token_reads_the_source_and_the_targets_up_to_it(name):
+    config = dataclasses.replace(TINY, **VARIANTS[name])
+    batch = pairs(config)
+    before = outputs(config, parameters(config), batch)["logits"]
+    assert before.shape == (3, 7, config.of_decoder.padded_vocab_size)
+    later = batch | {"decoder_input_ids": batch["decoder_input_ids"].at[:, 4].add(-1)}
+    after = outputs(config, parameters(config), later)["logits"]
+    np.testing.assert_allclose(after[:, :4], before[:, :4], atol=1e-6)
+    assert np.abs(after - before)[0, 4:].max(-1).min() > 1e-5
+    other = batch | {"input_ids": batch["input_ids"].at[:, 3].add(-1)}
+    assert np.abs(outputs(config, parameters(config), other)["logits"] - before)[0].max(-1).min() > 1e-5
+    padded = batch | {"input_ids": batch["input_ids"].at[2, 8].add(-1)}
+    after = outputs(config, parameters(config), padded)["logits"]
+    np.testing.assert_allclose(after[2, :3], before[2, :3], atol=1e-6)
+    np.testing.assert_allclose(after[:2], before[:2], atol=1e-6)
+
+
+def test_the_functions_of_the_module_are_the_model():
+    batch = pairs()
+    source, target = Tokens.of(batch), Tokens.of_decoder(batch)
+    encoded = encode(parameters(), TINY, source)
+    last = decode(parameters(), TINY, target, encoded, source)
+    whole = outputs(TINY, parameters(), batch)
+    np.testing.assert_array_equal(encoded, whole["last"])
+    np.testing.assert_array_equal(last, whole["decoder_last"])
+    np.testing.assert_array_equal(logits(parameters(), TINY, last), whole["logits"])
+
+
+@pytest.mark.parametrize("name", ["paper", "modern"])
+def test_packed_pairs_are_translated_each_from_its_own_source(name):
+    config = dataclasses.replace(TINY, **VARIANTS[name])
+    batch = pairs(config, rows=2, source=6, target=5)
+    alone = outputs(config, parameters(config), batch)
+
+    def packed(prefix: str, lengths: tuple[int, int], width: int) -> dict[str, jax.Array]:
+        """Both rows in one, padding behind."""
+        parts = {}
+        for field in INPUTS:
+            rows = [np.asarray(batch[f"{prefix}{field}"][row, : lengths[row]]) for row in range(2)]
+            rows = [row * (n + 1) if field == "sequence_ids" else row for n, row in enumerate(rows)]
+            joined = np.concatenate(rows)
+            parts[f"{prefix}{field}"] = jnp.asarray(np.pad(joined, (0, width - len(joined)))[None], jnp.int32)
+        return parts
+
+    together = outputs(config, parameters(config), packed("", (6, 5), 13) | packed(DECODER, (5, 3), 10))["logits"]
+    np.testing.assert_allclose(together[0, :5], alone["logits"][0], atol=2e-5)
+    np.testing.assert_allclose(together[0, 5:8], alone["logits"][1, :3], atol=2e-5)
+
+
+@pytest.mark.parametrize("fields", [{}, {"norm_placement": "pre", "final_norm": True}])
+def test_a_loop_over_layers_computes_the_same_with_dropout(fields):
+    config = dataclasses.replace(TINY, hidden_dropout=0.2, attention_dropout=0.1, **fields)
+    batch, seed = pairs(), jnp.uint32(9)
+
+    def gradients(config: ModelConfig) -> Any:
+        def loss(params: Any) -> jax.Array:
+            found: Any = EncoderDecoder(config).apply({"params": params}, batch, seed)
+            return jnp.square(found["logits"]).sum()
+
+        return jax.grad(loss)(parameters(TINY if not fields else dataclasses.replace(TINY, **fields)))
+
+    loops, unrolled = gradients(dataclasses.replace(config, scan_layers=True, remat="full")), gradients(config)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * float(jnp.abs(b).max()) + 1e-6), loops, unrolled)
+
+
+def test_dropout_differs_between_steps_and_sides_and_is_absent_in_evaluation():
+    config, batch = dataclasses.replace(TINY, hidden_dropout=0.3), pairs()
+    found = [outputs(config, parameters(), batch, seed)["logits"] for seed in (None, jnp.uint32(1), jnp.uint32(2))]
+    np.testing.assert_array_equal(found[0], outputs(TINY, parameters(), batch)["logits"])
+    assert np.abs(found[1] - found[2]).max() > 0.01
+    same = side(batch["input_ids"]) | side(batch["input_ids"], DECODER)
+    states = outputs(config, parameters(), same, jnp.uint32(1))
+    assert ((states["hidden_states"][0] == 0) != (states["decoder_hidden_states"][0] == 0)).any()
+
+
+def test_the_first_word_of_a_target_trains_no_embedding_and_its_bias_none_at_all():
+    batch = side([[5, 6]]) | side([[7]], DECODER)
+    config = dataclasses.replace(TINY, tied_decoder=False)
+
+    def loss(params: Any) -> jax.Array:
+        found: Any = EncoderDecoder(config).apply({"params": params}, batch)
+        return jnp.square(found["logits"]).sum()
+
+    found = jax.grad(loss)(parameters(config))
+    table = np.asarray(found["embeddings"]["word_embeddings"]["embedding"])
+    assert np.abs(table[[5, 6]]).max(-1).min() > 0
+    assert not table[7].any()
+    assert not np.asarray(found["lm_head"]["final_logits_bias"]).any()
+    assert np.asarray(found["lm_head"]["decoder"]).any()
+
+
+def test_the_attention_maps_of_both_sides_and_between_them():
+    maps = attention_maps(parameters(), dataclasses.replace(TINY, scan_layers=True), pairs())
+    assert [len(part) for part in maps] == [2, 3, 3]
+    assert [part[0].shape for part in maps] == [(3, 4, 9, 9), (3, 4, 7, 7), (3, 4, 7, 9)]
+    for part in maps:
+        np.testing.assert_allclose(np.asarray(part[0])[0].sum(-1), 1, atol=1e-6)
+    assert not np.triu(np.asarray(maps.decoder[1])[0], 1).any(), "no token attends to a later one"
+    assert not np.asarray(maps.cross[2])[2, :, :3, 7:].any(), "nor to the padding of its source"
+
+
+def test_the_parts_are_axes_named_for_sharding():
+    names = nn.get_partition_spec(abstract_parameters(dataclasses.replace(TINY, decoder_vocab_size=47)))
+    layers = names["decoder"]["layers"]
+    assert tuple(layers["cross_attention"]["query"]["kernel"]) == ("layers", "embed", "heads", "head_width")
+    assert tuple(names["decoder"]["embeddings"]["word_embeddings"]["embedding"]) == ("vocab", "embed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"decoder_layers": 0}, "must be at least 1"),
+        ({"type_vocab_size": 2}, "set 0"),
+        ({"direction": "left_to_right"}, "set both"),
+        ({"encoder": "transformer"}, "leave it out"),
+    ],
+)
+def test_settings_that_an_encoder_decoder_cannot_have_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(TINY, **fields)
+
+
+def test_the_sinusoids_are_marians():
+    """sin and cos of position / 10000^(2 i / width), all sines first (modeling_marian.py, create_weight)."""
+    from bert_jax.model.positions import SinusoidalHalves
+
+    for width in (20, 7):
+        found = SinusoidalHalves(dataclasses.replace(TINY, hidden_size=width, num_heads=1)).table()
+        angles = np.array([[place / np.power(10_000, 2 * (j // 2) / width) for j in range(width)] for place in range(24)])
+        expected = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1)
+        np.testing.assert_array_equal(found, expected.astype(np.float32))

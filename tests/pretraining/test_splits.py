@@ -1,0 +1,58 @@
+"""The fingerprint of a corpus, and the checks of a corpus against an experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.pretraining.splits import check_corpus, fingerprint
+from tests.data.corpora import corpus_of, random_documents
+
+CORPUS = corpus_of(random_documents(20, seed=0))
+OTHER = corpus_of(random_documents(5, seed=1))
+
+
+def of_size(size: int, **values: object) -> PretrainingExperiment:
+    return PretrainingExperiment.from_dict({"model": {"vocab_size": size}, "phases": [{"steps": 1}], **values})
+
+
+def test_a_fingerprint_tells_the_vocabulary_the_splits_their_order_and_their_token_counts():
+    counts = CORPUS.token_counts.copy()
+    counts[[1_000, 1_001]] = counts[[1_001, 1_000]] + (1, -1)
+    changed = {
+        "the same": (CORPUS, OTHER),
+        "other order": (OTHER, CORPUS),
+        "one split": (CORPUS,),
+        "other split": (CORPUS, CORPUS),
+        "other counts": (dataclasses.replace(CORPUS, token_counts=counts), OTHER),
+        "other counts held out": (CORPUS, dataclasses.replace(OTHER, token_counts=OTHER.token_counts + 1)),
+        "other sentences": (dataclasses.replace(CORPUS, sentence_offsets=CORPUS.sentence_offsets[1:]), OTHER),
+        "other vocabulary": (
+            dataclasses.replace(CORPUS, vocabulary=dataclasses.replace(CORPUS.vocabulary, sha256="5e0c")),
+            OTHER,
+        ),
+    }
+    assert fingerprint(CORPUS, OTHER) == fingerprint(CORPUS, OTHER)
+    assert len({fingerprint(*splits) for splits in changed.values()}) == len(changed)
+    assert not np.array_equal(counts, CORPUS.token_counts)
+
+
+def test_a_corpus_of_another_vocabulary_is_refused_with_the_remedy_that_fits_the_start():
+    size = CORPUS.vocabulary.size
+    with pytest.raises(UserError, match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out: it is {size} then"):
+        check_corpus(of_size(9), CORPUS, OTHER)
+    with pytest.raises(UserError, match=rf"config\.model\.vocab_size={size + 8:,}, but"):
+        check_corpus(of_size(size + 8), CORPUS, OTHER)
+    with pytest.raises(UserError, match=r"config\.init_from=models/a has a vocabulary of 9 entries.* --vocab=models/a"):
+        check_corpus(of_size(9, init_from="models/a"), CORPUS, OTHER)
+    check_corpus(of_size(size), CORPUS, CORPUS)
+    check_corpus(of_size(size + 8, init_from="models/a"), CORPUS, CORPUS)  # a table padded to a round size
+
+
+def test_a_held_out_split_from_which_no_pairs_can_be_built_is_refused():
+    with pytest.raises(UserError, match="document"):
+        check_corpus(of_size(CORPUS.vocabulary.size), CORPUS, corpus_of([[5]]))

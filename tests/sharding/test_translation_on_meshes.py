@@ -1,0 +1,87 @@
+"""An encoder-decoder trains on a mesh as on one device: encoder and decoder of unlike depth, dropout included."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.data.batches import to_device
+from bert_jax.objectives.losses import IGNORED, Sums, cross_entropy
+from bert_jax.objectives.model import Model
+from bert_jax.objectives.objective import Objective, row_counts
+from bert_jax.sharding import rules
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.kernels import resolve
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.steps import Program
+from tests.model.test_encoder_decoder import TINY, pairs
+from tests.random_rows import largest_difference
+
+CONFIG = dataclasses.replace(TINY, hidden_size=16, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1)
+MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2)}
+
+
+@dataclasses.dataclass(frozen=True)
+class NextTarget(Objective):
+    """The cross-entropy of the next token of the target."""
+
+    def parameters(self, model: Model, key: Any) -> Any:
+        return model.decoder(key)
+
+    def sums(self, params: Any, batch: Any, seed: Any) -> Sums:
+        return {"target_loss": cross_entropy(self.model.target_logits(params, batch, seed), batch["targets"]).sum()}
+
+    def counts(self, batch: Any) -> Sums:
+        return {"targets": (batch["targets"] != IGNORED).sum().astype(jnp.float32), **row_counts(batch)}
+
+    def loss(self, sums: Sums, counts: Sums) -> Any:
+        return sums["target_loss"] / counts["targets"]
+
+
+def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
+    """(the state before the first step, the state after it, its sums)."""
+    mesh = make_mesh(mesh_config, jax.devices()[:devices])
+    objective = NextTarget().for_model(Model(resolve(config, mesh)))
+    parameters = objective.abstract_parameters()
+    program = Program(
+        objective=objective, parameters=parameters, mesh=mesh, optimizer=make_optimizer(OptimizerConfig(), parameters),
+        learning_rate=lambda step, scalars: jnp.float32(1e-3), clip_norm=1.0, zero_sharding=mesh_config.zero_sharding,
+        reduce_dtype=mesh_config.reduce_dtype,
+    )  # fmt: skip
+    batch = {name: np.tile(np.asarray(x), (4, 1)) for name, x in pairs(CONFIG, rows=4).items()}
+    ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
+    batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
+    with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
+        state = program.init_state(lambda key: nn.unbox(objective.initial_parameters(key)), jax.random.key(0))
+        first = jax.device_get(state) if first is None else first
+        state = jax.device_put(first, program.shardings)
+        arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), {"seed": jnp.uint32(4)})
+        state, sums = program.training_step(1)(*arguments)
+    return first, state, {key: float(value) for key, value in sums.items()}
+
+
+@functools.cache
+def on_one_device(scan: bool) -> tuple[Any, Any, dict[str, float]]:
+    return trained(MeshConfig(), 1, dataclasses.replace(CONFIG, scan_layers=scan))
+
+
+@pytest.mark.parametrize(("mesh", "scan"), [("data 8", False), ("data 2 x fsdp 2 x tensor 2", True)])
+def test_a_step_on_eight_devices_is_that_on_one(mesh: str, scan: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
+    first, alone, sums_of_one = on_one_device(scan)
+    _, spread, sums = trained(MESHES[mesh], 8, dataclasses.replace(CONFIG, scan_layers=scan), first)
+    assert sums == pytest.approx(sums_of_one, rel=2e-6)
+    assert sums["skipped"] == 0
+    kernel = spread.params["decoder"]["layers"]["cross_attention"]["query"]["kernel"]
+    assert not kernel.sharding.is_fully_replicated, "nothing is spread"
+    assert largest_difference(alone.params, spread.params) < 2e-4
+    assert largest_difference(first.params, alone.params) > 1e-4, "the step must move the parameters"
