@@ -26,7 +26,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.data.corpus import parallel, tables, tfds_text
@@ -228,7 +228,11 @@ def own_texts(value: str) -> Iterator[str]:
             "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
         ) from error
     with file_errors_explained(source_file(value), "--source"):
-        for number, text in enumerate(function(*arguments), start=1):
+        texts = function(*arguments)
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            kind = "a string" if isinstance(texts, str) else type(texts).__name__
+            raise UserError(f"--source={value}: the function returns {kind}; yield one string per document")
+        for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise UserError(
                     f"--source={value}: document {number:,} is of type {type(text).__name__}; yield one string per document"
