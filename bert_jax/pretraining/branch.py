@@ -1,4 +1,4 @@
-"""The state of another run that a run goes on from, with its optimizer and its step (`config.init_state`)."""
+"""Starts a run from the state of another run, with its optimizer state and step (`config.init_state`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ KEY = "config.init_state"
 
 
 def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
-    """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
+    """Loads the state named by `config.init_state`, with the shardings of `layout`, for a run on `corpus`.
 
-    Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
-    phases of the experiment up to its step differ from the phases of its run.
+    Raises UserError if the state does not exist, if it belongs to a different model, objective, optimizer or vocabulary, or if
+    the experiment's phases up to its step differ from those of its run.
     """
     workdir, step = _named(experiment.init_state)
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", KEY), beside=FINGERPRINT)
@@ -42,11 +42,11 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 _require_same_model(experiment, trunk)
                 _require_same_vocabulary(experiment, trunk, workdir, corpus)
                 _require_same_past(experiment, trunk, step)
-                log.info("going on from step %s of %s, with its optimizer", f"{step:,}", workdir)
+                log.info("continuing from step %s of %s, with its optimizer state", f"{step:,}", workdir)
                 return checkpoints.restore(step, layout)
     has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
     raise UserError(
-        f"{KEY}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name a step that is there, or train that "
+        f"{KEY}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name an existing step, or train that "
         f"run with --config.checkpoints.keep_at='[{step}]'"
     )
 
@@ -55,7 +55,7 @@ def _named(text: str) -> tuple[AnyPath, int]:
     """Returns the workdir and the step of WORKDIR@STEP."""
     workdir, _, step = text.rpartition("@")
     if not workdir or not step.isdecimal():
-        raise UserError(f"{KEY}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
+        raise UserError(f"{KEY}={text} is not WORKDIR@STEP, e.g. {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
     return as_path(checked(workdir, KEY)), int(step)
 
 
@@ -77,13 +77,13 @@ def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExp
     changed = differences(_decisive(trunk), _decisive(experiment))
     if changed:
         listed = ", ".join(f"config.{key} is {then} there and {now} here" for key, (then, now) in changed.items())
-        raise UserError(f"{KEY}={experiment.init_state} is a state of another model or optimizer: {listed}; give the same")
+        raise UserError(f"{KEY}={experiment.init_state} is a state of a different model or optimizer: {listed}; use the same")
 
 
 def _require_same_vocabulary(
     experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
 ) -> None:
-    """Raises UserError where the corpus of that run is still there and has another vocabulary."""
+    """Raises UserError if the corpus of that run still exists and has a different vocabulary."""
     directory = from_start(workdir, trunk.corpus.directory)
     if is_remote(directory):
         return
@@ -93,13 +93,13 @@ def _require_same_vocabulary(
         return
     if vocabulary != corpus.vocabulary:
         raise UserError(
-            f"{KEY}={experiment.init_state} is a state of a run with another vocabulary than the corpus "
+            f"{KEY}={experiment.init_state} is a state of a run with a different vocabulary than the corpus "
             f"{experiment.corpus.directory}; build the corpus with --vocab={directory}/{TOKENIZER}"
         )
 
 
 def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExperiment, step: int) -> None:
-    """Raises UserError unless the phases of both are the same up to `step`, and those of `experiment` go on after it."""
+    """Raises UserError unless the phases of both are the same up to `step` and those of `experiment` continue after it."""
     if experiment.phase_starts()[-1] <= step:
         raise UserError(
             f"{KEY}={experiment.init_state} is after step {step:,}, and config.phases have "

@@ -1,4 +1,4 @@
-"""Loads the model that a pretraining run had after a given step, from a checkpoint."""
+"""Loads the model saved by a pretraining run at a given step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.training.exporting import on_host
 
 
 def model_of_step(workdir: AnyPath, step: int) -> Model:
-    """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
+    """Loads the model that the pretraining run in `workdir` saved after `step` steps. The run may still be training.
 
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
     one.
@@ -47,14 +47,13 @@ def model_of_step(workdir: AnyPath, step: int) -> Model:
                 return trained_model(experiment.for_phase(phase), params, _tokenizer(workdir, experiment))
     has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
     raise UserError(
-        f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
+        f"--step={step}: {workdir} {has}, not the checkpoint of that step; name an existing one, or train with "
         f"--config.checkpoints.keep_at='[{step}]'"
     )
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
-    end."""
+    """Loads the run's tokenizer from its exported model or, if the run has not finished, from the corpus."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

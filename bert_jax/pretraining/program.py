@@ -1,4 +1,4 @@
-"""The program of a pretraining run: what its experiment says of the steps, the objective and the teacher."""
+"""The program of a pretraining run, made from its experiment, objective and teacher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """Returns the program of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only distillation
+    """Returns the program of `experiment` on `mesh`. It allocates no arrays except those of a `teacher`, which only distillation
     steps need."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
@@ -54,8 +54,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 
 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
-    """Returns the program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all
-    phases."""
+    """Returns the run's `program` with the settings of a phase. The state is the same in all phases."""
     own = experiment.for_phase(phase)
     return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
 
@@ -66,16 +65,16 @@ def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) 
 
 
 def step_scalars(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
-    """Returns the scalars of every step of a run."""
+    """Returns the scalars of a run's steps."""
     return {"seed": np.uint32(experiment.seed)}
 
 
 EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
-"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`)."""
+"""The transformers classes as which a pretrained model can be exported (`Objective.exported`)."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
-    """Raises UserError if the objective of a user's file breaks its contract; the message names the violation."""
+    """Raises UserError, with the violation, if a user's objective breaks the interface."""
     if not is_in_file(experiment.objective):
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
@@ -86,19 +85,19 @@ def check_objective(experiment: PretrainingExperiment) -> None:
         return
     if exported not in EXPORTED:
         raise UserError(
-            f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
-            "the encoder alone"
+            f"{key}: exported={exported!r} is not a supported class: {nearest(exported, EXPORTED)}; None exports "
+            "only the encoder"
         )
     needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
     if lacking := [part for part in needed if part not in parts]:
         raise UserError(
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
-            "set exported=None for the encoder alone"
+            "set exported=None for only the encoder"
         )
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded like a student's without ZeRO."""
+    """Returns `teacher` with the kernels of `mesh` and its arrays (or shapes) sharded like a student's without ZeRO."""
     config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
@@ -110,8 +109,7 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
 
 
 def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """Returns the teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed
-    again."""
+    """Returns the teacher's architecture with the student's execution settings, in `distillation.dtype` and without remat."""
     student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
@@ -119,14 +117,14 @@ def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> Mo
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
-    """Raises UserError where the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
+    """Raises UserError if the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
     for i, phase in enumerate(experiment.phases):
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
 
 
 def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
-    """Model FLOPs of the forward and backward pass of one row of a phase, with the forward pass of a `teacher`."""
+    """Returns the model FLOPs of a training step per row of a phase, including a `teacher`'s forward pass."""
     phase, objective = experiment.phases[i], experiment.trained_objective
     if teacher is not None:
         objective = objective.with_teacher(Teacher(teacher, {}))
@@ -134,7 +132,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Model FLOPs of all steps after `step`, including a `teacher`'s."""
+    """Returns the model FLOPs of all steps after `step`, including a `teacher`'s."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

@@ -1,4 +1,4 @@
-"""The start of a pretraining run: random weights or an existing model, and the teacher of a distillation."""
+"""The initial state of a pretraining run, from random weights or an existing model, and the teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 
 def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
-    ones, and with the counts or the characters of the words of `corpus` where the model has them."""
+    """Returns the initial state of a run: `init_state`, or a state before step 0 with random weights or those of `init_from`. If
+    the model stores word counts or characters, they come from `corpus`."""
     if experiment.init_state:
         return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
@@ -51,22 +51,22 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
 
 
 def initial_parameters(experiment: PretrainingExperiment) -> Params:
-    """Random parameters, which depend on the seed only, not on the mesh."""
+    """Returns random parameters, which depend only on the seed, not on the mesh."""
     found: Params = nn.unbox(experiment.trained_objective.initial_parameters(jax.random.key(experiment.seed)))
     return found
 
 
 # ------------------------------------------------------------------------------------------------- an existing model
 PAIR_PARTS = ("pooler", "nsp_head")
-"""The parts that are trained only where examples are sentence pairs."""
+"""The parts that are trained only if examples are sentence pairs."""
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
+    """Loads the float32 parameters of `experiment.init_from` as numpy arrays, for a run on a corpus with this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
-    for a model of another architecture, another vocabulary, or with undeclared parts.
+    sentence pairs drops the `PAIR_PARTS` with a log line. With `init_tiled`, the parameters are a tiling of the model's. Raises
+    UserError if the architecture or vocabulary differs, or if there are undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
@@ -94,7 +94,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     check_shape(experiment.model, model)
     if not same_vocabulary(model.tokenizer.vocabulary, vocabulary):
         raise UserError(
-            f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
+            f"config.init_from={experiment.init_from} has a different vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
     why = "not trained with config.examples.pairs=none" if untrained else "not trained by this run"
@@ -109,30 +109,29 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
     if own := sorted(wanted - {*PARTS}):
-        log.info("starting from random weights, parts of config.objective=%s alone: %s", experiment.objective, ", ".join(own))
+        log.info("starting from random weights, parts only of config.objective=%s: %s", experiment.objective, ", ".join(own))
     return model.params
 
 
 def check_shape(wanted: ModelConfig, model: Model) -> None:
-    """Raises UserError naming every field in which the architecture of `wanted`, the run's `config.model`, differs from
-    `model`."""
+    """Raises UserError with every field in which the architecture of `wanted`, the run's `config.model`, differs from `model`."""
     asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
         sizes = ("num_layers", "hidden_size", "intermediate_size")
         larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
-        tiling = "; to begin a larger model as its tiling, give --config.init_tiled=True" if larger else ""
-        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
+        tiling = "; to initialise a larger model by tiling, give --config.init_tiled=True" if larger else ""
+        raise UserError(f"{model.source} has a different architecture than config.model; to start from it, give {flags}{tiling}")
 
 
 # --------------------------------------------------------------------------------------------------------- a teacher
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:
-    """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
-    one.
+    """Loads the teacher `experiment.teacher` for a run on a corpus with this `vocabulary`, as float32 numpy arrays, or returns
+    None.
 
-    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than the
-    run needs, and with fewer positions or token types than its rows have.
+    Raises UserError if the teacher has no trained MLM head, a different vocabulary or number of heads than the run needs, or
+    fewer positions or token types than the rows have.
     """
     if not experiment.teacher:
         return None
@@ -143,15 +142,15 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
 
 
 def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
-    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
+    """Fills in the width and the hash of the `teacher`. Raises UserError if different ones were given."""
     if teacher is None:
         return experiment
     found: dict[str, Any] = {"teacher_width": teacher.config.hidden_size, "teacher_sha256": teacher.sha256}
     for name, value in found.items():
         if (given := getattr(experiment.distillation, name)) not in (0, "", value):
             raise UserError(
-                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; name the "
-                "teacher that belongs to it, or leave the key out"
+                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; use the "
+                "matching teacher, or leave the key out"
             )
     return dataclasses.replace(experiment, distillation=dataclasses.replace(experiment.distillation, **found))
 
@@ -159,7 +158,7 @@ def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> 
 def _check(experiment: PretrainingExperiment, model: Model, vocabulary: VocabularyInfo) -> None:
     named, config = f"config.teacher={experiment.teacher}", model.config
     if "mlm_head" not in model.params or "mlm_head" in model.untrained:
-        raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
+        raise UserError(f"{named} has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one")
     if (config.direction, config.encoder) != ("both", "transformer"):
         raise UserError(
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
@@ -168,23 +167,23 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     theirs = model.tokenizer.vocabulary
     if not same_vocabulary(theirs, vocabulary):
         raise UserError(
-            f"{named} has another vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
-            f"--vocab={model.source}, or choose a teacher of its vocabulary"
+            f"{named} has a different vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
+            f"--vocab={model.source}, or choose a teacher with the same vocabulary"
         )
     if config.vocab_size != experiment.model.vocab_size:
         raise UserError(
             f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, the student {experiment.model.vocab_size:,}: "
-            "one of them has rows without a piece; leave them out by convert --replace-vocab=MODEL, with its own vocabulary"
+            "one of them has unused rows; remove them with convert --replace-vocab=MODEL, giving its own vocabulary"
         )
     longest = max(phase.length for phase in experiment.phases)
     if config.max_position < longest:
         raise UserError(
-            f"{named} reads {counted(config.max_position, 'token')}, and the rows have {longest}; shorten the rows, or lengthen "
-            f"its table by convert --max-position={longest}"
+            f"{named} reads {counted(config.max_position, 'token')}, but the rows have {longest}; shorten the rows, or lengthen "
+            f"its table with convert --max-position={longest}"
         )
     if experiment.next_sentence and config.type_vocab_size < 2:
         raise UserError(
-            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none, or add one by "
+            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none, or add one with "
             "convert --token-types=2"
         )
     if experiment.distillation.attention_weight and config.num_heads != experiment.model.num_heads:

@@ -58,7 +58,7 @@ CASES = [
       says="the arm 'b' cannot do the task 'own': its [CLS] sees no text, since it reads from left to right; set head.pooling=",
       files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"direction": "left_to_right"}})),
     Case("a head on the [CLS] of a biLM",
-      says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm has no meaning of its own; set head.pooling=concat or",
+      says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm does not represent the text; set head.pooling=concat or",
       files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"encoder": "bilm"}})),
     Case("a task without its files", says="the task 'own': ... nowhere.csv",
       files=study(tasks=[{**TASK, "finetune": {"task": {**TEXTS, "own": {"train": "nowhere.csv", "dev": "$dev"}}}}])),

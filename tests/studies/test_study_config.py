@@ -25,12 +25,12 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
             {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
-            "the arm 'b' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
+            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
         ),
-        ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, a step of a model that it shares"),
+        ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, which needs a shared model"),
         (
             {"arms": [{"name": "a", "continues": "b"}, {"name": "b", "continues": "a"}]},
-            "the arms a and b continue each other; let one begin from random weights",
+            "the arms a and b continue each other; let one start from random weights",
         ),
         ({"arms": [{"name": "a", "paper": {"MNLI": "84"}}]}, "the arm 'a': the paper's MNLI='84' must be a number"),
         ({"budget": {"equal": "tokens"}}, "config.budget.equal=tokens needs the amount of every arm; set config.budget.tokens"),
@@ -40,19 +40,19 @@ from tests.studies.conftest import arms, study
         ({"expected": [{"order": "a > b"}, {"order": "a > b", "tasks": ["x"]}]}, "config.expected.1.tasks: there is no 'x'"),
         (
             {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "continues": "b"}]},
-            "the arm 'c' continues 'b', which pretrains no model of its own; name an arm that does",
+            "the arm 'c' continues 'b', which does not pretrain a model; name an arm that does",
         ),
         (
             {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "shares": "b"}]},
-            "the arm 'c' shares 'b', which pretrains no model of its own; name an arm that does",
+            "the arm 'c' shares 'b', which does not pretrain a model; name an arm that does",
         ),
         (
             {"arms": [*arms("a", "b"), {"name": "c", "shares": "a", "continues": "b"}]},
-            "the arm 'c' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
+            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
         ),
         (
             {"arms": [{"name": name, "continues": other} for name, other in ("ab", "bc", "ca")]},
-            "the arms a and b and c continue each other; let one begin from random weights",
+            "the arms a and b and c continue each other; let one start from random weights",
         ),
         ({"arms": [{"name": "a", "continues": "a"}]}, "the arm 'a' continues itself; name another arm, or leave continues out"),
         ({"arms": [{"name": "a", "continues": "x"}]}, "continues of the arm 'a': there is no 'x'"),
@@ -68,7 +68,7 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "pretrain": 3}]}, "config.arms.0.pretrain=3 must be a group of keys"),
         (
             {"tasks": [{"name": "model", "experiment": "e"}]},
-            "a task cannot have the name 'model', which a study uses itself; name it otherwise",
+            "a task cannot have the name 'model', which a study uses itself; choose another name",
         ),
     ],
 )
