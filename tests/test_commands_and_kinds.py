@@ -213,7 +213,7 @@ ENDINGS = {
     "q": r"--problem=multi_label is for a sequence head, not for a \w+ head; leave it out$",
     "A": r"--activation=relu is for checkpoints of the original; leave it out for \w+$",
     "N": r"has no pooler, which a \w+_head reads; to start it from random weights, give --config.init_new=pooler$",
-    "C": r"whose \[CLS\] does not represent the text.*; (set config.head.pooling, or config.head.lstm|name a Transformer)",
+    "C": r"whose \[CLS\] does not represent the text.*; (set config.head.pooling=concat, or |name a Transformer)",
     "g": r"has no \w+( and no \w+)*; to start (it|them) from random weights, give --config.init_new=",
     "z": r"has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one$",
     "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
