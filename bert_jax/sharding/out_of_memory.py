@@ -1,4 +1,4 @@
-"""Parses the out-of-memory errors of compilers, devices and numpy, and raises an error with the figures and remedies."""
+"""Parses out-of-memory errors of compilers, devices and numpy, and raises an error with figures and remedies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} (\w+)"),
     re.compile(rf"\({_SIZE}\) exceeds available (?:\w+) \({_SIZE}\)()"),
 )
-"""Messages of the TPU compiler: the memory of a program, and of a device."""
+"""Messages of the TPU compiler: memory of a program, memory of a device."""
 _REQUESTS = (
     re.compile(rf"Attempting to reserve {_SIZE} .* {_SIZE} reservable()"),
     re.compile(rf"Attempting to allocate {_SIZE}\. .* There are {_SIZE} free()"),
@@ -34,8 +34,8 @@ _SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 class DoesNotFit(Exception):
     """A program does not fit in the memory of a device.
 
-    `needs` and `has`: bytes per device, 0 if unknown; `space`: the memory that is too small, such as "hbm". `at_once`: the
-    program was running and requested `needs` more bytes while `has` bytes were free.
+    `needs` and `has`: bytes per device, 0 if unknown. `space`: the exhausted memory, e.g. "hbm". `at_once`: the program was
+    running and requested `needs` more bytes while `has` bytes were free.
     """
 
     def __init__(self, needs: float, has: float, space: str, at_once: bool = False):
@@ -49,7 +49,7 @@ class DoesNotFit(Exception):
 
     @classmethod
     def from_message(cls, message: str) -> DoesNotFit:
-        """Parses an error message of a compiler, a device or numpy; 0 bytes where the message has no figures."""
+        """Parses an error message of a compiler, a device or numpy. Bytes are 0 if the message has no figures."""
         for forms in (_TOTALS, _REQUESTS):
             if found := next((match for form in forms if (match := form.search(message))), None):
                 needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
@@ -65,18 +65,18 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """The remedies for too little memory. Also a JaxRuntimeError, since among several processes the others wait for this one."""
+    """An out-of-memory error with remedies. It is also a JaxRuntimeError, since other processes may be waiting for this one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryAdvice:
-    """The part of a run that needs the memory, described for the error message."""
+    """A description of the part of a run that needs the memory, for the error message."""
 
     what: str
     batch: str = ""
     """The number of rows and their length."""
     remedies: Sequence[str] = ()
-    """Flags that reduce the memory, the one with the fewest side effects first."""
+    """Flags that reduce the memory, those with the fewest side effects first."""
     advice: str = ""
     """Further lines of the message."""
 
@@ -106,9 +106,9 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
 
 
 def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice]) -> None:
-    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, the bytes that a step takes on it at the least.
+    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, a lower bound on the bytes of a step.
 
-    A program that is far too large may compile for minutes, or fill the memory of the host, before a device refuses it.
+    A program that is far too large may compile for minutes, or fill the host's memory, before a device rejects it.
     """
     devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     limits = [limit for device in devices if (limit := (device.memory_stats() or {}).get("bytes_limit"))]
@@ -123,7 +123,7 @@ def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice])
 
 
 def host_memory() -> int | None:
-    """Returns the bytes of memory that this machine, or the container that this process is in, has; None if that is not known."""
+    """Returns the memory of this machine or container in bytes, or None if unknown."""
     try:
         sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
@@ -135,8 +135,8 @@ def host_memory() -> int | None:
 
 
 def memory_shortage(error: BaseException) -> DoesNotFit | None:
-    """Returns the memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of
-    bert_jax."""
+    """Returns the memory shortage described by an error. Returns None for other errors and for vmem, which is a bug in a kernel
+    of bert_jax."""
     shortage = DoesNotFit.from_message(str(error))
     if isinstance(error, MemoryError):
         return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)

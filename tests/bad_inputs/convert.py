@@ -23,7 +23,7 @@ CASES = [
     Case("words in a bucket", "--add-tokens=gs://b/w.txt", "--add-tokens=gs://b/w.txt: this flag takes a local path; copy it"),
     Case("a target in a mistyped bucket", "--to=gs:/bucket/m", "--to=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("the home of nobody", "--to=~no.body/m",
-      "--to=~no.body/m: there is no user 'no.body', so ~ stands for no directory; write"),
+      "--to=~no.body/m: there is no user 'no.body', so ~ cannot be expanded; write"),
     Case("a format that is none", "--format=hugingface", "--format=hugingface is unknown: did you mean 'huggingface'?"),
     Case("a number type that is none", "--dtype=float64", "--dtype=float64 is unknown: did you mean 'float16'?"),
     Case("a dropped part that is none", "--drop=nsp",

@@ -380,7 +380,7 @@ CASES = [
     Case(
         "a NUL in a text",
         "embed",
-        "standard input, line 1: byte 2 is NUL, which no text holds; give text in UTF-8, one per line",
+        "standard input, line 1: byte 2 is NUL, which text does not contain; give text in UTF-8, one per line",
         exit=1,
         stdin=b"a\0b\n",
     ),

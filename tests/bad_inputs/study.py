@@ -73,7 +73,7 @@ CASES = [
       says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
       "--vocab=CORPUS/tokenizer", files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
       copies="other=corpus", spoil=other_vocabulary("other")),
-    Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not of a run",
+    Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not from a run",
       files=study()),
 ]
 TABLE = Table("study", "--config=study.py --workdir=run", CASES)

@@ -156,7 +156,7 @@ def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
 
 
 def test_sigterm_saves_at_once_and_says_so(runs: Runs):
-    assert f"stopped at step 9 of {LAST_STEP}, saved; the same command continues" in runs.ends["stopped"].output
+    assert f"stopped at step 9 of {LAST_STEP}, saved; the same command resumes" in runs.ends["stopped"].output
     assert checkpoints(runs.early)[-1] == 9
     assert "continuing from step 9" in runs.ends["saving"].output
 
@@ -326,7 +326,7 @@ def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pat
     second.process.terminate()  # SIGTERM
     ends = [run.end()[0] for run in (first, second)]
     assert [end.status for end in ends] == [128 + signal.SIGTERM] * 2, ends
-    assert "saved; the same command continues" in ends[0].output
+    assert "saved; the same command resumes" in ends[0].output
     for directory in directories:
         assert checkpoints(directory)[-1] == last_step(directory)
 

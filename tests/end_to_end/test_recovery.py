@@ -91,7 +91,7 @@ def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: E
     assert terminated.status == 143, terminated.output
     steps = checkpoints(terminated.workdir)
     assert steps[-1] == last_step(terminated.workdir)
-    assert f"stopped at step {steps[-1]} of {LAST_STEP}, saved; the same command continues" in terminated.output
+    assert f"stopped at step {steps[-1]} of {LAST_STEP}, saved; the same command resumes" in terminated.output
     assert "continuing from step " in terminated.output
 
 

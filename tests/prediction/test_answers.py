@@ -315,7 +315,7 @@ def test_standard_output_on_a_full_disk_is_one_sentence(tmp_path):
 def test_closed_standard_output_is_refused_before_anything_is_read(tmp_path):
     done = shout("good", preexec_fn=lambda: os.close(1))
     assert done.returncode == 2
-    assert done.stderr == "error: standard output is closed, so nobody would read the results; name a file with --output=FILE\n"
+    assert done.stderr == "error: standard output is closed, so the results would be lost; name a file with --output=FILE\n"
     assert shout("good", f"--output={tmp_path / 'x.jsonl'}", preexec_fn=lambda: os.close(1)).returncode == 0
     assert (tmp_path / "x.jsonl").read_text() == "GOOD\n"
 
