@@ -1,15 +1,14 @@
-"""Converts a model from one format into another, and optionally changes it.
+"""Converts a model from one format to another, and optionally changes it.
 
-    python -m bert_jax.convert --from=google/bert_uncased_L-2_H-128_A-2 --to=models/tiny
-    python -m bert_jax.convert --from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh
-    python -m bert_jax.convert --from=models/base --to=models/long --max-position=2048 --drop=nsp_head
-    python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
-    python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
+python -m bert_jax.convert --from=google/bert_uncased_L-2_H-128_A-2 --to=models/tiny python -m bert_jax.convert
+--from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh python -m bert_jax.convert --from=models/base
+--to=models/long --max-position=2048 --drop=nsp_head python -m bert_jax.convert --from=run --to=served --format=stablehlo
+--length=128 python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
-target format cannot hold is an error unless it is left out with --drop=PART, which also takes names of tensors, with `*` as a
-wildcard. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
+target format cannot hold is an error unless it is removed with --drop=PART, which also accepts tensor names with `*` as a
+wildcard. --step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def at_step(source: str, step: int | None) -> Iterator[str]:
-    """The model directory of the run `source` after `step` steps, which exists within the context; without a step, `source`."""
+    """Yields the model directory of the run `source` after `step` steps, which exists within the context. Without a step, yields
+    `source`."""
     if step is None:
         yield source
         return
@@ -66,7 +66,7 @@ def at_step(source: str, step: int | None) -> Iterator[str]:
 
 
 def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
-    """Reads, changes and writes the model of the flags; returns lines of output, each with the title of its group."""
+    """Reads, changes and writes the model of the flags. Returns output lines, each with the title of its group."""
     sources = [flags.source, *flags.average]
     model = average(read_all(sources, flags)) if flags.average else next(read_all(sources, flags))
     lines = [("read", line) for line in (*model_lines(model, flags.new), *model.notes)]

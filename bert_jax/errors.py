@@ -1,6 +1,6 @@
-"""UserError, the exception for mistakes that a user can correct, and suggestions for misspelt names and paths.
+"""`UserError`, the exception for mistakes that a user can correct, and suggestions for misspelt names and paths.
 
-This module imports nothing of the project, so every folder may use it.
+This module imports nothing from the project, so every folder may use it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class UserError(Exception):
     """A mistake that the user can correct: a flag, a setting, a file.
 
     The message names the value, the limit and the remedy. `run_main` prints it without a traceback and exits with status 2;
-    every other exception is a bug of bert_jax and keeps its traceback.
+    any other exception is a bug in bert_jax and keeps its traceback.
     """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` where no known name is similar. Leading
-    dashes of a flag are ignored; dashes inside a name count as underscores."""
+    """Returns a hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` if no known name is similar. Leading dashes
+    of a flag are ignored; dashes inside a name count as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
@@ -36,8 +36,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:
-    """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
-    similar existing path if there is one. A path in a bucket is given as it is."""
+    """Formats a missing path for an error message, with the current directory if it is relative and the most similar existing
+    path if there is one. A path in a bucket is unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
     near = nearest_path(path)
@@ -47,8 +47,8 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match; None if every
-    part of `path` exists or the first missing part resembles nothing."""
+    """Returns the existing path most similar to `path`, matched part by part, or None if every part exists or the first missing
+    part has no match."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:

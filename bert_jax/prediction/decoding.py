@@ -1,6 +1,6 @@
-"""The continuation of texts by a left-to-right model, one token at a time: the most probable, a random one, or by beam search.
+"""Continues texts with a left-to-right model, one token at a time: greedy, sampled, or by beam search.
 
-All loops run on the device and stop when every text has ended. The tokens equal those of transformers' `generate`.
+All loops run on the device and stop when every text has ended. The tokens are the same as those of transformers' `generate`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.decoding import DecodingCache, empty_cache, read_tokens
 
 NEVER = -1e9
-"""The score of what is not chosen: of beams before the first token, and of texts that have not ended."""
+"""The score of beams before the first token and of unfinished texts, which are never chosen."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """The choice of the next token."""
+    """The decoding settings that affect the compiled program."""
 
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
     """Fills texts that ended before others."""
     sample: bool = False
-    """Draws tokens by their probability; False takes the most probable one."""
+    """Whether to sample tokens; False takes the most probable one."""
     top_k: int = 0
-    """Draws among this many tokens; 0: among all."""
+    """Samples from this many tokens; 0: from all."""
     nucleus: bool = False
-    """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
+    """Whether to sample from the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
-    """More than 1: beam search with this many hypotheses."""
+    """The number of hypotheses of beam search; 1: no beam search."""
     pieces: int | None = None
-    """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
+    """The size of the vocabulary, if the model may have more logits; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
@@ -47,16 +47,16 @@ class Prompts(NamedTuple):
     ids: Int[Array, "B T"]
     real: Bool[Array, "B T"]
     keys: Key[Array, " B"]
-    """The keys of the random numbers of each text."""
+    """The PRNG key of each text."""
 
 
 class Knobs(NamedTuple):
-    """The numbers that do not change the compiled program."""
+    """The decoding settings that do not affect the compiled program."""
 
     limit: Int[Array, ""] | int
     """The maximum number of new tokens, at most `room`."""
     temperature: Float[Array, ""] | float = 1.0
-    """Divides the logits before a draw."""
+    """Divides the logits before sampling."""
     top_p: Float[Array, ""] | float = 1.0
     length_penalty: Float[Array, ""] | float = 1.0
     """The score of a hypothesis is its log-probability divided by its length to this power."""
@@ -70,25 +70,25 @@ class Search(NamedTuple):
     room: int
     """The number of columns for new tokens."""
     read: Callable[[Int[Array, " B"], DecodingCache], tuple[Float[Array, "B V"], DecodingCache]]
-    """(a further token of each text, cache) -> (the logits of the next one, cache)."""
+    """(the next token of each text, cache) -> (next-token logits, cache)."""
 
 
 class Continued(NamedTuple):
     """The new tokens of B texts."""
 
     ids: Int[Array, "B N"]
-    """The new tokens with the one that ends the text, then padding."""
+    """The new tokens including the end token, then padding."""
     log_probability: Float[Array, " B"]
-    """The natural logarithm of the probability of the new tokens, by the model without temperature."""
+    """The natural log-probability of the new tokens, without temperature."""
     score: Float[Array, " B"] | None = None
-    """With beams, what they were compared by: the log-probability divided by the length to the power `length_penalty`."""
+    """With beam search, the score of the hypothesis: the log-probability divided by the length to the power `length_penalty`."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
 def continued(
     params: Mapping[str, Any], prompts: Prompts, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> Continued:
-    """Up to `knobs.limit` new tokens of each text; `room` is the number of new columns, a shape of the compiled program."""
+    """Generates up to `knobs.limit` new tokens per text. `room` is the number of new columns, a shape of the compiled program."""
     rows, length = prompts.ids.shape
     cache = empty_cache(config, rows, length + room)
     logits, cache = read_tokens(params, config, cache, prompts.ids, prompts.real)
@@ -104,7 +104,7 @@ def continued(
 def _one_by_one(
     logits: Float[Array, "B V"], cache: DecodingCache, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """Returns the most probable or a drawn token each time, from the `logits` of the first one."""
+    """Generates the most probable or a sampled token each time, starting from `logits`."""
     pad, rows = search.decoding.pad_id, len(logits)
 
     def add(number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]) -> Any:
@@ -130,7 +130,7 @@ def _one_by_one(
 
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
-    """Returns the next token of each text: the most probable one, or a draw."""
+    """Returns the next token of each text, the most probable or a sampled one."""
     logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
@@ -139,16 +139,16 @@ def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knob
 
 
 def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
-    """`scores`, -inf for the ids that have no piece."""
+    """Sets the scores of ids without a piece to -inf."""
     if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
         return scores
     return jnp.where(jnp.arange(scores.shape[-1]) < decoding.pieces, scores, -jnp.inf)
 
 
 def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
-    """`logits`, -inf for the tokens beyond the `top_k` most probable ones, and then for those outside of the nucleus.
+    """Sets the logits of tokens beyond the `top_k` most probable ones, and then of those outside of the nucleus, to -inf.
 
-    The nucleus holds the most probable tokens up to the one with which their probabilities reach `top_p`, and at least one.
+    The nucleus is the most probable tokens until their probabilities reach `top_p`, and at least one.
     """
     if decoding.top_k:
         least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[1]))[0][:, -1:]
@@ -179,10 +179,9 @@ class _Beams(NamedTuple):
 
 
 def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Search) -> Continued:
-    """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
-    compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
-    by the length penalty of its length so far, is worse than its worst ended one.
-    """
+    """Performs beam search like transformers' default. Among the 2 W best continuations, those within the best W that end the
+    text compete with the finished hypotheses; the best W others continue. A text is done when its best running hypothesis, with
+    the length penalty of its current length, is worse than its worst finished one."""
     rows, width = len(logits), search.decoding.beams
     nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
@@ -202,7 +201,7 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
-    """Returns the hypotheses with one more token, of `logits` [B W, V]."""
+    """Extends the hypotheses by one token, from `logits` [B W, V]."""
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     vocabulary = logits.shape[1]
@@ -239,6 +238,6 @@ def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
 
 
 def _select_rows(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
-    """Returns the cache of other rows, in their order."""
+    """Selects rows of the cache, in the given order."""
     layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
     return dataclasses.replace(cache, layers=layers, tokens=tokens)

@@ -15,7 +15,7 @@ CASES = [
       "--config.seed sets a key of --config, which is not given; add --config=FILE", without="--config"),
     Case("no chips", "--chips=0", "--chips=0 must be at least 1 and at most 2,147,483,647"),
     Case("figures into a directory that is not there", "--json=nowhere/a.json",
-      "--json=nowhere/a.json: there is no directory $here/nowhere; make it, or name another file"),
+      "--json=nowhere/a.json: there is no directory $here/nowhere; create it, or name another file"),
     Case("figures into a bucket", "--json=gs://bucket/a.json", "--json=gs:/bucket/a.json: this flag takes a local path"),
     Case("a workdir without a name", "--workdir=", "--workdir= is empty; give a name, or leave the flag out"),
     Case("a mistyped bucket", "--workdir=gs:/bucket/run", "a path in a bucket starts with gs://; did you mean gs://bucket/run?"),

@@ -268,7 +268,7 @@ def test_a_named_pipe_is_written_and_stays_one(source, tmp_path):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("missing/out.jsonl", ": there is no directory .*missing; make it first"),
+        ("missing/out.jsonl", ": there is no directory .*missing; create it first"),
         (".", " cannot be written: Is a directory; choose another --output"),
         ("in.jsonl/x", " cannot be written: Not a directory; choose another --output"),
         ("/dev/full", " cannot be written: No space.*; choose another --output"),

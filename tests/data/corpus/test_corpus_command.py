@@ -258,7 +258,7 @@ def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, ru
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
         run_corpus(f"--verify={tmp_path}/corpus")
-    with pytest.raises(UserError, match="builds nothing: give it alone"):
+    with pytest.raises(UserError, match="builds nothing: use it without"):
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
