@@ -402,7 +402,7 @@ def test_the_input_is_never_the_output(ask, tmp_path, monkeypatch):
                 main(["embed", "--model=nowhere/at/all", f"--input={source}", f"--output={output}"])
     with texts.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        with pytest.raises(UserError, match="is the file that the texts are read from"):
+        with pytest.raises(UserError, match="is the input file"):
             main(["embed", "--model=nowhere/at/all", "--output=hard"])
     with texts.open("a") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)

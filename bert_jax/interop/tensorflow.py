@@ -84,7 +84,7 @@ OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notes:
-    """The content of a checkpoint besides parameters, configuration and tokenizer."""
+    """The content of a checkpoint other than parameters, configuration and tokenizer."""
 
     messages: tuple[str, ...]
     """Sentences for the user about assumed values, ignored tensors and copied fields."""

@@ -34,7 +34,7 @@ CASES = [
     Case("two new heads", "--new=sequence_head,token_head --labels=a,b",
       "a model has one task head at most, but sequence_head and token_head are requested; choose one"),
     Case("an empty label", "--new=sequence_head --labels=a,,b", "argument --labels: 'a,,b' is not a list such as a,b,c"),
-    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a repeats a label; give every output a label"),
+    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a repeats a label; give every output"),
     Case("labels for spans", "--new=span_head --labels=a", "a span head has no labels, but was given 1; leave them out"),
     Case("labels without a head", "--labels=a,b",
       "--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head"),
@@ -95,7 +95,7 @@ CASES = [
     damaged("with a weight of another shape", "bert.embeddings.LayerNorm.bias [8] instead of [16]",
       weight("model", lambda x: x[:8].copy())),
     damaged("with a weight beyond float32",
-      "cannot be used: NaN or infinity in embeddings/layer_norm/bias; take an earlier state",
+      "cannot be used: NaN or infinity in embeddings/layer_norm/bias; use an earlier state",
       weight("model", lambda x: x.astype(np.float64) + 1e300)),
     damaged("with a weight that is NaN", "cannot be used: NaN or infinity in embeddings/layer_norm", not_finite("model")),
     damaged("of no list of classes", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=5)),
@@ -123,7 +123,7 @@ CASES = [
       "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that: cp old/bert_config.json",
       copies="old=model", files={"old/bert_config.json": "{}"}, spoil=remove("old/config.json")),
     Case("more outputs than labels", "--from=classifier",
-      "classifier/model.safetensors: the classifier has 2 outputs, and config.json has 3 labels; `convert --labels=A,B,... ... "
+      "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; `convert --labels=A,B,... ... "
       "and `convert --drop=sequence_head` leaves the head out", copies="classifier",
       spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None)),
     Case("labels of another number than the outputs, and than config.json", "--from=classifier --labels=a,b,c,d",
@@ -198,7 +198,7 @@ CASES = [
       "--activation=gelu is for checkpoints of the original; leave it out for $model"),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("a place where it reads", "--from=model --to=model",
-      "--to=model is the directory that model is read from; name another directory", copies="model"),
+      "--to=model is the directory of the source model; name another directory", copies="model"),
     Case("a foreign directory", "--to=thesis",
       "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
       files={"thesis/chapter.tex": "years"}),
@@ -225,13 +225,13 @@ CASES = [
           files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"})
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
     ),
-    Case("a link that leads to itself", "--to=m", "m is a symbolic link that leads back to itself; name another directory",
+    Case("a link that leads to itself", "--to=m", "m is a circular symbolic link; name another directory",
       spoil=link("m", "m")),
     Case("an export in another format", "--to=old",
       "old holds a model that bert_jax exported in the format tf1, so it is not overwritten in huggingface; name another",
       files={"old/bert_config.json": '{"bert_jax": {}}', "old/vocab.txt": "a"}),
     Case("a place where it reads a checkpoint", "--from=tf1/model.ckpt-1000 --to=tf1",
-      "--to=tf1 is the directory that tf1/model.ckpt-1000 is read from; name another directory", copies="tf1"),
+      "--to=tf1 is the directory of the source tf1/model.ckpt-1000; name another directory", copies="tf1"),
     Case("a place under a file", "--to=file/m",
       "cannot write a model to $here/file/m: Not a directory; choose a writable directory", files={"file": ""}),
     Case("a place that is a file", "--to=file",

@@ -71,7 +71,7 @@ CASES = [
       "run/config.json cannot be read as JSON (Unterminated string starting ... name another --workdir, or remove this one",
       copies="run", spoil=cut("run/config.json", 20)),
     Case("a model with a weight that is not a number", "--config.init_from=model",
-      "model/model.safetensors cannot be used: NaN or infinity in ... take an earlier state of this model, or copy it again",
+      "model/model.safetensors cannot be used: NaN or infinity in ... use an earlier state of this model, or copy it again",
       copies="model", spoil=not_finite("model")),
     # ------------------------------------------------------------------------------------------------------------- the keys
     Case("a text longer than the position table", "--config.task.length=65",

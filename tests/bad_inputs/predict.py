@@ -76,7 +76,7 @@ CASES = [
         "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
     Case(
-        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list of numbers"
+        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
     ),
     Case("no layers", "embed --layers= x", "argument --layers: '' is not a comma-separated list of numbers"),
     Case(
