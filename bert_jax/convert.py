@@ -1,14 +1,17 @@
 """Converts a model from one format to another, and optionally changes it.
 
-python -m bert_jax.convert --from=google/bert_uncased_L-2_H-128_A-2 --to=models/tiny python -m bert_jax.convert
---from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh python -m bert_jax.convert --from=models/base
---to=models/long --max-position=2048 --drop=nsp_head python -m bert_jax.convert --from=run --to=served --format=stablehlo
---length=128 python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
+    python -m bert_jax.convert --from=google/bert_uncased_L-2_H-128_A-2 --to=models/tiny
+    python -m bert_jax.convert --from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh
+    python -m bert_jax.convert --from=models/base --to=models/long --max-position=2048 --drop=nsp_head
+    python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
+    python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
+    python -m bert_jax.convert --from=run --last=5 --to=models/averaged
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
 target format cannot hold is an error unless it is removed with --drop=PART, which also accepts tensor names with `*` as a
-wildcard. --step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`).
+wildcard. --step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`); --last=5 the
+mean of the last five checkpoints (kept with `config.checkpoints.keep`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from bert_jax.interop.conversion import changed, model_lines, part_lines, read_a
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
-from bert_jax.pretraining.checkpointed_model import model_of_step
+from bert_jax.pretraining.checkpointed_model import model_of_last, model_of_step
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
 from bert_jax.storage.objects import as_path
@@ -41,26 +44,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_flags(__doc__, argv)
     flags.remote = checked(flags.to, "--to")
     given = flags.source
-    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to, at_step(flags.source, flags.step) as flags.source:
+    read = at_step(flags.source, flags.step, flags.last)
+    with uploaded(flags.to, "--to", is_input, exact=True) as flags.to, read as flags.source:
         lines = convert(flags)
     for n, (title, line) in enumerate(lines):
         line = line.replace(flags.to, flags.remote)
-        if flags.step is not None:
-            line = line.replace(flags.source, f"{given}, step {flags.step:,}")
+        if flags.step is not None or flags.last is not None:
+            which = f"step {flags.step:,}" if flags.last is None else f"the mean of {counted(flags.last, 'checkpoint')}"
+            line = line.replace(flags.source, f"{given}, {which}")
         print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line}")
 
 
 @contextlib.contextmanager
-def at_step(source: str, step: int | None) -> Iterator[str]:
-    """Yields the model directory of the run `source` after `step` steps, which exists within the context. Without a step, yields
-    `source`."""
-    if step is None:
+def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[str]:
+    """Yields a model directory of the run `source`, which exists within the context: after `step` steps, or the mean of its
+    `last` checkpoints. Without either, yields `source`."""
+    if step is None and last is None:
         yield source
         return
     quiet_libraries()
-    model = model_of_step(as_path(checked(source, "--from")), step)
+    workdir = as_path(checked(source, "--from"))
+    if step is not None:
+        model, what = model_of_step(workdir, step), f"The state after {counted(step, 'step')}"
+    else:
+        assert last is not None
+        model, steps = model_of_last(workdir, last)
+        step, what = steps[-1], f"The mean of the states after {' and '.join(f'{one:,}' for one in steps)} steps"
     with tempfile.TemporaryDirectory(prefix="bert_jax-step-") as directory:
-        training = Training(steps=f"The state after {counted(step, 'step')} of pretraining.")
+        training = Training(steps=f"{what} of pretraining.")
         export_model(directory, model, {"step": step}, card=model_card(model, training))
         yield directory
 

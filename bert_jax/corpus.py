@@ -1,6 +1,6 @@
 """Builds a corpus for pretraining from raw text.
 
-python -m bert_jax.corpus --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
+    python -m bert_jax.corpus --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
 
 Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus. After an interruption, the same
 command continues with the missing shards.
@@ -27,6 +27,7 @@ from bert_jax.data.corpus import arrays, sources
 from bert_jax.data.corpus.build import RECIPE_FILE, BuildConfig, build_corpus, write_or_check_tokenizer
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.data.corpus.hub import find_vocabulary
+from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.report import format_report
 from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.shard import TextConfig
@@ -50,6 +51,7 @@ _SPARE = Interval(ge=0, le=1_000_000)
 _PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
 _CHARACTERS = Interval(ge=1, le=MAX_COUNT)
 _FRACTION = Interval(ge=0, lt=1)
+_RATIO = Interval(ge=1, le=1_000)
 _DEFAULT_FRACTION = 0.01
 
 _EXAMPLES = r"""examples:
@@ -63,6 +65,8 @@ _EXAMPLES = r"""examples:
       --output=corpora/wiki --shard=0/8
   python -m bert_jax.corpus --vocab=models/base --output=corpora/talks \
       --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt'
+  python -m bert_jax.corpus --source='parallel:wmt/train.*.en:wmt/train.*.de' --train-vocab=bpe \
+      --eval-source=parallel:wmt/dev.en:wmt/dev.de --output=corpora/en-de
   python -m bert_jax.corpus --verify=corpora/wiki
 """
 
@@ -94,8 +98,24 @@ def _add_text_flags(parser: FlagParser) -> None:
         default=[],
         metavar="SOURCE",
         help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
-        "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT], your own function that yields documents; text and JSON lines "
-        "may be compressed (.gz, .bz2, .xz, .zst); may be repeated",
+        "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT], your own function that yields documents; texts and their "
+        "translations: parallel:GLOB.en:GLOB.de | parallel:GLOB.tsv | parallel:GLOB.jsonl | tfds:wmt14_translate/de-en; text, "
+        "JSON lines and tables of pairs may be compressed (.gz, .bz2, .xz, .zst); may be repeated",
+    )
+    text.add_argument(
+        "--eval-source",
+        action="append",
+        default=[],
+        metavar="SOURCE",
+        help="the held-out documents, as --source; without it, a fraction of the documents of --source is held out "
+        "(--eval-fraction)",
+    )
+    text.add_argument(
+        "--pair-fields",
+        type=nonempty,
+        metavar="SOURCE,TARGET",
+        help="the text and its translation in parallel text: fields of JSON records, features of a tfds data set, or numbers of "
+        "columns from 1 (default: the only two; columns 1,2)",
     )
     text.add_argument(
         "--text-field",
@@ -209,6 +229,20 @@ def _add_cleaning_flags(parser: FlagParser) -> None:
         metavar="N",
         help="the limit of the rule short-documents",
     )
+    cleaning.add_argument(
+        "--max-length-ratio",
+        type=InRange(float, _RATIO),
+        default=PairRules.max_length_ratio,
+        metavar="R",
+        help="the limit of the rule unlike-lengths (default: %(default)g, as in Moses; 1.5 for WMT14 in fairseq)",
+    )
+    cleaning.add_argument(
+        "--max-pair-tokens",
+        type=InRange(int, _CHARACTERS),
+        default=PairRules.max_pair_tokens,
+        metavar="N",
+        help="the limit of the rule long-pairs (default: %(default)s)",
+    )
 
 
 def _add_output_flags(parser: FlagParser) -> None:
@@ -270,17 +304,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     for rule in flags.keep:
         if rule not in RULES:
             raise UserError(f"--keep={rule}: no such rule; {nearest(rule, RULES)}")
+    if flags.eval_source and flags.eval_fraction is not None:
+        raise UserError(
+            f"--eval-source={flags.eval_source[0]} and --eval-fraction={flags.eval_fraction:g} both say which documents are held "
+            "out; leave one of them out"
+        )
+    fraction = 0.0 if flags.eval_source else _DEFAULT_FRACTION if flags.eval_fraction is None else flags.eval_fraction
     config = BuildConfig(
         sources=tuple(map(sources.parse_source, flags.source)),
         text=TextConfig(
             options=sources.ReadOptions(
-                flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory
+                flags.text_field,
+                flags.layout,
+                flags.on_bad_bytes,
+                flags.on_bad_records,
+                flags.tfds_directory,
+                flags.pair_fields,
             ),
             cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
-            eval_fraction=_DEFAULT_FRACTION if flags.eval_fraction is None else flags.eval_fraction,
+            eval_fraction=fraction,
+            pairs=PairRules(flags.max_length_ratio, flags.max_pair_tokens),
         ),
         shards=flags.shards,
-        enough_eval=flags.eval_fraction is None,
+        enough_eval=flags.eval_fraction is None and not flags.eval_source,
+        eval_sources=tuple(map(sources.parse_source, flags.eval_source)),
     )
     output = checked(flags.output, "--output")
     if is_remote(output) and flags.shard != (0, 1):

@@ -1,6 +1,7 @@
 """Examines the machines of a run before it starts, and reports problems with remedies.
 
-tpu_scripts/run.sh doctor tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
+    tpu_scripts/run.sh doctor
+    tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
 
 It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere, the chips
 found and expected, free memory, clocks and disks. It compares the FLOP/s of a matrix product and the bandwidth of memory and

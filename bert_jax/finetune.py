@@ -1,7 +1,7 @@
 r"""Fine-tunes a model on a labelled task: every task of the paper, or your own data.
 
-python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \ --config.init_from=MODEL
---config.task.data_dir=DIR
+    python -m bert_jax.finetune --config=experiments/finetune/glue.py:mrpc --workdir=runs/mrpc \
+        --config.init_from=MODEL --config.task.data_dir=DIR
 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official
 format) and model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs

@@ -1,7 +1,7 @@
 r"""Compares ways to pretrain, over seeds and tasks, in one table.
 
-python -m bert_jax.study --config=experiments/studies/objectives.py --workdir=runs/objectives \
---config.corpus=runs/wikipedia_corpus --config.data=data
+    python -m bert_jax.study --config=experiments/studies/objectives.py --workdir=runs/objectives \
+        --config.corpus=runs/wikipedia_corpus --config.data=data
 
 Each arm of a study is pretrained with several seeds, and each of these models is fine-tuned on a set of tasks.
 

@@ -157,8 +157,8 @@ class PretrainingExperiment:
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
     those before it. "bilm": predicts every token from those before it and, separately, from those after it. "skip_gram": predicts
-    the neighbours of a word. "auto": the default for the model's encoder (`natural_objective`). FILE.py:NAME: your own
-    `Objective`."""
+    the neighbours of a word. "translation": predicts a translation from the text and the preceding words. "auto": the default for
+    the model's encoder (`natural_objective`). FILE.py:NAME: your own `Objective`."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -532,4 +532,8 @@ def _with_row_defaults(values: JsonObject) -> JsonObject:
     if not isinstance(phases, list | tuple):
         return values
     given = {name: examples[name] for name in ROW_KEYS if name in examples}
-    return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}
+    found = [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]
+    for phase in found:
+        if isinstance(phase, dict) and examples.get("targets") == "translated":  # every token of a translation is predicted
+            phase["max_predictions"] = phase.get("length", PhaseConfig.length)
+    return {**values, "phases": found}

@@ -18,7 +18,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
-TARGETS = ("masked", "next", "centres")
+TARGETS = ("masked", "next", "centres", "translated")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
 
@@ -37,7 +37,8 @@ class ExampleConfig:
     """M, the maximum number of predicted tokens in a row."""
     targets: Annotated[str, OneOf(TARGETS)] = "masked"
     """"masked": predict masked tokens. "next": mask nothing and predict the next token at M random positions of a row, or at all
-    of them if M is at least L - 1. "centres": only choose these positions, whose neighbours are predicted. In a run, the
+    of them if M is at least L - 1. "centres": only choose these positions, whose neighbours are predicted. "translated": a row
+    holds L tokens of texts and L tokens of their translations, which are predicted; P is the number of pairs. In a run, the
     objective sets this field."""
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     """P, the maximum number of examples in a row."""
@@ -63,10 +64,14 @@ class ExampleConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "examples")
+        if self.targets == "translated" and (self.pairs != "none" or self.masking != "tokens"):
+            name = "pairs" if self.pairs != "none" else "masking"
+            only = "none" if name == "pairs" else "tokens"
+            raise UserError(f"{name}={getattr(self, name)} is not for translation, which masks and judges nothing; set {only}")
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
         if self.length < shortest:
             raise UserError(f"length={self.length} must be at least {shortest}, {self.special_tokens} of them special tokens")
-        most = self.max_tokens if self.targets == "masked" else self.length - 1
+        most = {"masked": self.max_tokens, "translated": self.length}.get(self.targets, self.length - 1)
         if self.max_predictions > most:
             raise UserError(f"max_predictions={self.max_predictions} must be at most {most}, the places in {self.length}")
         if self.masking != "tokens" and self.targets != "masked":
@@ -76,7 +81,8 @@ class ExampleConfig:
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
                 "the remainder is the fraction of chosen tokens that are kept"
             )
-        if not self.counts_words and (needed := _most_predictions(self)) > self.max_predictions:
+        masked = self.targets != "translated" and not self.counts_words
+        if masked and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
                 f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
                 f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
@@ -90,7 +96,9 @@ class ExampleConfig:
 
     @property
     def special_tokens(self) -> int:
-        """The number of special tokens of an example: [CLS] and one or two [SEP]."""
+        """The number of special tokens of an example: [CLS] and one or two [SEP]; of a side of a pair the last [SEP]."""
+        if self.targets == "translated":
+            return 1
         return 2 if self.pairs == "none" else 3
 
     @property

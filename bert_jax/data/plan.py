@@ -23,6 +23,9 @@ Besides pairs="original" there are
   128).
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
   lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
+
+With targets="translated" an example is a document of a parallel corpus: A is a text and B its translation. A row has room for L
+tokens of each. Pairs with a side that does not fit are left out.
 """
 
 from __future__ import annotations
@@ -165,7 +168,8 @@ def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarra
 
 @dataclass(frozen=True)
 class Pairs:
-    """E examples as spans of the corpus's token ids (21 bytes per example). With pairs="none", B is empty."""
+    """E examples as spans of the corpus's token ids (21 bytes per example). With pairs="none", B is empty, unless it is the
+    translation of A."""
 
     a_start: Int64[np.ndarray, " E"]
     b_start: Int64[np.ndarray, " E"]
@@ -201,6 +205,20 @@ def make_pairs(
         b_start += _cut_at_front(cut_b, make_key(key, _CUT_B), chunks.start)
         a_length, b_length = a_length - cut_a, b_length - cut_b
     return Pairs(a_start, b_start, a_length.astype(np.uint16), b_length.astype(np.uint16), chunks.random_next)
+
+
+def translations(
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    config: ExampleConfig,
+) -> Pairs:
+    """The documents of a parallel corpus whose sides both fit into a row, each with its [SEP]."""
+    first = document_offsets[:-1]
+    bounds = [sentence_offsets[first + side] for side in range(3)]
+    lengths = np.diff(bounds, axis=0)
+    fits = lengths.max(axis=0) <= config.max_tokens
+    a, b = lengths[:, fits].astype(np.uint16)
+    return Pairs(bounds[0][fits], bounds[1][fits], a, b, np.zeros(int(fits.sum()), bool))
 
 
 def _random_segments(
@@ -302,6 +320,9 @@ class EpochPlan:
         rows."""
         tokens = int(self.lengths().sum(dtype=np.int64))
         places = self.num_rows * self.config.length
+        if self.config.targets == "translated":
+            both = int(self.pairs.a_length.sum(dtype=np.int64) + self.pairs.b_length.sum(dtype=np.int64))
+            tokens = both // 2 + self.num_examples
         return {
             "rows": self.num_rows,
             "examples": self.num_examples,
@@ -321,8 +342,16 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
     version = epoch % config.duplicates if config.duplicates else epoch
     key = int(make_key(seed, version, _PAIRS_KEY))
     sentences, documents = corpus.joined_offsets()
-    parts = [make_pairs(chunks, sentences, documents, config, key) for chunks in epoch_chunks(sentences, documents, config, key)]
-    pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
+    if config.targets == "translated":
+        pairs = translations(sentences, documents, config)
+        if not len(pairs.a_start):
+            raise UserError(
+                f"no pair of the {corpus.split} split ({_sizes(corpus)}) fits into rows of {counted(config.length, 'token')}; "
+                "lengthen the rows (length)"
+            )
+    else:
+        parts = [make_pairs(some, sentences, documents, config, key) for some in epoch_chunks(sentences, documents, config, key)]
+        pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):
         raise UserError(
             f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r} a document "
@@ -333,7 +362,9 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
 
 
 def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
-    """Returns the number of tokens of each example, including special tokens."""
+    """Returns the number of tokens of each example, including special tokens; of a translated pair, that of its longer side."""
+    if config.targets == "translated":
+        return np.maximum(pairs.a_length, pairs.b_length) + np.uint16(config.special_tokens)
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
 
 
@@ -342,6 +373,11 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     if corpus.num_documents < 1:
         more = _MORE_EVAL if corpus.split == "eval" else "build it from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
+    if config.targets == "translated" and corpus.languages is None:
+        raise UserError(
+            f"the corpus {corpus.directory or ''} holds documents, and translation needs pairs of a text and its translation; "
+            "build one with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
+        )
     if config.pairs != "none" and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes random segments from another "

@@ -27,6 +27,8 @@ from bert_jax.data.plan import EpochPlan
 Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name; their first axis is the row."""
 
+INPUTS = ("input_ids", "token_type_ids", "sequence_ids", "position_ids")
+"""The arrays of a batch that an encoder reads."""
 _BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
 
 
@@ -40,10 +42,12 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     0 where unused nsp_labels int32 [B, P] 0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
     With targets="centres" it has `centres` int32 [B, M], the positions of targets="next" and -1 where unused, in place of the
-    masked ones.
+    masked ones. For targets="translated" see `_assemble_pairs`.
     """
+    if plan.config.targets == "translated":
+        return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
-    widths = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), L)
+    widths = dict.fromkeys(INPUTS, L)
     widths |= {"masked_positions": M, "masked_targets": M, "cls_positions": P, "nsp_labels": P}
     batch = {name: np.empty((len(rows), width), np.int32) for name, width in widths.items()}
     step = _BLOCK // L
@@ -191,6 +195,52 @@ def _sums_before(
     table = np.zeros(shape, np.int64)
     table[row, slot] = values
     return (np.cumsum(table, axis=1) - table)[row, slot]
+
+
+DECODER = "decoder_"
+"""The prefix of the arrays of the translations in a batch of pairs."""
+
+
+def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
+    """The batch of the plan's rows of pairs; -1 gives an empty row.
+
+    input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
+    sequence_ids, position_ids
+    decoder_input_ids, ...       int32 [B, L]   their translations, each after a [PAD], which begins it
+    targets                      int32 [B, L]   the tokens that follow in the translations, the last a [SEP]; -1 at padding
+
+    The text and the translation of a pair have the same sequence id.
+    """
+    L, vocabulary = plan.config.length, corpus.vocabulary
+    examples = plan.rows[rows]
+    row, slot = np.nonzero((examples >= 0) & (rows >= 0)[:, np.newaxis])
+    chosen = examples[row, slot]
+    batch: Batch = {}
+    sides = (("", plan.pairs.a_start, plan.pairs.a_length), (DECODER, plan.pairs.b_start, plan.pairs.b_length))
+    for prefix, all_starts, all_lengths in sides:
+        starts, length = all_starts[chosen], all_lengths[chosen].astype(np.int64)
+        width = int(length.max(initial=0)) + 1
+        ids = _windows(corpus.tokens, starts, np.full(len(starts), len(prefix) > 0, np.int64), width)
+        column = np.arange(width)
+        real = column <= length[:, np.newaxis]
+        filled = np.arange(L) < np.bincount(row, length + 1, minlength=len(rows))[:, np.newaxis]
+        arrays = {name: np.zeros((len(rows), L), np.int32) for name in INPUTS}
+        arrays["input_ids"][...] = vocabulary.pad_id
+        if prefix:
+            targets = np.full((len(rows), L), -1, np.int32)
+            following = np.roll(ids, -1, axis=1)
+            following[np.arange(len(ids)), length] = vocabulary.sep_id
+            targets[filled] = following[real]
+            batch["targets"] = targets
+            ids[:, 0] = vocabulary.pad_id
+        else:
+            ids[np.arange(len(ids)), length] = vocabulary.sep_id
+        # in row-major order and without padding, the tokens of all pairs are the tokens of all rows
+        arrays["input_ids"][filled] = ids[real]
+        arrays["sequence_ids"][filled] = np.repeat(slot + 1, length + 1)
+        arrays["position_ids"][filled] = np.broadcast_to(column, real.shape)[real]
+        batch |= {prefix + name: array for name, array in arrays.items()}
+    return batch
 
 
 ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)

@@ -33,8 +33,9 @@ INTERRUPTED = 128 + signal.SIGINT
 def run_command(module: str, check: str = "") -> NoReturn:
     """Imports the `module` of a command, runs its `main` and exits, as `run_main` does. Every command starts with this call.
 
-    if __name__ == "__main__": # before the imports below, which take seconds from bert_jax.interface.command import run_command
-    run_command("bert_jax.convert", check="bert_jax.interop.flags:check_flags")
+        if __name__ == "__main__":  # before the imports below, which take seconds
+            from bert_jax.interface.command import run_command
+            run_command("bert_jax.convert", check="bert_jax.interop.flags:check_flags")
 
     `check`, "MODULE:FUNCTION", is called before the import with the command's name and docstring. It prints the help and rejects
     wrong flags without the slow imports.

@@ -1,7 +1,8 @@
 """Loads objects named in a configuration: a built-in object by its name, or FILE.py:NAME in the user's own file.
 
-OBJECTIVES = {"mlm": "bert_jax.objectives.mlm_nsp:MlmNsp"} objective = load_named("mlm", OBJECTIVES, "config.objective") objective
-= load_named("mine.py:Mine", OBJECTIVES, "config.objective")
+    OBJECTIVES = {"mlm": "bert_jax.objectives.mlm_nsp:MlmNsp"}
+    objective = load_named("mlm", OBJECTIVES, "config.objective")
+    objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 
 Built-in objects are imported when they are loaded, so that a run imports only what it uses. `ranges.NamedIn(tuple(OBJECTIVES))`
 in an annotation declares such a key, and `file_record` returns the part of the user's file that a run stores. Exceptions that the

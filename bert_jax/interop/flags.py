@@ -49,6 +49,8 @@ def _check_values(flags: argparse.Namespace) -> None:
             raise UserError(f"--{name} is for --format={form}, not for {flags.format}; leave it out")
     if flags.new_positions and not flags.max_position:
         raise UserError("--new-positions applies to a larger position table only; add --max-position=N, or leave it out")
+    if flags.step is not None and flags.last is not None:
+        raise UserError(f"--step={flags.step} and --last={flags.last} both say which checkpoints are read; leave one of them out")
     if flags.layers and flags.keep_layers is not None:
         raise UserError("--layers and --keep-layers are both given; give one of them")
     if flags.labels and len(set(flags.labels)) < len(flags.labels):
@@ -63,6 +65,8 @@ def flag_parser(description: str | None) -> FlagParser:
     read.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model")
     of_step = "the weights after N steps, if A is a pretraining run (default: its final weights)"
     read.add_argument("--step", type=InRange(int, COUNT), metavar="N", help=of_step)
+    of_last = "the mean of the weights of its last N checkpoints, if A is a pretraining run (config.checkpoints.keep)"
+    read.add_argument("--last", type=InRange(int, COUNT), metavar="N", help=of_last)
     of_vocab = "a vocabulary whose piece i belongs to row i of the embeddings (default: the model's own)"
     read.add_argument("--vocab", type=nonempty, metavar="PATH", help=of_vocab)
     casing = read.add_mutually_exclusive_group()

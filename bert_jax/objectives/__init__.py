@@ -12,6 +12,7 @@ In: parameters and a batch. Out: sums and counts, the loss of their totals, and 
     mlm_nsp.py           masked language modelling and next sentence prediction
     next_token.py        the next token, by a left-to-right model
     bilm.py              the token before and the token after, by two LSTMs
+    translation.py       the words of a translation, by an encoder and a decoder
     skip_gram.py         skip-gram with negative sampling
     labels.py            the losses of labelled tasks
     distillation.py      adds losses against a teacher to another objective
@@ -22,5 +23,6 @@ OBJECTIVES = {
     "next_token": "bert_jax.objectives.next_token:NextToken",
     "bilm": "bert_jax.objectives.bilm:Bilm",
     "skip_gram": "bert_jax.objectives.skip_gram:SkipGram",
+    "translation": "bert_jax.objectives.translation:Translation",
 }
 """Name in `config.objective` -> its class. FILE.py:NAME is a user's own. To add an objective, add its file and a line here."""

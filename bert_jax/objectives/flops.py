@@ -31,6 +31,8 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     shared key and value heads have fewer columns. A token of a sliding layer counts the keys of its window (129 for ModernBERT),
     whatever the program computes.
 
+    A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens too.
+
     For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F is
     W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors: 6 M D (L +
     negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
@@ -49,8 +51,13 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     kernels = 2 * width**2 + 2 * width * shared + (2 if model.gate == "none" else 3) * width * model.intermediate_size
     near = min(length, 2 * model.sliding_radius + 1)
     seen = sum(near if model.layer_type(n) == "sliding" else length for n in range(model.num_layers))
-    dense = width**2 if model.mlm_head == "bert" else 0
     encoder = length * (model.num_layers * kernels + 2 * seen * width)
+    if model.encoder == "encoder_decoder":
+        projections = 2 * width**2 + 2 * width * shared  # of the attention on the encoder's output
+        decoder = length * model.decoder_layers * (kernels + projections + 4 * length * width)
+        words = model.decoder_vocab_size or model.vocab_size
+        return TRAINING * (encoder + decoder + predictions * width * words)
+    dense = width**2 if model.mlm_head == "bert" else 0
     return TRAINING * (encoder + predictions * (dense + width * model.vocab_size))
 
 

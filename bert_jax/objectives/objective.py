@@ -8,13 +8,15 @@
 
         scores = {"my loss": ("my_loss", "masked")}                # name in logs and figures: numerator, denominator
 
-def parameters(self, model, key): return {"my_head": dense(model.hidden_size, 2, key)}
+        def parameters(self, model, key):
+            return {"my_head": dense(model.hidden_size, 2, key)}
 
         def sums(self, params, batch, seed):
             hidden = self.model.encode(params, batch, seed)        # [B, L, D]
             return {"my_loss": ...}
 
-def loss(self, sums, counts): return self.weight * sums["my_loss"] / counts["masked"]
+        def loss(self, sums, counts):
+            return self.weight * sums["my_loss"] / counts["masked"]
 
 `bert_jax/objectives/__init__.py` lists the built-in objectives; `config.objective=FILE.py:Mine` selects your own. Everything else
 is derived from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs, shardings,
@@ -47,9 +49,10 @@ from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score
 if TYPE_CHECKING:  # the steps load no corpus
     from bert_jax.data.corpus.store import Corpus
 
-MASKED, NEXT, CENTRES = "masked", "next", "centres"
+MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
 """The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is masked,
-and the targets are the tokens after the positions. CENTRES: nothing is masked, and there are only positions."""
+and the targets are the tokens after the positions. CENTRES: nothing is masked, and there are only positions. TRANSLATED: texts
+and their translations."""
 COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
 
@@ -77,7 +80,7 @@ class Objective(abc.ABC):
     """
 
     rows: ClassVar[str] = MASKED
-    """The kind of rows that it reads, e.g. MASKED or NEXT. `data/rows.py` describes their arrays."""
+    """The kind of rows that it reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
     """Whether it learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
@@ -300,7 +303,11 @@ def abstract_rows(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked
     positions and at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
-    widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
+    inputs = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    widths = dict.fromkeys(inputs, length)
+    if targets == TRANSLATED:
+        widths |= dict.fromkeys((*(f"decoder_{name}" for name in inputs), "targets"), length)
+        return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
     widths |= dict.fromkeys(("centres",) if targets == CENTRES else ("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
     return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}

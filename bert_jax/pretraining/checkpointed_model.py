@@ -1,8 +1,9 @@
-"""Loads the model saved by a pretraining run at a given step."""
+"""Loads the model saved by a pretraining run at a given step, and the mean of its last checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
@@ -12,7 +13,9 @@ from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
+from bert_jax.interop.surgery import average
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.results import trained_model
 from bert_jax.pretraining.splits import FINGERPRINT
@@ -31,25 +34,57 @@ def model_of_step(workdir: AnyPath, step: int) -> Model:
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
     one.
     """
+
+    def chosen(there: Sequence[int]) -> Sequence[int]:
+        if step in there:
+            return [step]
+        has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
+        raise UserError(
+            f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
+            f"--config.checkpoints.keep_at='[{step}]'"
+        )
+
+    return next(_models(workdir, chosen))[1]
+
+
+def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
+    """(the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
+    `model_of_step` (arXiv:1706.03762, section 6.1)."""
+
+    def chosen(there: Sequence[int]) -> Sequence[int]:
+        if len(there) >= count:
+            return there[-count:]
+        raise UserError(
+            f"--last={count}: {workdir} holds {counted(len(there), 'checkpoint')}; average those, or train with "
+            f"--config.checkpoints.keep={count}"
+        )
+
+    steps: list[int] = []
+
+    def models() -> Iterator[Model]:
+        for step, model in _models(workdir, chosen):
+            steps.append(step)
+            yield model
+
+    return average(models()), steps
+
+
+def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
+    """(step, model) of the checkpoints of a run that are `chosen` among its steps, one in memory at a time."""
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
-    directory, there = workdir / "checkpoints", list[int]()
+    directory = workdir / "checkpoints"
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
-    if directory.is_dir():
-        with Checkpoints(directory, read_only=True) as checkpoints:
-            there = checkpoints.steps
-            if step in there:
-                program = pretraining_program(experiment, mesh)
-                state = checkpoints.restore(step, program.state)
-                params = on_host(state.params, mesh)
-                phase = experiment.phase_after(max(step - 1, 0))
-                return trained_model(experiment.for_phase(phase), params, _tokenizer(workdir, experiment))
-    has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
-    raise UserError(
-        f"--step={step}: {workdir} {has}, not the checkpoint of that step; name an existing one, or train with "
-        f"--config.checkpoints.keep_at='[{step}]'"
-    )
+    if not directory.is_dir():
+        chosen([])
+    with Checkpoints(directory, read_only=True) as checkpoints:
+        steps = chosen(checkpoints.steps)
+        program, tokenizer = pretraining_program(experiment, mesh), _tokenizer(workdir, experiment)
+        for step in steps:
+            params = on_host(checkpoints.restore(step, program.state).params, mesh)
+            phase = experiment.phase_after(max(step - 1, 0))
+            yield step, trained_model(experiment.for_phase(phase), params, tokenizer)
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:

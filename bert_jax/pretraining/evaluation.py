@@ -51,7 +51,8 @@ class Evaluation:
             row_multiple=row_multiple(mesh),
         )
         objective = self._objective = experiment.trained_objective
-        rows = [(batch["nsp_labels"], objective.predicted(batch)) for batch in self._batches()]
+        none = np.zeros((settings.batch_size, 0), np.int32)
+        rows = [(batch.get("nsp_labels", none), objective.predicted(batch)) for batch in self._batches()]
         labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
@@ -61,7 +62,7 @@ class Evaluation:
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # excluding the empty rows that pad the last batch
-        self._batch_size, self._mesh, self._run = len(rows[0][0]), mesh, run
+        self._batch_size, self._mesh, self._run = len(rows[0][1]), mesh, run
         self._length = examples.length
         self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)

@@ -1,7 +1,7 @@
 """Infers an experiment's model configuration from the corpus or from `init_from`, removes sentence pairs for left-to-right
 models, and shortens warmups that are too long.
 
-values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
+    values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
 A key set on the command line is never changed. If it contradicts the corpus or `init_from`, a later check raises a UserError with
 the right value.

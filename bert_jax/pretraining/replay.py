@@ -26,6 +26,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
+from bert_jax.model.tokens import DECODER
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
@@ -251,6 +252,10 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     yield f"{counted(len(order), 'row')}, the largest {titles[first]} first (without dropout); [shown -> predicted]"
     for row in order.tolist():
         losses = ", ".join(f"{titles[name].removesuffix(' loss')} {values[row]:.3f}" for name, values in found.losses.items())
+        if DECODER + "input_ids" in found.batch:
+            yield f"row {row}: {losses}"
+            yield from (f"  {line}" for line in pair_texts(found.batch, row, tokenizer))
+            continue
         yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row])}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
 
@@ -258,6 +263,15 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
 def _labels(labels: Int[np.ndarray, " P"]) -> str:
     names = [("follows", "random")[label] for label in labels.tolist() if label != IGNORED]
     return f" (second text: {', '.join(names)})" if names else ""
+
+
+def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
+    """Each pair of a row, "text -> translation"; ids where there is no `tokenizer`."""
+    spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
+    numbers, translated = batch["sequence_ids"][row], batch[DECODER + "sequence_ids"][row]
+    for pair in range(1, int(numbers.max(initial=0)) + 1):
+        text, target = batch["input_ids"][row][numbers == pair][:-1], batch["targets"][row][translated == pair][:-1]
+        yield f"{spell(text.tolist())} -> {spell(target.tolist())}"
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:

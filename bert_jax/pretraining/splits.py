@@ -18,6 +18,7 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
+from bert_jax.model.tokens import DECODER
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
@@ -60,7 +61,9 @@ class PhaseBatches:
     def rows(self, step: int) -> Batch:
         """Returns the rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
         batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
-        check_ids(self._model, **{name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")})
+        for prefix in ("", DECODER):
+            names = ("input_ids", "token_type_ids", "position_ids") if prefix + "input_ids" in batch else ()
+            check_ids(self._model, **{name: batch[prefix + name] for name in names})
         return batch
 
 

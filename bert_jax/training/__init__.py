@@ -38,6 +38,7 @@ SCHEDULES = {
     "warmup": "bert_jax.training.schedules:warmup",
     "cosine": "bert_jax.training.schedules:cosine",
     "1-sqrt": "bert_jax.training.schedules:one_minus_sqrt",
+    "inverse_sqrt": "bert_jax.training.schedules:inverse_sqrt",
 }
 """Name of a learning-rate schedule of pretraining (`config.optimizer.schedule`, `config.phases.N.schedule`) and fine-tuning
 (`config.training.schedule`) -> location of its function. To add a schedule, write its function and list it here."""

@@ -38,10 +38,11 @@ class OptimizerConfig:
     end_learning_rate: LearningRate = 0.0
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
     """The schedule of pretraining: "original" (warmup, then the polynomial decay), "slanted_triangular" (ULMFiT,
-    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly. Pieces
-    that phases can combine: "warmup", over the whole phase; "constant"; and "linear" (transformers'), "cosine" and "1-sqrt"
-    (arXiv:2405.18392, the decay of ModernBERT), which fall to the phase's `end_fraction` after a warmup. Or FILE.py:NAME. A phase
-    may override it."""
+    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly,
+    "inverse_sqrt" (arXiv:1706.03762, section 5.3; the paper's peak is (width * warmup_steps)^-0.5). Pieces that phases can
+    combine: "warmup", over the whole phase; "constant"; and "linear" (transformers'), "cosine" and "1-sqrt" (arXiv:2405.18392,
+    the decay of ModernBERT), which fall to the phase's `end_fraction` after a warmup. Or FILE.py:NAME. A phase may override
+    it."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer in pretraining, as a fraction of the rate of the layer above it: ULMFiT's discriminative rates
     (1 / 2.6), for continuing to train a model on other text."""

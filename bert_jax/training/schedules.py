@@ -103,6 +103,14 @@ def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     return jnp.clip((step.astype(jnp.float32) + warming) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
 
 
+def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
+    """The Transformer's schedule (arXiv:1706.03762, section 5.3): width^-0.5 * min(n^-0.5, n * warmup^-1.5) for step n, counted
+    from 1, as a factor of its peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
+    del steps
+    number, warmup = step.astype(jnp.float32) + 1.0, jnp.maximum(jnp.asarray(warmup_steps, jnp.float32), 1.0)
+    return jnp.minimum(jnp.sqrt(warmup / number), number / warmup)
+
+
 def rate_by(name: str, key: str) -> Callable[..., Rate]:
     """Returns the function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`. `settings` are the
     available keys of `SETTINGS`. Numbers may be traced.

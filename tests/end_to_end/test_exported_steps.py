@@ -37,6 +37,22 @@ def test_the_state_of_the_last_step_is_the_exported_model_and_an_earlier_one_is_
     assert not all(np.array_equal(earlier[name], x) for name, x in trained.items())
 
 
+def test_the_mean_of_the_last_checkpoints_is_the_mean_of_their_models(
+    uninterrupted: Ended, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    for step in (LAST_STEP, 20):
+        main([f"--from={uninterrupted.workdir}", f"--step={step}", f"--to={tmp_path / str(step)}"])
+    main([f"--from={uninterrupted.workdir}", "--last=2", f"--to={tmp_path / 'mean'}"])
+    assert f"{uninterrupted.workdir}, the mean of 2 checkpoints: " in capsys.readouterr().out
+    last, earlier, mean = (load_file(tmp_path / name / "model.safetensors") for name in (str(LAST_STEP), "20", "mean"))
+    for name, x in mean.items():
+        both = (last[name].astype(np.float64) + earlier[name].astype(np.float64)) / 2
+        np.testing.assert_array_equal(x, both.astype(np.float32))
+    assert f"after 20 and {LAST_STEP} steps" in (tmp_path / "mean" / "README.md").read_text()
+    with pytest.raises(UserError, match=r"--last=3: .* holds 2 checkpoints; average those, or .*config.checkpoints.keep=3"):
+        main([f"--from={uninterrupted.workdir}", "--last=3", f"--to={tmp_path / 'more'}"])
+
+
 def test_a_run_that_is_not_done_has_the_tokenizer_of_its_corpus(late: Ended, tmp_path: pathlib.Path):
     main([f"--from={late.workdir}", "--step=18", f"--to={tmp_path / 'model'}", "--drop=nsp_head"])
     assert (tmp_path / "model" / "vocab.txt").exists()

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractDevice
 
 from bert_jax.model.kernels import dispatch
-from bert_jax.objectives.losses import correct_predictions, cross_entropy
+from bert_jax.objectives.losses import correct_predictions, cross_entropy, smoothed_cross_entropy
 from bert_jax.objectives.model import Model
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY, largest_difference, objective_for, random_batch, random_parameters
@@ -119,3 +119,37 @@ def test_the_tiles_of_a_tpu_change_no_sum_and_reach_no_loss(encoder: str):
     found, wanted = (objective_for(config).sums(params, batch, None) for config in (for_tpu, model))
     assert found.keys() == wanted.keys()
     assert largest_difference(found, wanted) < 1e-4
+
+
+SMOOTHED = {
+    0.0: (1.8341784601645414, 0.004693690645378567, -0.18483841764532882),
+    0.1: (1.9541515641126106, 0.0018365478138092667, -0.16769556048810944),
+    0.3: (2.1940977422064263, -0.0038777384330735865, -0.13340984650150414),
+}
+"""Smoothing -> the loss of the logits below by LabelSmoother of transformers 5.24, and two numbers of its gradient, float64."""
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHED)
+@pytest.mark.parametrize("padding", [0, 5])
+def test_label_smoothing_is_that_of_transformers_and_columns_that_pad_the_vocabulary_do_not_count(smoothing: float, padding: int):
+    n = np.arange(42.0).reshape(2, 3, 7)
+    logits = np.pad(np.sin(1.7 * n) * 2 + np.cos(n), ((0, 0), (0, 0), (0, padding)), constant_values=-1e9)
+    targets = jnp.array([[1, 6, -1], [0, 3, 3]])
+
+    def mean(logits: Any) -> Any:
+        return smoothed_cross_entropy(logits, targets, smoothing, 7).sum() / 5
+
+    loss, gradient = jax.value_and_grad(mean)(jnp.asarray(logits, jnp.float32))
+    expected, first, last = SMOOTHED[smoothing]
+    assert float(loss) == pytest.approx(expected, rel=2e-7)
+    assert float(gradient[0, 1, 0]) == pytest.approx(first, abs=2e-8)
+    assert float(gradient[0, 1, 6]) == pytest.approx(last, abs=2e-8)
+    assert not np.asarray(gradient[0, 2]).any(), "an ignored target has no gradient"
+    assert not np.asarray(gradient[..., 7:]).any()
+    np.testing.assert_allclose(np.asarray(gradient.sum(-1)), 0.0, atol=1e-7)
+
+
+def test_without_smoothing_it_is_the_cross_entropy():
+    rng = np.random.default_rng(0)
+    logits, targets = jnp.asarray(rng.normal(size=(4, 9)), jnp.float32), jnp.array([0, 8, -1, 3])
+    np.testing.assert_allclose(smoothed_cross_entropy(logits, targets, 0.0, 9), cross_entropy(logits, targets), atol=1e-6)

@@ -218,3 +218,14 @@ def test_an_end_fraction_is_refused_where_a_schedule_has_none(name):
     span = Span(schedule=name, key="config.phases.1.schedule", start=0, steps=9, warmup_steps=0, peak=1.0, end_fraction=0.1)
     with pytest.raises(UserError, match=f"end_fraction=0.1 of a phase is not for config.phases.1.schedule={name}"):
         span.rate()
+
+
+@pytest.mark.parametrize(("width", "warmup", "steps"), [(512, 4_000, 100_000), (1_024, 4_000, 300_000), (64, 7, 50)])
+def test_the_transformers_schedule_is_that_of_the_paper_with_steps_from_1(width: int, warmup: int, steps: int):
+    span = Span(schedule="inverse_sqrt", start=0, steps=steps, warmup_steps=warmup, peak=(width * warmup) ** -0.5)
+    rate = span.rate()
+    for done in (0, 1, 5, warmup - 2, warmup - 1, warmup, warmup + 1, 3 * warmup, steps - 1):
+        step = done + 1
+        paper = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert float(rate(jnp.int32(done))) == pytest.approx(paper, rel=1e-6)
+    assert float(rate(jnp.int32(warmup - 1))) == pytest.approx((width * warmup) ** -0.5, rel=1e-6), "the peak"

@@ -4,6 +4,7 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
 
     sources.py               sources of text, and their division into shards
     tables.py                Parquet and Arrow: files, splits, the column with the text, its rows
+    parallel.py              texts with their translations: files of lines, TSV, JSON lines; pairs by number
     tfds_text.py             tfds data sets by name: finds or fetches them, reads their text without TensorFlow
     embedded/                the embedded corpus: a tfds builder over the docstrings of the installed packages
     reading.py               bytes to documents

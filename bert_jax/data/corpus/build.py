@@ -19,7 +19,15 @@ import numpy as np
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources, store
 from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
-from bert_jax.data.corpus.report import ShardSurvey, corpus_report, format_report, repeated_documents, sampling, survey_shard
+from bert_jax.data.corpus.report import (
+    ShardSurvey,
+    corpus_report,
+    format_report,
+    repeated_documents,
+    require_both_languages,
+    sampling,
+    survey_shard,
+)
 from bert_jax.data.corpus.shard import (
     ShardWork,
     TextConfig,
@@ -53,6 +61,7 @@ class BuildConfig:
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
     enough_eval: bool  # raise text.eval_fraction if it holds out too few documents to evaluate on
+    eval_sources: tuple[Source, ...] = ()  # the held-out documents; then text.eval_fraction is 0, of all other documents
 
 
 def build_corpus(
@@ -71,7 +80,19 @@ def build_corpus(
         items = sources.find_items(config.sources, config.text.options, say)
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
-        shards = sources.default_shards(items, config.shards)
+        languages = sources.languages_of(items)
+        held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
+        if config.eval_sources and not held_out:
+            raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
+        if held_out and (own := sources.languages_of(held_out)) != languages:
+            raise UserError(
+                f"--eval-source is {_direction(own)}, and --source {_direction(languages)}; hold out texts of the same kind"
+            )
+        spans = sources.cut(items, sources.default_shards(items, config.shards))
+        first_held_out = len(spans)
+        if held_out:  # in shards of their own, of which every document is held out
+            spans += sources.cut(held_out, sources.default_shards(held_out, None))
+        items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, shards, tokenizer)
         write_or_check_settings(directory, settings, command, resplit=not config.enough_eval)
@@ -79,13 +100,14 @@ def build_corpus(
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
         refusal = f"another process is building {directory}; wait for it, or give every host its own --shard=i/n"
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
-            spans = sources.cut(items, shards)
             mine = range(host[0], shards, host[1])
             for k in mine:
                 _remove_leftovers(directory, k, shards)
             done = set(store.finished_shards(directory, shards))
             identity = tokenizer.vocabulary.sha256
-            work = [ShardWork(directory, k, shards, tuple(spans[k]), config.text, identity) for k in mine if k not in done]
+            text = config.text, dataclasses.replace(config.text, eval_fraction=1.0)
+            left = [k for k in mine if k not in done]
+            work = [ShardWork(directory, k, shards, tuple(spans[k]), text[k >= first_held_out], identity) for k in left]
             if work:
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))
@@ -98,8 +120,12 @@ def build_corpus(
         with files.locked(directory / ".finish.lock"):
             if not _is_finished(directory, config):
                 (directory / store.MANIFEST).unlink(missing_ok=True)
-                _finish(directory, config, items, shards, tokenizer, workers)
+                _finish(directory, config, items, shards, tokenizer, workers, languages)
         return files.read_json(directory / REPORT)
+
+
+def _direction(languages: tuple[str, str] | None) -> str:
+    return f"pairs, {' to '.join(languages)}" if languages else "documents"
 
 
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
@@ -139,19 +165,25 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         "shards": shards,
         "sources": [str(source) for source in config.sources],
         **_own_files(config),
-        "files": [[item.path, item.unit, item.length, item.layout, *filter(None, [item.column])] for item in items],
+        **({"eval_sources": [str(source) for source in config.eval_sources]} if config.eval_sources else {}),
+        "files": [
+            [item.path, item.unit, item.length, item.layout, *filter(None, [item.column, item.pairs and str(item.pairs)])]
+            for item in items
+        ],
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
         **text["options"],
         "text_field": config.text.options.text_field or "text",
         **text["cleaning"],
+        **(text["pairs"] if any(item.pairs for item in items) else {}),
         "eval_fraction": config.text.eval_fraction,
     }
 
 
 def _own_files(config: BuildConfig) -> JsonObject:
     """Returns path and SHA-256 of the user's files with source functions."""
-    own = [file_record(source.name, "--source") for source in config.sources if source.kind == "own"]
+    every = (*config.sources, *config.eval_sources)
+    own = [file_record(source.name, "--source") for source in every if source.kind == "own"]
     return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 
@@ -297,9 +329,15 @@ def _split_one(work: _SplitWork, report: Report) -> None:
 
 
 def _finish(
-    directory: pathlib.Path, config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer, workers: int
+    directory: pathlib.Path,
+    config: BuildConfig,
+    items: Sequence[Item],
+    shards: int,
+    tokenizer: Tokenizer,
+    workers: int,
+    languages: tuple[str, str] | None,
 ) -> None:
-    """Drops duplicate documents, then writes the report and the manifest."""
+    """Drops duplicate documents, then writes the report and the manifest. `languages` are those of pairs."""
     paths = [directory / shard_name(k, shards) for k in range(shards)]
     contents = [files.read_json(path / "shard.json") for path in paths]
     sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
@@ -310,6 +348,9 @@ def _finish(
         raise UserError(
             f"the corpus is empty: of {counted(read, 'document')} none was kept ({why or 'the sources hold no text'}); see --keep"
         )
+    sides = _sum(content["sides"] for content in contents)
+    if languages:
+        require_both_languages(languages, sides)
     every = sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
     few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
@@ -328,11 +369,12 @@ def _finish(
                 for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
                     surveys[k] = new
                 contents = [files.read_json(path / "shard.json") for path in paths]
-        fraction = config.text.eval_fraction
+        fraction = least = config.text.eval_fraction
         hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
-        least = usable_fraction(np.concatenate(hashes), fraction)
+        if not config.eval_sources:
+            least = usable_fraction(np.concatenate(hashes), fraction)
         fraction = least if config.enough_eval else fraction
-        moved = [k for k in range(shards) if contents[k]["eval_fraction"] != fraction]
+        moved = [k for k in range(shards) if contents[k]["eval_fraction"] not in (fraction, 1.0)]
         if moved:
             work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
             run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
@@ -345,6 +387,7 @@ def _finish(
         "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
         "sources": [str(source) for source in config.sources],
         **_own_files(config),
+        **({"languages": [*languages]} if languages else {}),
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
@@ -358,7 +401,7 @@ def _finish(
     token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
     letters = _sum(content["letters"] for content in contents)
     twice = sources.given_twice(items)
-    numbers = corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
+    numbers = corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice, sides)
     files.write_json(directory / REPORT, numbers, indent=1)
     files.write_text(directory / "report.txt", format_report(numbers))
     files.write_json(directory / store.MANIFEST, manifest, indent=1)

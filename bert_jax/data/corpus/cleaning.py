@@ -21,11 +21,14 @@ RULES = {
     "long-sentences": "sentences of more than --max-sentence-characters",
     "short-documents": "documents of fewer than --min-document-characters",
     "duplicate-documents": "documents with the same tokens as an earlier one, anywhere in the corpus",
+    "unlike-lengths": "pairs with more than --max-length-ratio times the tokens on one side as on the other",
+    "long-pairs": "pairs with more than --max-pair-tokens on a side",
 }
 #: always dropped and counted
 ALWAYS = {
     "control-characters": "control characters, U+FFFD and lone surrogates, which the tokenizer drops too",
     "empty-documents": "documents without a sentence after cleaning",
+    "empty-sides": "pairs without a text or without its translation",
 }
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff]")
@@ -53,10 +56,7 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
     sentences: list[str] = []
     seen: set[str] = set()
     for line in lines:
-        if _CONTROLS.search(line):
-            line, removed = _CONTROLS.subn("", line)
-            counts["control-characters"] += removed
-        line = line.strip()
+        line = without_controls(line, counts).strip()
         if not line:
             continue
         if "markup-lines" in rules and _is_markup(line):
@@ -78,6 +78,15 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
         counts["short-documents"] += 1
         return []
     return sentences
+
+
+def without_controls(text: str, counts: Counter[str]) -> str:
+    """`text` without control characters, which are counted."""
+    if not _CONTROLS.search(text):
+        return text
+    text, removed = _CONTROLS.subn("", text)
+    counts["control-characters"] += removed
+    return text
 
 
 def _is_markup(line: str) -> bool:

@@ -13,6 +13,7 @@ from typing import IO
 
 from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
+from bert_jax.data.corpus.parallel import read_pairs
 from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
@@ -31,10 +32,13 @@ class Document:
     lines: list[str]  # paragraphs, or sentences if `is_sentence`
     is_sentence: bool
     fraction: float  # of the span that has been read after this document
+    is_pair: bool = False  # whether the lines are a text and its translation
 
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     """Returns the documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
+    if span.item.pairs:
+        return _read_pairs(span, options, counts)
     if span.item.kind in KINDS:
         return _read_rows(span, options, counts)
     if span.item.kind == "own":
@@ -48,6 +52,22 @@ def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
     text_set = tfds_text.open_text_set(span.item.path, options.tfds_directory)
     for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
         yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
+
+
+def _read_pairs(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    item, length = span.item, span.stop - span.start
+    assert item.pairs is not None
+    if item.kind == "tfds":
+        records = tfds_text.open_text_set(item.path, options.tfds_directory).records(span.start, span.stop)
+        for number, record in enumerate(records, start=1):
+            texts = [record[name].decode("utf-8", "replace") for name in item.pairs.fields]
+            yield Document(texts, True, number / length, is_pair=True)
+        return
+    replace, skip = options.on_bad_bytes == "replace", options.on_bad_records == "skip"
+    found = read_pairs(item.pairs, span.start, span.stop, replace=replace, skip=skip, counts=counts)
+    for number, pair in enumerate(found, start=1):
+        if pair is not None:
+            yield Document([*pair], True, number / length, is_pair=True)
 
 
 def _read_own(span: Span) -> Iterator[Document]:

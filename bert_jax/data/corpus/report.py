@@ -15,9 +15,10 @@ import numpy as np
 
 from bert_jax.data.corpus.arrays import ARRAYS, SPLITS, map_array
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
-from bert_jax.data.corpus.shard import min_eval_documents
+from bert_jax.data.corpus.shard import SIDES, min_eval_documents
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import MARKS_LIMIT, stripped_share
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 
@@ -149,13 +150,14 @@ def corpus_report(
     token_counts: np.ndarray,
     letters: Mapping[str, int],
     given_twice: Sequence[str] = (),
+    sides: Mapping[str, int] | None = None,
 ) -> JsonObject:
     """Returns the content of report.json.
 
     sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
     "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], of the train
     split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops marks. given_twice: the files
-    that several sources name.
+    that several sources name. sides: the characters, tokens and unknown tokens of each side of pairs.
     """
     rate, repeated = duplicate_lines(surveys)
     splits = {}
@@ -185,7 +187,31 @@ def corpus_report(
         "vocabulary": manifest["vocabulary"],
         "eval_fractions": fractions,
     }
+    if languages := manifest.get("languages"):
+        names = ("characters", "tokens", "unknown")
+        report["sides"] = [
+            {"language": language} | {name: (sides or {}).get(f"{side} {name}", 0) for name in names}
+            for side, language in zip(SIDES, languages, strict=True)
+        ]
     return report | {"warnings": _warnings(report)}
+
+
+UNKNOWN_SIDE_LIMIT = 0.1
+"""The share of unknown tokens in one of two languages above which a vocabulary does not know it."""
+UNEQUAL_PIECES = 2.0
+"""How many times the pieces per character of one language the other may need until the report warns."""
+
+
+def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:
+    """Raises UserError if the vocabulary of a corpus of pairs does not know the characters of one of the languages."""
+    unknown = [sides.get(f"{side} unknown", 0) / max(1, sides.get(f"{side} tokens", 0)) for side in SIDES]
+    worse = int(unknown[1] > unknown[0])
+    if unknown[worse] > UNKNOWN_SIDE_LIMIT:
+        raise UserError(
+            f"the vocabulary knows one language only: {unknown[worse]:.0%} of the tokens are unknown in {languages[worse]} (more "
+            f"than {UNKNOWN_SIDE_LIMIT:.0%}), {unknown[1 - worse]:.1%} in {languages[1 - worse]}; train one on both sides, with "
+            "--train-vocab=bpe or --train-vocab=sentencepiece --cased, in another --output"
+        )
 
 
 def _dropped_share(manifest: JsonObject) -> float:
@@ -250,6 +276,20 @@ def _warnings(report: JsonObject) -> list[str]:
             f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
             "next segment; train without NSP, or check --layout."
         )
+    if sides := report.get("sides"):
+        if report["vocabulary"]["lowercase"]:
+            found.append(
+                "the vocabulary is lower-cased, so all translations will be; build the corpus with a cased one "
+                "(--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
+            )
+        rates = [side["tokens"] / max(1, side["characters"]) for side in sides]
+        worse = int(rates[1] > rates[0])
+        if rates[worse] > UNEQUAL_PIECES * rates[1 - worse]:
+            found.append(
+                f"the vocabulary cuts {sides[worse]['language']} into {100 * rates[worse]:.0f} tokens per 100 characters, "
+                f"{sides[1 - worse]['language']} into {100 * rates[1 - worse]:.0f}: it was made for one of them. Train one on "
+                "both, by --train-vocab."
+            )
     if eval_split["documents"] < min_eval_documents(documents):
         count = eval_split["documents"]
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
@@ -279,6 +319,12 @@ def format_report(report: JsonObject) -> str:
             f"{split:<12} {counted(counts['documents'], 'document')}, {counted(counts['sentences'], 'sentence')}, "
             f"{counted(counts['tokens'], 'token')}, "
             f"{counts['unknown_rate']:.3%} unknown{caveat}"
+        )
+    for title, side in zip(("languages", ""), report.get("sides", ()), strict=False):
+        lines.append(
+            f"{title:<12} {side['language']}: {counted(side['tokens'], 'token')}, "
+            f"{side['unknown'] / max(1, side['tokens']):.3%} unknown, "
+            f"{side['characters'] / max(1, side['tokens']):.1f} characters a token"
         )
     fractions = report["eval_fractions"]
     if fractions["used"] != fractions["asked"]:

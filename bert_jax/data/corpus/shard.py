@@ -40,12 +40,14 @@ from bert_jax.data.corpus.arrays import (
     write_array,
 )
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
-from bert_jax.data.corpus.reading import read_span
+from bert_jax.data.corpus.parallel import PairRules, clean_pair
+from bert_jax.data.corpus.reading import Document, read_span
 from bert_jax.data.corpus.sources import ReadOptions, Span
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.files import JsonObject
 
+SIDES = ("source", "target")
 _FLUSH_TOKENS = 1 << 20
 _SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in one of 16
 _MOST_LETTERS = 5_000
@@ -58,6 +60,7 @@ class TextConfig:
     options: ReadOptions
     cleaning: CleaningConfig
     eval_fraction: float
+    pairs: PairRules = dataclasses.field(default_factory=PairRules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +132,36 @@ class _SplitWriter:
             self.flush()
         return self.sentences > before
 
+    def add_pair(self, pair: Sequence[str], tokenizer: Tokenizer, config: TextConfig, counts: Counter[str]) -> bool:
+        """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the rule
+        by which it is dropped, and the tokens of each side that the vocabulary knows and does not."""
+        sides: list[array[int]] = []
+        for side, text in enumerate(pair):
+            ids = array(self._held.typecode)
+            tokenizer.append(text, ids)
+            counts[f"{SIDES[side]} characters"] += len(text)
+            counts[f"{SIDES[side]} tokens"] += len(ids)
+            counts[f"{SIDES[side]} unknown"] += sum(ids.count(id) for id in (tokenizer.unk_id, tokenizer.unk_id | BEGINS))
+            sides.append(ids)
+        shorter, longer = sorted(map(len, sides))
+        rule = "empty-sides" if not shorter else ""
+        if not rule and longer > config.pairs.max_pair_tokens and "long-pairs" not in config.cleaning.keep:
+            rule = "long-pairs"
+        if not rule and longer > config.pairs.max_length_ratio * shorter and "unlike-lengths" not in config.cleaning.keep:
+            rule = "unlike-lengths"
+        if rule:
+            counts[rule] += 1
+            return False
+        for ids in sides:
+            self._held.extend(ids)
+            self.sentences += 1
+            self._sentence_ends.append(self.tokens)
+        self.documents += 1
+        self._document_ends.append(self.sentences)
+        if len(self._held) >= _FLUSH_TOKENS:
+            self.flush()
+        return True
+
     def flush(self, *, last: bool = False) -> None:
         """Writes the buffered ids. The bits of the last ids are only written if this is the `last` flush."""
         held = (self._held, self._sentence_ends, self._document_ends)
@@ -145,6 +178,13 @@ class _SplitWriter:
 
     def counts(self) -> dict[str, int]:
         return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
+
+
+def cleaned(document: Document, config: CleaningConfig, counts: Counter[str]) -> list[str]:
+    """The sentences of a document, or the two texts of a pair; [] if it is dropped, which is counted."""
+    if document.is_pair:
+        return clean_pair(document.lines, counts)
+    return clean_document(document.lines, is_sentence=document.is_sentence, config=config, counts=counts)
 
 
 def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
@@ -174,28 +214,34 @@ def _write_splits(
         writers = {split: _SplitWriter(part, split, dtype, opened, marks_words=marks_words) for split in SPLITS}
         for span in spans:
             for document in read_span(span, config.options, counts):
-                sentences = clean_document(
-                    document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts
-                )
+                sentences = cleaned(document, config.cleaning, counts)
                 read["documents"] += 1
                 read["characters"] += sum(map(len, document.lines))
-                kept += sum(map(len, sentences))
                 if sentences:
                     digest = content_hash(sentences)
                     if tokenizer.strips and (read["documents"] <= _SAMPLED_FIRST or digest % _SAMPLED == 0):
                         for sentence in sentences:
                             letters.update(sentence)
-                    if writers["eval" if digest < limit else "train"].add(sentences, tokenizer):
+                    writer = writers["eval" if digest < limit else "train"]
+                    if document.is_pair:
+                        is_kept = writer.add_pair(sentences, tokenizer, config, counts)
+                    else:
+                        is_kept = writer.add(sentences, tokenizer)
+                    if is_kept:
                         hashes.append(digest)
+                    if is_kept or not document.is_pair:
+                        kept += sum(map(len, sentences))
                 done = before + min(1.0, document.fraction) * span.weight
                 progress(done / total, sum(writer.tokens for writer in writers.values()))
             before += span.weight
         for writer in writers.values():
             writer.flush(last=True)
     write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
+    sides = {name: counts.pop(name) for name in [*counts] if name.startswith(SIDES)}
     return {
         "eval_fraction": config.eval_fraction,
         "splits": {split: writer.counts() for split, writer in writers.items()},
+        "sides": sides,
         "dropped": dict(counts),
         "read": dict(read),
         "kept_characters": kept,
@@ -227,7 +273,7 @@ _ENOUGH = 10  # documents: an evaluation on fewer is too noisy
 
 def eval_limit(fraction: float) -> np.uint64:
     """Returns the hash below which documents are held out."""
-    return np.uint64(math.ceil(fraction * 2.0**64))
+    return np.uint64(min(math.ceil(fraction * 2.0**64), 2**64 - 1))
 
 
 def min_eval_documents(documents: int) -> int:

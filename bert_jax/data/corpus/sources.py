@@ -6,6 +6,7 @@
     parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory in the Hugging Face hub's layout; one document per row (`tables`)
     arrow:DIR[:SPLIT], :GLOB      the output of `save_to_disk` of Hugging Face's `datasets`, or Arrow files
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
+    parallel:GLOB.en:GLOB.de      texts and their translations, also in one file (.tsv, .jsonl); a pair a document (`parallel`)
     FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
 Text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that begin in
@@ -28,7 +29,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax import files
-from bert_jax.data.corpus import tables, tfds_text
+from bert_jax.data.corpus import parallel, tables, tfds_text
+from bert_jax.data.corpus.parallel import PairFile
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
@@ -46,13 +48,14 @@ KINDS = {
     "parquet": "parquet:GLOB",
     "arrow": "arrow:DIR",
     "tfds": "tfds:NAME",
+    "parallel": "parallel:GLOB.en:GLOB.de",
 }
 #: compression -> how much English text shrinks (for the relative weight of a file), and the maximum number of parts per file:
 #: with more parts, decompression would take longer than tokenisation
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
-_OWN_PARTS = 16  # parts of a user's source: the reader of a part calls the function and skips the documents before its part
+_PARTS = 16  # parts of a user's source and of pairs: the reader of a part skips the documents before its part
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -78,6 +81,7 @@ class ReadOptions:
     on_bad_bytes: str = "error"  # | "replace"
     on_bad_records: str = "error"  # | "skip"
     tfds_directory: str | None = None
+    pair_fields: str | None = None  # SOURCE,TARGET; None: the only two
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Item:
     blank_lines: bool = True  # of text: whether it contains blank lines
     column: str = ""  # of a table: the one with the text
     cuts: tuple[int, ...] = ()  # the places at which it may be divided; () for any
+    pairs: PairFile | None = None  # of parallel text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,8 +143,13 @@ def find_items(
         if source.kind in ("embedded", "tfds"):
             name = source.name or tfds_text.EMBEDDED
             text_set = tfds_text.open_text_set(name, options.tfds_directory)
+            pairs = None
+            if languages := text_set.pair_features(options.pair_fields):
+                pairs = PairFile("tfds", (), languages, languages)
             if len(text_set):
-                items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
+                items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes, pairs=pairs))
+        elif source.kind == "parallel":
+            items += _pair_items(source, options)
         elif source.kind == "own":
             items += _own_items(source)
         elif source.kind in COLUMNAR:
@@ -164,8 +174,40 @@ def given_twice(items: Sequence[Item]) -> list[str]:
 def _own_items(source: Source) -> list[Item]:
     """Returns the documents of a user's function as one item, after reading them all to count them."""
     sizes = [len(text) for text in own_texts(source.name)]
-    cuts = sorted({round(part * len(sizes) / _OWN_PARTS) for part in range(_OWN_PARTS)})
-    return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=tuple(cuts))] if sizes else []
+    return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if sizes else []
+
+
+def _parts(records: int) -> tuple[int, ...]:
+    """The first record of each of at most `_PARTS` parts."""
+    return tuple(sorted({round(part * records / _PARTS) for part in range(_PARTS)}))
+
+
+def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
+    """The files of a parallel: source."""
+    sides = [Source(source.kind, side) for side in parallel.sides_of(source.name)]
+    paths = [_text_files(side) for side in sides]
+    for side, found in zip(sides, paths, strict=True):
+        for path in found:
+            _require_text(side, path, _head(path, _HEAD_BYTES))
+    return [
+        Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=_parts(count), pairs=file)
+        for file, count, size in parallel.find_pairs(str(source), paths, options.pair_fields)
+        if count
+    ]
+
+
+def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
+    """The languages of a corpus of pairs, the one that is translated first; None for a corpus of documents.
+
+    Raises UserError for pairs in two directions, and for pairs and documents together.
+    """
+    pairs = [(item.path, item.pairs.languages) for item in items if item.pairs]
+    if pairs and len(pairs) < len(items):
+        other = next(item.path for item in items if not item.pairs)
+        raise UserError(
+            f"{pairs[0][0]} holds pairs of a text and its translation, and {other} documents; build a corpus of each"
+        )
+    return parallel.one_direction(pairs)
 
 
 def own_texts(value: str) -> Iterator[str]:

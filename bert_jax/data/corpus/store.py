@@ -359,6 +359,7 @@ class Corpus:
     directory: pathlib.Path | None  # None: built in memory
     tokenizer: Tokenizer | None = None  # with `vocabulary`; None: built in memory
     word_starts: WordStarts | None = None  # None: use `Tokenizer.continuation_table`
+    languages: tuple[str, str] | None = None  # of pairs: every document is a text in the first language and its translation
 
     @property
     def num_documents(self) -> int:
@@ -453,10 +454,18 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
         starts = None
         if tokenizer.marks_words:
             starts = _word_starts([(read_words(path, shard, split), 0) for path, shard in shards], store.bounds)
-        opened.append(
-            Corpus(store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
-        )
+        found = (store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
+        opened.append(Corpus(*found, languages=_languages(directory, manifest)))
     return opened
+
+
+def _languages(directory: pathlib.Path, manifest: JsonObject) -> tuple[str, str] | None:
+    found = manifest.get("languages")
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != 2 or not all(isinstance(name, str) for name in found):
+        _refuse_manifest(directory / MANIFEST, f'"languages" is {str(found)[:40]}', "two names")
+    return found[0], found[1]
 
 
 def _word_starts(shards: Sequence[tuple[np.ndarray, int]], bounds: np.ndarray) -> WordStarts:

@@ -134,6 +134,7 @@ class TextSet:
     builder: tfds.core.DatasetBuilder
     split: str
     feature: str
+    """The feature with the text; "" of a data set of translations."""
 
     def __len__(self) -> int:
         return self.builder.info.splits[self.split].num_examples
@@ -143,14 +144,32 @@ class TextSet:
         """The size of the records, an estimate of the bytes of text."""
         return float(self.builder.info.splits[self.split].num_bytes)
 
+    def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
+        """Returns the features with a text and its translation, those of `given` (SOURCE,TARGET) or in the data set's own order;
+        None if the data set is not of translations, or one feature of it is read as text."""
+        features = self.builder.info.features
+        if self.feature or not isinstance(features, _tfds().features.Translation):
+            return None
+        chosen = tuple(given.split(",")) if given else self.builder.info.supervised_keys or tuple(features)
+        for name in chosen:
+            if name not in features:
+                raise UserError(f"--pair-fields={given}: tfds:{self.builder.name} has no {name!r}; {nearest(name, features)}")
+        if len(set(chosen)) != 2:
+            raise UserError(f"--pair-fields={given} must name the text and its translation, two of {', '.join(features)}")
+        return chosen[0], chosen[1]
+
     def texts(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yields the texts of the records [start, stop)."""
+        """Returns the texts of the records [start, stop)."""
+        return (record[self.feature] for record in self.records(start, stop))
+
+    def records(self, start: int, stop: int) -> Iterator[dict[str, bytes]]:
+        """Yields the records [start, stop), feature -> value."""
         if self.builder.info.file_format.value == "tfrecord":
             decode = self.builder.info.features.deserialize_example_np
-            yield from (decode(record)[self.feature] for record in self.tfrecords(start, stop))
+            yield from (decode(record) for record in self.tfrecords(start, stop))
         else:
             records = self.builder.as_data_source(split=self.split)
-            yield from (records[i][self.feature] for i in range(start, stop))
+            yield from (records[i] for i in range(start, stop))
 
     def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
         """Yields serialised examples from TFRecord files, the format of most prepared data sets. Without an index, the files and
@@ -281,6 +300,8 @@ def _text_feature(builder: tfds.core.DatasetBuilder, feature: str) -> str:
         raise UserError(
             f"tfds:{builder.name} has no text feature {feature!r}; {nearest(feature, texts) if texts else 'it has none'}"
         )
+    if not feature and isinstance(features, _tfds().features.Translation):
+        return ""
     if feature or "text" in texts or len(texts) == 1:
         return feature or ("text" if "text" in texts else texts[0])
     raise UserError(

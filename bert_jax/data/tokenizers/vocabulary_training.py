@@ -7,9 +7,8 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bert_jax.data.corpus.cleaning import clean_document
 from bert_jax.data.corpus.reading import read_span
-from bert_jax.data.corpus.shard import TextConfig, is_eval
+from bert_jax.data.corpus.shard import TextConfig, cleaned, is_eval
 from bert_jax.data.corpus.sources import Item, cut
 from bert_jax.data.tokenizers.json_tokenizer import GPT4_SPLIT, JsonTokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
@@ -32,7 +31,8 @@ _SAMPLES = 64  # parts of the corpus from which the training text is sampled
 
 
 def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
-    """Yields the sentences of each document that is not held out: all, or `limit` characters sampled evenly over the corpus."""
+    """Yields the sentences of each document that is not held out, and each text of a pair alone: all, or `limit` characters
+    sampled evenly over the corpus."""
     total = sum(item.weight for item in items)
     parts = 1 if total <= limit else _SAMPLES
     counts: Counter[str] = Counter()
@@ -42,9 +42,12 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
     for spans in cut(items, parts):
         taken = 0
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
-            sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
+            sentences = cleaned(document, config.cleaning, counts)
             if sentences and not is_eval(sentences, config.eval_fraction):
-                yield sentences
+                if document.is_pair:  # a translation does not follow its text as a sentence does
+                    yield from ([text] for text in sentences)
+                else:
+                    yield sentences
                 taken += sum(map(len, sentences))
                 progress.update(round((done + taken) / scale))
             if taken >= limit // parts:

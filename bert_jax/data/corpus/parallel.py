@@ -1,0 +1,290 @@
+"""Parallel text: pairs of a text and its translation, found in files and read by number.
+
+    parallel:GLOB.en:GLOB.de       two files with as many lines: a text and its translation are on lines of the same number
+    parallel:GLOB.tsv              columns that are separated by tabs; --pair-fields=1,2 are the text and its translation
+    parallel:GLOB.jsonl            JSON objects, a line each, with two fields of text, or with an object of them ("translation")
+    tfds:wmt14_translate/de-en     a data set of TensorFlow Datasets whose features are translations
+
+The first side is translated into the second. A line ends at LF only, so that a text with another line separator stays a line. All
+files may be compressed. The lines are counted before anything is read, so a missing line is an error before the corpus begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from bert_jax import files
+from bert_jax.data.corpus.cleaning import without_controls
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
+from bert_jax.storage.formats import UNREADABLE, bare_name, damage, open_packed
+from bert_jax.storage.records import BOM
+
+UNNAMED = ("source", "target")
+"""The names of the two sides where the files do not tell their languages."""
+NESTED = "translation"
+"""The field of a JSON record that may hold the object with the two texts, as in the data sets of the Hugging Face hub."""
+Pair = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairRules:
+    """The limits of pairs, in tokens of the corpus's vocabulary."""
+
+    max_length_ratio: float = 9.0
+    """A pair is dropped if one side has more than this many times the tokens of the other."""
+    max_pair_tokens: int = 250
+    """A pair is dropped if a side has more tokens."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFile:
+    """A file of pairs, or the two files of its sides."""
+
+    kind: str
+    """"lines" | "tsv" | "jsonl"; "tfds" for a data set, which has no paths."""
+    paths: tuple[str, ...]
+    fields: Pair
+    """The columns (numbers from 1), fields or features with the two texts; of lines the languages."""
+    languages: Pair
+
+    def __str__(self) -> str:
+        return f"{self.paths[1] if len(self.paths) == 2 else ','.join(self.fields)}"
+
+
+def sides_of(name: str) -> list[str]:
+    """The one or two patterns in the name of a source `parallel:NAME`. Raises UserError for more."""
+    sides = re.split(r":(?!//)", name)
+    if len(sides) > 2 or not all(sides):
+        raise UserError(
+            f"--source=parallel:{name}: write parallel:GLOB.en:GLOB.de for files of lines, or parallel:GLOB.tsv or "
+            "parallel:GLOB.jsonl for files with both texts"
+        )
+    return sides
+
+
+def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | None) -> list[tuple[PairFile, int, int]]:
+    """(file, number of pairs, bytes) of every file of pairs of the source `given`, whose one or two patterns match `paths`.
+
+    Raises UserError for sides that do not belong together: unlike numbers of files or lines, or a side without text.
+    """
+    if len(paths) == 1:
+        return [_both_in_one(given, path, pair_fields) for path in paths[0]]
+    if pair_fields:
+        raise UserError(f"--pair-fields={pair_fields}: {given} has a side in each file, and no fields; leave it out")
+    sources, targets = paths
+    if len(sources) != len(targets):
+        raise UserError(
+            f"--source={given}: {counted(len(sources), 'file')} and {len(targets)} match; each file needs the one of its "
+            f"translations (the first are {sources[0]} and {targets[0]})"
+        )
+    found = []
+    for source, target in zip(sources, targets, strict=True):
+        if pathlib.Path(source).resolve() == pathlib.Path(target).resolve():
+            raise UserError(f"--source={given}: both sides are {source}; name the file of the translations second")
+        lines, texts, size = zip(*(_survey(path) for path in (source, target)), strict=True)
+        if lines[0] != lines[1]:
+            longer, shorter = (source, target) if lines[0] > lines[1] else (target, source)
+            first = min(lines)
+            raise UserError(
+                f"--source={given}: {source} has {counted(lines[0], 'line')} and {target} {lines[1]:,}: line {first + 1:,} of "
+                f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; a text and its translation must "
+                "be on lines of the same number"
+            )
+        for path, count in zip((source, target), texts, strict=True):
+            if not count:
+                raise UserError(
+                    f"--source={given}: {path} has no text in {counted(lines[0], 'line')}, so this language is empty; give the "
+                    "file of the translations"
+                )
+        languages = _languages(source, target)
+        found.append((PairFile("lines", (source, target), languages, languages), lines[0], sum(size)))
+    return found
+
+
+def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
+    """The languages of a corpus of these (file, languages); None without pairs. Raises UserError for two directions."""
+    named = [(source, languages) for source, languages in given if languages != UNNAMED]
+    for source, languages in named:
+        if languages != named[0][1]:
+            raise UserError(
+                f"{source} is {' to '.join(languages)}, and {named[0][0]} {' to '.join(named[0][1])}; a corpus has one "
+                "direction: build one of each"
+            )
+    return named[0][1] if named else UNNAMED if given else None
+
+
+def _languages(source: str, target: str) -> Pair:
+    """The languages in the names of two files, "train.en.gz" and "train.de.gz"."""
+    first, second = (pathlib.PurePath(bare_name(path)).suffix[1:] for path in (source, target))
+    named = first != second and all(re.fullmatch(r"[A-Za-z][\w-]{1,9}", name) for name in (first, second))
+    return (first, second) if named and not {first, second} & {"txt", "text"} else UNNAMED
+
+
+def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFile, int, int]:
+    suffix = pathlib.PurePath(bare_name(path)).suffix
+    if suffix not in (".tsv", ".jsonl"):
+        raise UserError(
+            f"--source={given}: {path} is not a file of pairs by its name; name .tsv for columns that are separated by tabs, "
+            ".jsonl for JSON lines, or the files of both languages: parallel:GLOB.en:GLOB.de"
+        )
+    lines, _, size = _survey(path)
+    if suffix == ".tsv":
+        fields = _two(pair_fields or "1,2")
+        if not all(re.fullmatch(r"[1-9]\d{0,3}", field) for field in fields):
+            raise UserError(f"--pair-fields={pair_fields}: columns are numbered from 1, as in --pair-fields=1,2")
+        return PairFile("tsv", (path,), fields, UNNAMED), lines, size
+    fields = _two(pair_fields) if pair_fields else _text_fields(given, path)
+    return PairFile("jsonl", (path,), fields, fields), lines, size
+
+
+def _two(pair_fields: str) -> Pair:
+    first, comma, second = pair_fields.partition(",")
+    if not comma or not first or not second or first == second:
+        raise UserError(f"--pair-fields={pair_fields} must name the text and its translation, as en,de, or 1,2 for columns")
+    return first, second
+
+
+def _text_fields(given: str, path: str) -> Pair:
+    """The two fields of text of the first record."""
+    record = _record(path, 0, _first_line(path))
+    texts = [name for name, value in record.items() if isinstance(value, str)]
+    if len(texts) != 2:
+        named = ", ".join(texts) or "none"
+        raise UserError(
+            f"--source={given}: the first record of {path} has {counted(len(texts), 'field')} of text ({named}); choose two "
+            "with --pair-fields=SOURCE,TARGET"
+        )
+    return texts[0], texts[1]
+
+
+def _record(path: str, number: int, line: str) -> files.JsonObject:
+    """The object with the texts on line `number` from 0: the record, or what its field "translation" holds."""
+    try:
+        record = files.parse_json(line)
+    except ValueError as error:
+        raise _BadPair(f"is not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise _BadPair(f"is a JSON {type(record).__name__}, not an object")
+    nested = record.get(NESTED)
+    return nested if isinstance(nested, dict) else record
+
+
+class _BadPair(ValueError):
+    """A line that is no pair; the text follows the file and the number of the line."""
+
+
+def _first_line(path: str) -> str:
+    with _file_errors(path), open_packed(path) as file:
+        return file.readline().removeprefix(BOM).decode("utf-8", "replace")
+
+
+def _survey(path: str) -> tuple[int, int, int]:
+    """(lines, lines with text, bytes) of a file."""
+    lines = texts = size = 0
+    with _file_errors(path), open_packed(path) as file:
+        for line in file:
+            lines += 1
+            texts += not line.isspace()
+            size += len(line)
+    return lines, texts, size
+
+
+def _line(path: str, number: int) -> str:
+    with _file_errors(path), open_packed(path) as file:
+        line = next(itertools.islice(file, number, None)).decode("utf-8", "replace").strip()
+    return json.dumps(line if len(line) <= 60 else f"{line[:57]}...", ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def _file_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        if fault := damage(path, error):
+            raise UserError(f"{path} is {fault}; fetch it again, or unpack the part that is intact") from error
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_pairs(
+    file: PairFile, start: int, stop: int, *, replace: bool, skip: bool, counts: Counter[str]
+) -> Iterator[Pair | None]:
+    """The pairs [start, stop) of a file; None for a bad one that is skipped. Both these and replaced bytes are counted."""
+
+    def decoded(path: str, number: int, line: bytes) -> str:
+        line = line.removeprefix(BOM) if number == 0 else line
+        try:
+            return line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            if not replace:
+                raise UserError(
+                    f"{path} is not UTF-8 in line {number + 1:,} (0x{line[error.start]:02x}); convert it (iconv -f LATIN1 -t "
+                    "UTF-8), or pass --on-bad-bytes=replace to read U+FFFD in its place"
+                ) from error
+            text = line.decode("utf-8", "replace")
+            counts["replaced-bytes"] += text.count("\ufffd")
+            return text.rstrip("\r\n")
+
+    split: Callable[[str], Pair] = _split_tsv(file.fields) if file.kind == "tsv" else _split_json(file)
+    with contextlib.ExitStack() as opened:
+        for path in file.paths:
+            opened.enter_context(_file_errors(path))
+        columns = [opened.enter_context(open_packed(path)) for path in file.paths]
+        rows = itertools.islice(zip(*columns, strict=True), start, stop)
+        for number, row in enumerate(rows, start=start):
+            texts = [decoded(path, number, line) for path, line in zip(file.paths, row, strict=True)]
+            if file.kind == "lines":
+                yield texts[0], texts[1]
+                continue
+            try:
+                yield split(texts[0])
+            except _BadPair as error:
+                if not skip:
+                    raise UserError(
+                        f"{file.paths[0]}: line {number + 1:,} {error}; correct it, or pass --on-bad-records=skip"
+                    ) from None
+                counts["bad-records"] += 1
+                yield None
+
+
+def _split_tsv(fields: Pair) -> Callable[[str], Pair]:
+    numbers = [int(field) - 1 for field in fields]
+
+    def split(line: str) -> Pair:
+        cells = line.split("\t")
+        if len(cells) <= max(numbers):
+            raise _BadPair(f"has {counted(len(cells), 'column')}, and --pair-fields={','.join(fields)} needs {max(numbers) + 1}")
+        return cells[numbers[0]], cells[numbers[1]]
+
+    return split
+
+
+def _split_json(file: PairFile) -> Callable[[str], Pair]:
+    def split(line: str) -> Pair:
+        record = _record(file.paths[0], 0, line)
+        texts = []
+        for field in file.fields:
+            if field not in record:
+                raise _BadPair(f"has no field {field!r}; {nearest(field, map(str, record))} (--pair-fields)")
+            if not isinstance(record[field], str):
+                raise _BadPair(f"has no text in its field {field!r} but {json.dumps(record[field])[:40]}")
+            texts.append(record[field])
+        return texts[0], texts[1]
+
+    return split
+
+
+def clean_pair(pair: Sequence[str], counts: Counter[str]) -> list[str]:
+    """The two texts, each on one line without control characters; [] if one is empty, which is counted."""
+    texts = [" ".join(without_controls(text, counts).split()) for text in pair]
+    if all(texts):
+        return texts
+    counts["empty-sides"] += 1
+    return []

@@ -1,0 +1,123 @@
+"""Translation as an objective: its loss, what follows from it, and its baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.data.batches import BatchSource
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import DECODER, INPUTS
+from bert_jax.errors import UserError
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.objectives.flops import counted_flops, model_row_flops
+from bert_jax.objectives.model import Model, unboxed
+from bert_jax.objectives.objective import abstract_rows
+from bert_jax.objectives.scores import EvalRows
+from bert_jax.objectives.translation import Translation
+from tests.data.corpora import FIRST, corpus_of
+
+CONFIG = ModelConfig(
+    **published("transformer_base")
+    | {
+        "vocab_size": 1_400, "vocab_multiple": 128, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 2,
+        "intermediate_size": 32, "max_position": 32, "hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.2,
+    }
+)  # fmt: skip
+SIZES = [[1 + n % 5, 1 + n % 7] for n in range(60)]
+CORPUS = dataclasses.replace(corpus_of(SIZES), languages=("en", "de"))
+PACKED = ExampleConfig(length=24, max_predictions=24, pairs="none", targets="translated", packed_examples=6)
+ALONE = dataclasses.replace(PACKED, packed_examples=1)
+OBJECTIVE = Translation().for_model(Model(CONFIG))
+
+
+@pytest.fixture(scope="module")
+def params():
+    return nn.unbox(OBJECTIVE.initial_parameters(jax.random.key(0)))
+
+
+def on_device(batch):
+    return {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+def test_the_loss_is_the_mean_of_the_smoothed_cross_entropies_over_all_tokens_of_the_translations(params):
+    batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
+    logits = np.asarray(OBJECTIVE.logits(params, batch, None), np.float64)[..., :1_400]
+    of_classes = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    used = np.asarray(batch["targets"]) >= 0
+    chosen = -np.take_along_axis(of_classes, np.maximum(np.asarray(batch["targets"]), 0)[..., None], -1)[..., 0][used]
+    smoothed = 0.9 * chosen + 0.1 * -of_classes.mean(-1)[used]
+    sums, counts = OBJECTIVE.sums(params, batch, None), OBJECTIVE.counts(batch)
+    assert float(OBJECTIVE.loss(sums, counts)) == pytest.approx(smoothed.mean(), rel=1e-5)
+    scores = OBJECTIVE.summarise({name: float(value) for name, value in (sums | counts).items()})
+    assert scores["translation_loss"] == pytest.approx(chosen.mean(), rel=1e-5)
+    assert scores["loss"] == pytest.approx(smoothed.mean(), rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(np.exp(chosen.mean()), rel=1e-4)
+    best = of_classes.argmax(-1)[used] == np.asarray(batch["targets"])[used]
+    assert scores["translation_accuracy"] == pytest.approx(best.mean())
+    assert float(counts["translation_targets"]) == used.sum()
+    both = sum(int((np.asarray(batch[f"{prefix}sequence_ids"]) > 0).sum()) for prefix in ("", DECODER))
+    assert float(counts["tokens"]) == both
+
+
+def test_packed_pairs_have_the_loss_and_the_gradient_of_separate_ones(params):
+    def total(config):
+        batch = on_device(BatchSource(CORPUS, config, plan_epoch(CORPUS, config, seed=0, epoch=0).num_rows, seed=0).at(0))
+        counts = OBJECTIVE.counts(batch)
+        loss = jax.jit(jax.value_and_grad(lambda p: OBJECTIVE.loss(OBJECTIVE.sums(p, batch, None), counts)))
+        return len(batch["targets"]), *loss(params)
+
+    (rows, loss, gradient), (separate, other, of_other) = total(PACKED), total(ALONE)
+    assert rows < separate == 60
+    assert float(loss) == pytest.approx(float(other), rel=1e-6)
+    for one, another in zip(jax.tree.leaves(gradient), jax.tree.leaves(of_other), strict=True):
+        np.testing.assert_allclose(one, another, atol=2e-6)
+
+
+def test_the_losses_of_rows_are_means_over_their_tokens(params):
+    batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
+    losses, used = OBJECTIVE.row_losses(params, batch)["translation_loss"], (batch["targets"] >= 0).sum(1)
+    total = OBJECTIVE.sums(params, batch, None)["translation_loss"]
+    assert float((losses * used).sum()) == pytest.approx(float(total), rel=1e-5)
+
+
+def test_it_keeps_the_contract_of_an_objective():
+    OBJECTIVE.check("config.objective=translation")
+    shapes = abstract_rows(4, 24, 24, targets="translated")
+    batch = BatchSource(CORPUS, PACKED, 4, seed=0).at(0)
+    assert {name: array.shape for name, array in batch.items()} == {name: array.shape for name, array in shapes.items()}
+    assert {*shapes} == {*INPUTS, *(DECODER + name for name in INPUTS), "targets"}
+
+
+def test_the_baseline_is_the_frequency_of_the_tokens_of_the_translations(params):
+    plan = plan_epoch(CORPUS, PACKED, seed=0, epoch=0)
+    held_out = BatchSource(CORPUS, PACKED, 4, seed=1).at(0)
+    scores = OBJECTIVE.eval_scores(EvalRows(held_out["targets"], np.zeros((4, 0), np.int32), CORPUS, plan))
+    frequency = np.zeros(CORPUS.vocabulary.size)
+    sentences = CORPUS.sentence_offsets
+    for target in range(1, len(sentences) - 1, 2):
+        frequency[FIRST + np.arange(sentences[target], sentences[target + 1])] += 1
+    frequency[CORPUS.vocabulary.sep_id] = 60
+    used = held_out["targets"][held_out["targets"] >= 0]
+    smoothed = (frequency + 1) / (frequency + 1).sum()
+    assert scores["unigram_accuracy"] == (used == CORPUS.vocabulary.sep_id).mean()
+    assert scores["unigram_loss"] == pytest.approx(-np.log(smoothed[used]).mean())
+
+
+def test_the_flops_of_a_row_are_those_of_its_matrix_products():
+    objective = Translation().for_model(Model(dataclasses.replace(CONFIG, vocab_multiple=1, attention="plain")))
+    abstract = unboxed(objective.abstract_parameters())
+    batch = abstract_rows(1, 24, 24, targets="translated")
+    forward = counted_flops(lambda p, b: objective.sums(p, b, None), abstract, batch)
+    assert 3 * forward == pytest.approx(model_row_flops(objective.model.config, 24, 24), rel=1e-6)
+
+
+def test_smoothing_out_of_range_is_refused():
+    with pytest.raises(UserError, match=r"objective_options.label_smoothing=1.0 must be at least 0 and below 1"):
+        Translation(label_smoothing=1.0)
