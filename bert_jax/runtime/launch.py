@@ -1,10 +1,10 @@
 """Starts a run of `pretrain` or `finetune`: logging, the compilation cache, the other processes, the workdir, the watchdog.
 
-def main() -> None:
-    flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
-    experiment = PretrainingExperiment.from_dict(flags.config)
-    with start_run("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
-        ...  # run.workdir, run.is_first, run.preemption, run.watchdog
+    def main() -> None:
+        flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
+        experiment = PretrainingExperiment.from_dict(flags.config)
+        with start_run("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
+            ...  # run.workdir, run.is_first, run.preemption, run.watchdog
 """
 
 from __future__ import annotations
