@@ -320,7 +320,7 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
         name = max(counts, key=counts.__getitem__, default="")
         if (count := counts[name]) > 1:
             raise UserError(
-                f"{getattr(config.own, split)}: the id {name!r} is shared by {counted(count, 'question')}; each needs its own"
+                f"{getattr(config.own, split)}: the id {name!r} is shared by {counted(count, 'question')}; each needs a unique id"
             )
     return splits
 
@@ -352,5 +352,5 @@ def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _main_first(scores: Mapping[str, float]) -> dict[str, float]:
-    """`scores` with "f1" first, and without the numbers of questions."""
+    """Puts "f1" first and drops the numbers of questions."""
     return {"f1": scores["f1"]} | {name: score for name, score in scores.items() if not name.endswith("total")}

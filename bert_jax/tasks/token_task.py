@@ -250,7 +250,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     if words_only and (config.scheme or config.name in _ENTITIES):
         remedy = 'set config.task.scheme=""' if config.scheme else "correct the file, or give the right one"
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
-        raise UserError(f"{where} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
+        raise UserError(f"{where} has the label {words_only[0]!r}, not an entity tag such as O or B-PER; {remedy}")
     if words_only and looks_like_tags(tags):
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         say(

@@ -35,7 +35,7 @@ CASES = [
     Case("no study", says="--config is missing, for example", without="--config", files=study()),
     Case("no workdir", says="--workdir is missing, for example", without="--workdir", files=study()),
     Case("a profile", "--profile=1:2", "unknown argument --profile=1:2", files=study()),
-    Case("an arm twice", says="the study names the arm 'a' twice; give each arm a name of its own",
+    Case("an arm twice", says="the study names the arm 'a' twice; give each arm a different name",
       files=study(arms=[{"name": "a"}, {"name": "a"}])),
     Case("a key that is none", says="there is no config.arm; known there: arms, budget,", files=study(arm=[])),
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),

@@ -14,7 +14,7 @@ from tests.studies.conftest import arms, study
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"arms": arms("a", "a")}, "the study names the arm 'a' twice; give each arm a name of its own"),
+        ({"arms": arms("a", "a")}, "the study names the arm 'a' twice; give each arm a different name"),
         ({"arms": arms("a/b")}, "the arm 'a/b' gives files their names; use letters, digits"),
         ({"arms": []}, "config.arms is empty, so there is nothing to train"),
         ({"seeds": [1, 1]}, "config.seeds=[1, 1] repeats a seed; name each once"),
