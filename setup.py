@@ -30,7 +30,7 @@ setup(
     license="Apache-2.0",
     license_files=["bert_jax/LICENSE"],
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
-    package_data={"bert_jax": ["LICENSE"], "bert_jax.analysis.attention": ["page.html"]},
+    package_data={"bert_jax": ["LICENSE"], "bert_jax.tasks": ["published.json"], "bert_jax.analysis.attention": ["page.html"]},
     python_requires=">=3.11,<3.15",
     install_requires=base,
     extras_require=extras,

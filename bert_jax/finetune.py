@@ -50,8 +50,8 @@ from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from bert_jax.tasks.published import published
 from bert_jax.tasks.registry import load_task
-from bert_jax.tasks.scores import PUBLISHED
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
@@ -167,7 +167,7 @@ def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
     """Returns the content of `results.json`: the final numbers of a run. `logits` are those of the best weights on each dev split
-    and labelled test split; `seconds` have passed since the last start. Includes `PUBLISHED` scores of other systems, if any."""
+    and labelled test split; `seconds` have passed since the last start. Includes published scores of other systems, if any."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {
@@ -175,7 +175,7 @@ def results(
         "metric": task.metric,
         "scores": {split: scores for split, scores in scored.items() if not split.startswith("test")},
         "test_scores": {split: scores for split, scores in scored.items() if split.startswith("test")},
-        "published": [dataclasses.asdict(row) for row in PUBLISHED.get(task.name, ())],
+        "published": [dataclasses.asdict(row) for row in published(task.name)],
         "baseline": {split: baseline.scores for split, baseline in baselines.items()},
         "baseline_answers": {split: baseline.named for split, baseline in baselines.items()},
         "degenerate": bool(task.degeneracy(job.data.dev[0], logits[job.data.dev[0]])),

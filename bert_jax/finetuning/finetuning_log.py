@@ -19,7 +19,8 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.runtime.workdir import METRICS
-from bert_jax.tasks.scores import PUBLISHED, Baseline
+from bert_jax.tasks.published import published, score_lines
+from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.task import Task
 from bert_jax.training.compilation import compiling
 from bert_jax.training.curves import draw_task_curves
@@ -96,11 +97,11 @@ class FinetuningLog(RunLog):
             self.draw()
 
     def tests(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Logs the scores of every test split with labels, then the `PUBLISHED` scores of other systems."""
+        """Logs the scores of every test split with labels, then the published scores of other systems."""
         for split, own in scores.items():
             self.note(f"{split}: {shown(own, self._task.metric)}")
-        for row in PUBLISHED.get(self._task.name, ()):
-            self.note(f"published, {row.split}: {row.system}: {shown(row.scores, self._task.metric)} ({row.source})")
+        for line in score_lines(published(self._task.name), self._task.metric):
+            self.note(line)
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate for the given `reason`, which makes the weights useless."""

@@ -3,7 +3,7 @@
 In: a StudyExperiment (`configs/study.py`). Out: table.md, table.json and figure.png in the study's workdir.
 
     tasks.py         the tasks of the shipped studies
-    phases.py        the phases of arms that predict every token
+    phases.py        the phases of arms that predict every token, and ModernBERT's recipe
     arms.py          the experiments of every arm, each built and checked before anything is trained
     budget.py        the steps of an arm: equal tokens or equal seconds
     parts.py         the parts of a study, their experiment files, and the records of those that are done

@@ -1,8 +1,13 @@
-"""The phases of the pretraining of arms that predict every token: left-to-right models, LSTMs and static vectors."""
+"""The pretraining of arms that differ from BERT's: phases that predict every token, and ModernBERT's recipe."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bert_jax.files import JsonObject
+
+MASKED = 0.3
+"""The fraction of the tokens that ModernBERT's recipe masks."""
 
 
 def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *, accumulation: int = 1) -> JsonObject:
@@ -27,3 +32,36 @@ def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *,
     if accumulation > 1:
         second |= {"accumulation": accumulation}
     return {"0": first, "1": second}
+
+
+def modern_masks(length: int, packed: int = 1) -> JsonObject:
+    """Returns the masks of a phase with rows of `length` tokens and up to `packed` examples in ModernBERT's recipe.
+
+    >>> modern_masks(128)
+    {'masked_fraction': 0.3, 'max_predictions': 38}
+    """
+    return {"masked_fraction": MASKED, "max_predictions": int(MASKED * length) + packed // 2}  # each example's are rounded
+
+
+def modern_recipe(phases: Sequence[JsonObject]) -> JsonObject:
+    """Returns ModernBERT's recipe (arXiv:2412.13663, section 2.2) for `phases`, which have steps and a length: 30 % of the tokens
+    masked and no next sentence prediction, StableAdamW without clipping, a constant learning rate after the warmup of each phase,
+    and in the last fifth of the last one its fall to 0 by 1-sqrt."""
+    *_, last = phases = [{**phase, **modern_masks(phase["length"], phase.get("packed_examples", 1))} for phase in phases]
+    decay = max(1, last["steps"] // 5)
+    stays = [*phases[:-1], {**last, "steps": last["steps"] - decay}]
+    falls = {name: value for name, value in last.items() if name not in ("warmup_steps", "continue_schedule")}
+    return {
+        "examples": {"pairs": "none"},
+        "optimizer": {
+            "name": "stable_adamw",
+            "b1": 0.9,
+            "b2": 0.98,
+            "epsilon": 1e-6,
+            "weight_decay": 1e-5,
+            "decouple_rate": True,
+            "clip_norm": 0.0,
+            "schedule": "constant",
+        },
+        "phases": [*stays, {**falls, "steps": decay, "schedule": "1-sqrt"}],
+    }

@@ -5,12 +5,10 @@ r"""SICK: entailment (three labels) or relatedness (a score from 1 to 5) of two 
 
 DIR holds SICK.txt; its TRAIN rows are the training set, its TRIAL rows dev, its TEST rows the test set.
 
-For entailment, results.json has precision and recall (means over the three labels) and accuracy of dev and test, and beside them
-the published figures on the test set: BERT-Base 86.8 / 85.4 / 86.7, NeuralLog 88.0 / 87.6 / 90.3 (Chen et al. 2021,
-arXiv:2105.14167, Table 3), and of provers, from the counts in their repositories, LangPro 90.6 / 73.2 / 81.4, with relations that
-it learned 89.5 / 78.5 / 84.4, ccg2lambda 90.4 / 75.8 / 83.1, with phrases that it learned 85.7 / 81.6 / 84.2, MonaLog 83.4 / 67.2
-/ 75.6. LangPro and ccg2lambda count precision and recall over the proofs that were found (LangPro: 98.0 / 58.1); the line of
-each prover gives these too.
+For entailment, results.json has precision and recall (means over the three labels) and accuracy of dev and test, and next to them
+the published figures on the test set, of BERT-Base (86.8 / 85.4 / 86.7), of NeuralLog and of provers
+(experiments/results/published.md). LangPro and ccg2lambda count precision and recall over the proofs that were found; these have
+names of their own.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: training on the 4,439 pairs takes minutes; MiniLM
 reaches 0.853 / 0.853 / 0.840 on dev (experiments/results/finetuning.md). The most frequent label, NEUTRAL, has 0.189 / 0.333 /

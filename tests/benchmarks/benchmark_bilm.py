@@ -85,6 +85,7 @@ def ours(shape: str, steps: int) -> list[float]:
     import numpy as np
 
     from bert_jax.model.config import ModelConfig
+    from bert_jax.model.kernels.dispatch import resolve
     from bert_jax.model.pretraining import initial_parameters
     from tests.benchmarks.timed_steps import seconds_of_steps
 
@@ -109,7 +110,7 @@ def ours(shape: str, steps: int) -> list[float]:
     from tests.random_rows import objective_for
 
     params = nn.unbox(initial_parameters(config, jax.random.key(0), next_sentence=False))
-    return seconds_of_steps(objective_for(config, False), params, batch, steps)
+    return seconds_of_steps(objective_for(resolve(config, jax.local_devices()[0]), False), params, batch, steps)
 
 
 if __name__ == "__main__":

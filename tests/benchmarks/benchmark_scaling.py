@@ -125,7 +125,7 @@ def measured(model: str, length: int, chips: int, rows: int, generation: str, ca
 def compiled(compiler: Compiler, model: str, length: int, rows: int, layers: int) -> tuple[float, float, float, float]:
     """(milliseconds, GiB, MiB sent, exposed milliseconds of collectives) of a step with that many layers."""
     overrides = (*OVERRIDES, f"--config.model.num_layers={layers}")
-    step = our_step(compiler, model, rows, length, PREDICTIONS[length], overrides)
+    step = our_step(compiler, f"bert_{model}", rows, length, PREDICTIONS[length], overrides)
     program = compiler.compile(step.lowered)
     estimate = compiler.estimate(program, list(step.mesh.devices.flat))
     sent = sum(sums["sent"] for sums in estimate.collectives.values())

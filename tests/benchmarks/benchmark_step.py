@@ -1,17 +1,21 @@
-"""Rows a second of one CPU training step, side by side with transformers' PyTorch BERT.
+"""Rows a second of one CPU training step, side by side with transformers' PyTorch BERT and ModernBERT.
 
     python tests/benchmarks/benchmark_step.py --peer-python=PATH
+    python tests/benchmarks/benchmark_step.py --peer-python=PATH --cases=modern-1024,embed-1024
 
-PATH is a Python with torch and transformers; without it, ours runs alone.
+PATH is a Python with torch and transformers; without it, ours runs alone. Two rounds of eight steps of all cases (`--rounds=2`)
+take under 12 minutes.
 
-Both sides train the same model (4 layers, 256 wide, vocabulary 30,522, dropout 0.1, clipping, AdamW) on random rows of full
-length, at 32 x 128 and 8 x 512. `--dtype=bfloat16` multiplies in bfloat16 on both sides (the peer's: `torch.autocast`), which is
-for a CPU with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's allocator tuned, which keeps
-its large buffers from being returned to the system and faulted in again at every step; ours as installed. Sides take turns,
-every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
+Both sides train the same model with clipping and AdamW on random rows of full length: BERT (4 layers, 256 wide, vocabulary
+30,522, dropout 0.1) at 32 x 128 and 8 x 512, and the model of experiments/pretrain/modern_laptop.py (ModernBERT's block, 4
+layers, 256 wide, vocabulary 8,192, 30 % of the tokens predicted, the peer's with `sparse_prediction`) at 4 x 1,024. `embed-1024`
+is a vector for each of its rows, the mean of the last layer. `--dtype=bfloat16` multiplies in bfloat16 on both sides (the peer's:
+`torch.autocast`), which is for a CPU with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's
+allocator tuned, which keeps its large buffers from being returned to the system and faulted in again at every step; ours as
+installed. Sides take turns, every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 
-`--left-to-right` adds the steps of a left-to-right model on the same rows: with as many predictions as the masked one has, and
-with all next tokens predicted, whose head on the vocabulary is that many times as large.
+`--left-to-right` adds the steps of a left-to-right model on BERT's rows: with as many predictions as the masked one has, and with
+all next tokens predicted, whose head on the vocabulary is that many times as large.
 """
 
 from __future__ import annotations
@@ -23,17 +27,34 @@ import pathlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.turns import TUNED
 
-SHAPES = {128: (32, 20), 512: (8, 77)}  # length: rows, predictions
+
+class Case(NamedTuple):
+    """Rows that both sides compute, and what they compute of them."""
+
+    model: str
+    rows: int
+    length: int
+    predictions: int
+    """Of each row; 0: the rows are embedded and nothing is trained."""
+
+
+CASES = {
+    "bert-128": Case("bert", 32, 128, 20),
+    "bert-512": Case("bert", 8, 512, 77),
+    "modern-1024": Case("modern", 4, 1_024, 307),
+    "embed-1024": Case("modern", 4, 1_024, 0),
+}
 PREDICTS = ("ours", "ours, left to right", "ours, left to right, every next token")
-MODEL = {"layers": 4, "width": 256}
 HERE = pathlib.Path(__file__).resolve()
 
 
@@ -44,70 +65,102 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the matrix products")
     parser.add_argument("--left-to-right", action="store_true", help="also the steps of a left-to-right model")
-    parser.add_argument("--ours-at-length", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
+    parser.add_argument("--ours", choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument("--predicts", choices=PREDICTS, default="ours", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.ours_at_length:
-        print(json.dumps({"seconds": ours(options.ours_at_length, options.steps, options.dtype, options.predicts)}))
+    if options.ours:
+        print(json.dumps({"seconds": ours(CASES[options.ours], options.steps, options.dtype, options.predicts)}))
         return
-    kinds = PREDICTS if options.left_to_right else PREDICTS[:1]
-    seconds: dict[tuple[str, int], list[float]] = {}
+    names = options.cases.split(",")
+    if unknown := [name for name in names if name not in CASES]:
+        parser.error(f"--cases: there is no {unknown[0]}; known: {', '.join(CASES)}")
+    seconds: dict[tuple[str, str], list[float]] = {}
     for _ in range(options.rounds):
-        for length in SHAPES:
-            for who, command, extra in sides(length, options.steps, options.dtype, options.peer_python, kinds):
+        for name in names:
+            for who, command, extra in sides(name, options):
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | extra)
-                seconds.setdefault((who, length), []).extend(json.loads(done.stdout.splitlines()[-1])["seconds"])
+                seconds.setdefault((who, name), []).extend(json.loads(done.stdout.splitlines()[-1])["seconds"])
     report(seconds, options.json)
 
 
-def sides(
-    length: int, steps: int, dtype: str, peer_python: str | None, kinds: Sequence[str]
-) -> list[tuple[str, list[str], dict[str, str]]]:
-    """(name, command, environment) of everything measured at one length."""
-    rows, predictions = SHAPES[length]
-    mine = [sys.executable, str(HERE), f"--ours-at-length={length}", f"--steps={steps}", f"--dtype={dtype}"]
+def sides(name: str, options: argparse.Namespace) -> list[tuple[str, list[str], dict[str, str]]]:
+    """(name, command, environment) of everything measured of one case."""
+    case, common = CASES[name], [f"--steps={options.steps}", f"--dtype={options.dtype}"]
+    mine = [sys.executable, str(HERE), f"--ours={name}", *common]
     environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"}
+    kinds = PREDICTS if options.left_to_right and case.model == "bert" else PREDICTS[:1]
     result = [(kind, [*mine, f"--predicts={kind}"], environment) for kind in kinds]
-    if peer_python:
-        sizes = {"rows": rows, "length": length, "predictions": predictions, "steps": steps, "threads": os.cpu_count(), **MODEL}
-        flags = [f"--{name}={value}" for name, value in sizes.items()]
-        theirs = [peer_python, str(HERE.with_name("peer_step.py")), f"--dtype={dtype}", *flags]
+    if options.peer_python:
+        flags = [f"--{field}={value}" for field, value in case._asdict().items()]
+        theirs = [options.peer_python, str(HERE.with_name("peer_step.py")), *common, *flags, f"--threads={os.cpu_count()}"]
         result += [("peer as installed", theirs, {}), ("peer, allocator tuned", theirs, TUNED)]
     return result
 
 
-def report(seconds: dict[tuple[str, int], list[float]], file: pathlib.Path | None) -> None:
+def report(seconds: dict[tuple[str, str], list[float]], file: pathlib.Path | None) -> None:
     """A table of rows a second and of how many times the peer's ours are."""
     figures: list[dict[str, Any]] = []
     rows_of_table = []
-    for (who, length), times in seconds.items():
-        rows = SHAPES[length][0]
-        ratio = statistics.median(times) / statistics.median(seconds["ours", length])
+    for (who, name), times in seconds.items():
+        rows = CASES[name].rows
+        ratio = statistics.median(times) / statistics.median(seconds["ours", name])
         rates = {"median": rows / statistics.median(times), "best": rows / min(times)}
-        figures.append({"who": who, "length": length, "rows_per_second": rates, "ours_is_times_faster": ratio})
-        rows_of_table.append([f"{length}", who, f"{rates['median']:.2f}", f"{rates['best']:.2f}", f"{ratio:.2f}"])
-    columns = ["tokens", "side", "rows/s, median", "best", "ours is times faster"]
+        figures.append({"who": who, "case": name, "rows_per_second": rates, "ours_is_times_faster": ratio})
+        rows_of_table.append([name, who, f"{rates['median']:.2f}", f"{rates['best']:.2f}", f"{ratio:.2f}"])
+    columns = ["case", "side", "rows/s, median", "best", "ours is times faster"]
     give(columns, rows_of_table, {"cores": os.cpu_count(), "load": os.getloadavg(), "figures": figures}, file)
 
 
-def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
+def ours(case: Case, steps: int, dtype: str, predicts: str) -> list[float]:
     """Seconds of each of our steps, compilation left out."""
+    import jax
     import jax.numpy as jnp
 
+    from bert_jax.configs.sections import dataclass_from_dict
+    from bert_jax.interface import python_files
     from bert_jax.model.config import ModelConfig, published
+    from bert_jax.model.kernels.dispatch import resolve
     from tests.benchmarks.timed_steps import seconds_of_steps
     from tests.random_rows import initial_parameters_of, objective_for, random_batch
 
-    rows, predictions = SHAPES[length]
     masked, every = predicts == PREDICTS[0], predicts == PREDICTS[2]
-    config = ModelConfig(**published("mini"), dtype=dtype, direction="both" if masked else "left_to_right")
-    batch = random_batch(rows=rows, length=length, predictions=predictions, config=config, padding=False)
+    if case.model == "bert":
+        model = published("mini") | {"direction": "both" if masked else "left_to_right"}
+    else:
+        file = HERE.parents[2] / "experiments" / "pretrain" / "modern_laptop.py"
+        model = python_files.load(str(file), "--config")["model"] | {"max_position": case.length}
+    config = dataclass_from_dict(ModelConfig, model | {"dtype": dtype}, "config.model")
+    config = resolve(config, jax.local_devices()[0])
+    batch = random_batch(rows=case.rows, length=case.length, predictions=case.predictions or 1, config=config, padding=False)
     if every:
-        positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32), (rows, length - 1))
+        positions = jnp.broadcast_to(jnp.arange(case.length - 1, dtype=jnp.int32), (case.rows, case.length - 1))
         batch |= {"masked_positions": positions, "masked_targets": batch["input_ids"][:, 1:]}
     params = initial_parameters_of(config)
-    objective = objective_for(config, masked)
-    return seconds_of_steps(objective, params, batch, steps)
+    if not case.predictions:
+        return seconds_of_vectors(config, params, batch, steps)
+    return seconds_of_steps(objective_for(config, masked and case.model == "bert"), params, batch, steps)
+
+
+def seconds_of_vectors(config: Any, params: Any, batch: Any, times: int) -> list[float]:
+    """Seconds of each of `times` embeddings of all rows, as `predict embed` computes them, on the host."""
+    import jax.numpy as jnp
+
+    from bert_jax.model.encoder import unstacked_layers
+    from bert_jax.prediction.forwards import CombinedLayers, text_vectors
+
+    rows, length = batch["input_ids"].shape
+    batch |= {
+        "sequence_ids": jnp.broadcast_to(1 + jnp.arange(rows, dtype=jnp.int32)[:, None], (rows, length)),
+        "starts": jnp.arange(rows, dtype=jnp.int32) * length,
+    }
+    last, weights = CombinedLayers((config.num_layers,), "mean"), unstacked_layers(params)
+    seconds = []
+    for _ in range(times + 2):
+        start = time.perf_counter()
+        np.asarray(text_vectors(weights, batch, config=config, source=last, pooling="mean", normalise=False))
+        seconds.append(time.perf_counter() - start)
+    return seconds[2:]
 
 
 if __name__ == "__main__":

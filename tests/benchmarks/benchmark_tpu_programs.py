@@ -1,12 +1,14 @@
-r"""Estimated model-FLOP utilisation of a BERT-Large training step on TPUs, ours beside plain Flax Linen, without a TPU.
+r"""Estimated model-FLOP utilisation of a training step on TPUs, ours beside plain Flax Linen or plain JAX, without a TPU.
 
     python tests/benchmarks/benchmark_tpu_programs.py [--settings=v5e-512,v5p-128] [--only=ours] [--places=20] \
         [--rows-per-chip=N] [--config.KEY=VALUE ...]
+    python tests/benchmarks/benchmark_tpu_programs.py --settings=v5e-1024,v5e-8192 [--layers=4]
 
 Both sides are compiled for the same topology and read by the same method, that of `python -m bert_jax.aot`; optimizer included,
-dropout 0.1. Ours is experiments/pretrain/bert_large.py with the overrides given (`--config.model.scan_layers=true` compiles
-several times faster), and --rows-per-chip changes its batch alone. The plain side's programs (`plain_bert.py`) are kept between
-runs in --cache. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
+dropout 0.1. Up to 512 tokens the model is BERT-Large, in longer rows ModernBERT-base. Ours is experiments/pretrain/bert_large.py
+or modern_base.py with the overrides given (`--config.model.scan_layers=true` compiles several times faster), and --rows-per-chip
+changes its batch alone. The plain side's programs (`plain_bert.py`, `plain_modernbert.py`) are kept between runs in --cache.
+--layers compiles fewer layers on both sides. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bert_jax.configs.command_line import parse_flags
 
@@ -34,9 +38,10 @@ from bert_jax.tpu import programs as step_programs
 from bert_jax.tpu.costs.compiler import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.tpu.costs.hlo import parse
+from bert_jax.tpu.costs.kernels import schedules_of
 from bert_jax.tpu.costs.memory import used_bytes
 from bert_jax.tpu.costs.topologies import parse_topology
-from tests.benchmarks import plain_bert
+from tests.benchmarks import plain_bert, plain_modernbert
 from tests.benchmarks.figures import flag_parser, give
 from tests.flags import replacing
 
@@ -46,8 +51,41 @@ SETTINGS = {  # name: topology, rows per chip, length, predictions
     "v5p-512": ("v5p:4x4x4", 16, 512, 77),
     "v5p-128": ("v5p:4x4x4", 64, 128, 20),
     "v6e-512": ("v6e:4x4", 8, 512, 77),
+    "v5e-1024": ("v5e:4x4", 8, 1_024, 315),
+    "v5e-8192": ("v5e:4x4", 1, 8_192, 2_489),
+    "v6e-1024": ("v6e:4x4", 8, 1_024, 315),
+    "v6e-8192": ("v6e:4x4", 1, 8_192, 2_489),
 }
-LARGE = ModelConfig(**published("large"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """A model that both sides compute."""
+
+    experiment: str
+    """Its file in experiments/pretrain."""
+    size: str
+    """Its name for `published`."""
+    plain: types.ModuleType
+    """The module with the plain side's step: its `lower` and its `Size`."""
+
+    def config(self, layers: int) -> ModelConfig:
+        """The architecture with so many layers; 0: its own."""
+        own = published(self.size)
+        return ModelConfig(**own | ({} if not layers else of_layers(own, layers)))
+
+
+def of_layers(own: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """The fields that change with the number of layers."""
+    kinds = own.get("layer_types")
+    return {"num_layers": layers} | ({"layer_types": tuple(kinds)[:layers]} if kinds else {})
+
+
+def side(length: int) -> Side:
+    """The model for rows of `length` tokens."""
+    if length <= 512:
+        return Side("bert_large", "large", plain_bert)
+    return Side("modern_base", "modernbert-base", plain_modernbert)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +109,7 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--only", choices=("ours", "plain"))
     parser.add_argument("--rows-per-chip", type=int)
+    parser.add_argument("--layers", type=int, default=0, help="compile so many layers of the model (default: all)")
     parser.add_argument("--places", type=int, default=0, help="show so many of the costliest places of the model")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache" / "bert_jax" / "plain_programs")
     parser.add_argument("--dump", type=pathlib.Path, help="write the optimized HLO of ours into this directory")
@@ -80,7 +119,7 @@ def main() -> None:
         for who in ("plain", "ours"):
             if options.only in (None, who):
                 try:
-                    result = plain(setting, options.cache) if who == "plain" else ours(setting, options, overrides)
+                    result = plain(setting, options) if who == "plain" else ours(setting, options, overrides)
                 except DoesNotFit as error:
                     print(f"{setting:8} {who:6} does not fit: {error}", flush=True)
                     continue
@@ -94,51 +133,60 @@ def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) ->
     name, rows, length, predictions = SETTINGS[setting]
     rows = options.rows_per_chip or rows
     compiler = Compiler(parse_topology(name))
-    step = our_step(compiler, "large", rows, length, predictions, overrides)
+    model = side(length)
+    fewer = of_layers(published(model.size), options.layers) if options.layers else {}
+    overrides = [*(f"--config.model.{key}={json.dumps(value)}" for key, value in fewer.items()), *overrides]
+    step = our_step(compiler, model.experiment, rows, length, predictions, overrides)
     compiled = compiler.compile(step.lowered)
     if options.dump:
         options.dump.mkdir(parents=True, exist_ok=True)
         (options.dump / f"{setting}.hlo.txt").write_text(compiled.text)
     estimate = Estimator(compiled.module, compiled.schedules, compiler.topology, list(step.mesh.devices.flat)).estimate()
-    return result_of(setting, "ours", rows, compiler, estimate, used_bytes(compiled.memory), compiled.seconds)
+    config = model.config(options.layers)
+    return result_of(setting, "ours", config, rows, compiler, estimate, used_bytes(compiled.memory), compiled.seconds)
 
 
 def our_step(
-    compiler: Compiler, model: str, rows: int, length: int, predictions: int, overrides: Sequence[str]
+    compiler: Compiler, experiment: str, rows: int, length: int, predictions: int, overrides: Sequence[str]
 ) -> step_programs.StepProgram:
-    """The step of experiments/pretrain/bert_MODEL.py with `rows` rows a chip."""
-    own = [f"--config=experiments/pretrain/bert_{model}.py", "--workdir=unused"]
-    phase = {"batch_size": rows * compiler.topology.chips, "length": length, "max_predictions": predictions}
+    """The step of experiments/pretrain/EXPERIMENT.py with `rows` rows a chip."""
+    own = [f"--config=experiments/pretrain/{experiment}.py", "--workdir=unused"]
+    phase = {"batch_size": rows * compiler.topology.chips, "accumulation": 1, "length": length, "max_predictions": predictions}
     own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
     flags = parse_flags("benchmark", __doc__, replacing(own, *overrides), PretrainingExperiment)
     return step_programs.pretraining_step(PretrainingExperiment.from_dict(flags.config), 0, compiler.devices)
 
 
-def plain(setting: str, cache: pathlib.Path) -> Result:
+def plain(setting: str, options: argparse.Namespace) -> Result:
     """The yardstick's figures; its program is compiled once for each version of the file and of the compiler."""
     name, rows, length, predictions = SETTINGS[setting]
-    compiler = Compiler(parse_topology(name))
-    about = (pathlib.Path(plain_bert.__file__).read_text(), compiler.version, setting, str(SETTINGS[setting]))
+    compiler, model, cache = Compiler(parse_topology(name)), side(length), options.cache
+    source = pathlib.Path(str(model.plain.__file__)).read_text()
+    about = (source, compiler.version, setting, str(SETTINGS[setting]), options.layers)
     file = cache / f"{setting}-{hashlib.sha256(repr(about).encode()).hexdigest()[:12]}.json.gz"
     if file.exists():
         kept = json.loads(gzip.decompress(file.read_bytes()))
     else:
-        compiled = compiler.compile(plain_bert.lower(list(compiler.devices), rows * compiler.topology.chips, length, predictions))
+        size = model.plain.Size(**{"layers": options.layers} if options.layers else {})
+        all_rows = rows * compiler.topology.chips
+        compiled = compiler.compile(model.plain.lower(list(compiler.devices), all_rows, length, predictions, size))
         kept = {"text": compiled.text, "bytes": used_bytes(compiled.memory), "seconds": compiled.seconds}
         cache.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_bytes(gzip.compress(json.dumps(kept).encode()))
         part.replace(file)
-    estimate = Estimator(parse(kept["text"]), {}, compiler.topology, compiler.devices).estimate()
-    return result_of(setting, "plain", rows, compiler, estimate, kept["bytes"], kept["seconds"])
+    module = parse(kept["text"])
+    schedules = schedules_of(module, compiler.topology, compiler.version)
+    estimate = Estimator(module, schedules, compiler.topology, compiler.devices).estimate()
+    return result_of(setting, "plain", model.config(options.layers), rows, compiler, estimate, kept["bytes"], kept["seconds"])
 
 
 def result_of(
-    setting: str, who: str, rows: int, compiler: Compiler, estimate: Estimate, used: float, seconds: float
+    setting: str, who: str, model: ModelConfig, rows: int, compiler: Compiler, estimate: Estimate, used: float, seconds: float
 ) -> Result:
     """The figures of an estimated program with `rows` rows a chip."""
     _, _, length, predictions = SETTINGS[setting]
-    flops = rows * model_row_flops(LARGE, length, predictions) / compiler.topology.chip.devices
+    flops = rows * model_row_flops(model, length, predictions) / compiler.topology.chip.devices
     least, most = interval(estimate, flops, compiler.topology)
     places: collections.Counter[str] = collections.Counter()
     for operation in estimate.operations:
@@ -179,9 +227,10 @@ def compare(results: Sequence[Result], file: pathlib.Path | None) -> None:
         times = ""
         if plain_one and one.who == "ours":
             times = f"{one.rows_per_chip / one.milliseconds / (plain_one.rows_per_chip / plain_one.milliseconds):.2f}"
-        measured = [f"{one.milliseconds:.1f}", f"{100 * one.utilisation:.1f} %", f"{one.gib:.2f}"]
+        kernel = 100 * one.by_kind.get("kernel", 0.0) / one.milliseconds
+        measured = [f"{one.milliseconds:.1f}", f"{100 * one.utilisation:.1f} %", f"{kernel:.1f} %", f"{one.gib:.2f}"]
         rows.append([one.setting, one.who, str(one.rows_per_chip), *measured, times])
-    columns = ["setting", "side", "rows a chip", "ms a step", "of peak", "GiB", "rows/s to plain"]
+    columns = ["setting", "side", "rows a chip", "ms a step", "of peak", "in kernels", "GiB", "rows/s to plain"]
     version = importlib.metadata.version("libtpu") if results else ""
     give(columns, rows, {"libtpu": version, "results": [dataclasses.asdict(one) for one in results]}, file)
 

@@ -198,7 +198,7 @@ def test_balanced_class_weights_are_inverse_frequencies():
 
 
 def test_a_class_that_no_example_has_does_not_break_the_balance():
-    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.int32(label)) for label in (0, 0, 1)]
+    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.array(label, np.int32)) for label in (0, 0, 1)]
     weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), features).class_weights
     np.testing.assert_allclose(weights[:2], [0.5, 1.0])
     assert np.isfinite(weights[2])

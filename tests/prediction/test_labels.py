@@ -249,7 +249,7 @@ def test_entities_stand_in_the_text_as_their_characters(labelled):
 def test_entities_are_joined_from_their_first_word_to_their_last(labelled, text):
     words = ["New York", "is", "big", "Paris"]
     spans = [(0, 8), (9, 11), (12, 15), (16, 21)] if text else None
-    best = np.array([TOKENS.labels.index(label) for label in ("B-LOC", "I-LOC", "O", "I-PER")])
+    best = np.array([TOKENS.labels.index(label) for label in ("B-LOC", "I-LOC", "O", "I-PER")], np.int32)
     asked = _Tagged(f"{text} Paris" if text else None, words, spans, [], [])
     answer = Tag()._answer(asked, TOKENS, best, np.eye(5)[best] / 2)
     assert [(tag["word"], tag["label"], tag["probability"]) for tag in answer["tags"]] == [

@@ -60,6 +60,6 @@ def test_a_study_says_how_to_run_it_on_what_for_how_long_and_what_is_expected(fi
 
 def test_the_studies_are_those_of_the_papers_ablations_and_of_the_lineage():
     names = {file.stem for file in STUDIES}
-    assert names == {"objectives", "sizes", "layers", "masking", "steps", "lineage", "positions", "transfer"}
+    assert names == {"objectives", "sizes", "layers", "masking", "steps", "lineage", "positions", "recipe", "transfer"}
     table_5 = load(REPOSITORY / "experiments" / "studies" / "objectives.py", "pod")
     assert [arm.paper["SQuAD F1"] for arm in table_5.arms] == [88.5, 87.9, 77.8, 84.9]

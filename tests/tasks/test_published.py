@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
-from bert_jax.tasks.scores import PUBLISHED, accuracy, macro_precision, macro_recall, of_prover
+from bert_jax.tasks.published import of_prover, page, published, score_lines
+from bert_jax.tasks.registry import NAMES
+from bert_jax.tasks.scores import GLUE, accuracy, macro_precision, macro_recall
 
 # Accuracy, precision and recall over proofs, in percent, as the authors' evaluation scripts print them: of LangPro in
 # results/EMNLP_2015/README.md of its repository (two parsers together), of ccg2lambda in en/sick.md and, on the branch naacl,
@@ -13,25 +17,88 @@ AS_PRINTED = {
     "ccg2lambda": (83.13, 96.81, 62.69),
     "ccg2lambda, learned phrases": (84.22, 84.08, 77.22),
 }
+OF_PROOFS = ("precision over proofs", "recall over proofs")
 
 
 @pytest.mark.parametrize("system", AS_PRINTED)
-def test_a_provers_scores_over_proofs_are_those_that_its_authors_print(system):
-    (row,) = (row for row in PUBLISHED["sick/entailment"] if row.system == system)
-    precision, recall = (float(part.split()[-1]) for part in row.source.split("; ")[-1].split(", "))
-    assert (100 * row.scores["accuracy"], 100 * precision, 100 * recall) == pytest.approx(AS_PRINTED[system], abs=0.0101)
+def test_a_provers_scores_over_proofs_are_those_that_its_authors_print(system: str) -> None:
+    (row,) = (row for row in published("sick/entailment") if row.system == system)
+    found = [100 * row.scores[name] for name in ("accuracy", *OF_PROOFS)]
+    assert found == pytest.approx(AS_PRINTED[system], abs=0.0101)
 
 
-def test_a_provers_scores_are_those_of_the_pairs_that_its_counts_stand_for():
+def test_a_provers_scores_are_those_of_the_pairs_that_its_counts_stand_for() -> None:
     labels, answers = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2]), np.array([0, 2, 2, 1, 0, 2, 2, 1, 2])
     counts = [[sum((labels == i) & (answers == j)) for j in range(3)] for i in range(3)]
-    row = of_prover("p", "s", counts)
-    assert row.scores == pytest.approx(
+    assert of_prover(counts) == pytest.approx(
         {
             "precision": macro_precision(answers, labels),
             "recall": macro_recall(answers, labels),
             "accuracy": accuracy(answers, labels),
+            "precision over proofs": 2 / 4,
+            "recall over proofs": 2 / 5,
         },
         abs=5e-5,
     )
-    assert row.source == "s; over proofs precision 0.5000, recall 0.4000"  # of 4 proofs and of 5 pairs to prove, 2 are right
+
+
+def test_every_system_of_conll_2003_is_there_in_the_units_of_our_scores() -> None:
+    rows = published("conll2003")
+    assert len(rows) == 12
+    assert {row.split for row in rows} == {"test"}
+    assert max(rows, key=lambda row: row.scores["f1"]).system.startswith("Flair")
+    assert next(row for row in rows if row.system.startswith("TagLM")).scores == {"f1": pytest.approx(0.9193)}
+
+
+@pytest.mark.parametrize(
+    ("task", "system", "split", "scores"),
+    [
+        ("glue/mrpc", "BERT large", "test server", {"f1": 0.893}),
+        ("glue/stsb", "OpenAI GPT", "test server", {"spearman": 0.8}),
+        ("glue/mnli", "BERT base", "test server", {"accuracy, matched": 0.846, "accuracy, mismatched": 0.834}),
+        ("squad/v1.1", "BERT base, single", "dev", {"exact_match": 80.8, "f1": 88.5}),
+        ("squad/v1.1", "BiDAF + ELMo, single", "test server", {"f1": 85.8}),
+        ("squad/v2.0", "human", "test server", {"exact": 86.831, "f1": 89.452}),
+        ("sick/entailment", "NeuralLog", "test", {"precision": 0.88, "recall": 0.876, "accuracy": 0.903}),
+        ("sick/entailment", "Yin and Schütze 2017", "test", {"accuracy": 0.871}),
+        ("newstest2014 en-de", "Transformer base", "test", {"bleu": 27.3}),
+        ("imdb", "ULMFiT", "test", {"error": 4.6}),
+    ],
+)
+def test_a_row_has_its_split_and_scores(task: str, system: str, split: str, scores: dict[str, float]) -> None:
+    assert [row.scores for row in published(task) if (row.system, row.split) == (system, split)] == [pytest.approx(scores)]
+
+
+def test_rows_that_are_not_comparable_say_so() -> None:
+    for task in NAMES:
+        for row in published(task):
+            assert ("not comparable" in row.note) == (row.split == "test server"), row
+            if any(name in row.scores for name in OF_PROOFS):
+                assert "proof" in row.note
+
+
+def test_the_scores_have_the_names_of_ours() -> None:
+    for name in NAMES:
+        ours = {"f1", "precision", "recall", "accuracy", *OF_PROOFS}
+        if name.startswith("squad/"):
+            ours = {"exact_match", "exact", "f1"}
+        if name.startswith("glue/"):
+            ours = {*GLUE[name.removeprefix("glue/")], "accuracy, matched", "accuracy, mismatched"}
+        for row in published(name):
+            assert row.scores.keys() <= ours, row
+    assert published("own/sequence") == ()
+
+
+def test_the_log_shows_rows_under_what_keeps_them_from_being_compared_the_main_score_first() -> None:
+    lines = list(score_lines(published("sick/entailment"), "accuracy"))
+    assert lines[0].startswith("published, test (precision and recall are means over the three labels, as ours are; ")
+    assert lines[1].startswith("  LangPro: accuracy 0.8135  precision 0.")
+    assert lines[1].endswith("(Abzianidze 2015, doi:10.18653/v1/D15-1296; answers in its repository, kovvalsky/LangPro)")
+    assert [line[:15] for line in lines].count("published, test") == 3, "a heading for each note"
+    assert next(score_lines(published("conll2003"), "f1")) == "published, test"
+    assert list(score_lines((), "f1")) == []
+
+
+def test_the_page_of_results_is_made_from_the_file() -> None:
+    written = pathlib.Path(__file__).parents[2] / "experiments" / "results" / "published.md"
+    assert written.read_text(encoding="utf-8") == page(), "python -m bert_jax.tasks.published > experiments/results/published.md"

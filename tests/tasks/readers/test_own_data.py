@@ -539,7 +539,7 @@ def test_json_is_lines_or_a_list_whatever_its_name(tmp_path: pathlib.Path, name:
     [
         ('{"data": [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
         ('{"data":\n [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
-        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is one object of columns, as pandas' to_json writes them; give one object"),
+        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is one object of columns, as pandas' to_json writes them"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
         ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),
