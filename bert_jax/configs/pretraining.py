@@ -216,7 +216,7 @@ class PretrainingExperiment:
         from bert_jax.objectives.objective import trains_sentence
 
         if not self.phases:
-            raise UserError("the experiment has no phases, so there is nothing to train; give config.phases at least one")
+            raise UserError("the experiment has no phases, so there is nothing to train; add one to config.phases")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
         if self.init_tiled and not self.init_from:

@@ -59,7 +59,7 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
     made = _typed(key, value, value_types(hint), default)
     if is_path(hint) and isinstance(made, str):
         if "\0" in made:
-            raise UserError(f"{key}={made!r} contains a zero byte, which paths cannot; correct the experiment file")
+            raise UserError(f"{key}={made!r} contains a zero byte, which is invalid in a path; correct the experiment file")
         made = expand_home(made, f"{key}={made}")
     check_value(key, made, hint)
     return made

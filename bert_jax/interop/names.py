@@ -1,9 +1,8 @@
-"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family
-(`families/`).
+"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family (`families/`).
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
-[out, in]. Each row of a table has both names and both layouts, from which shapes, transposes, the splitting of heads and of fused
-matrices follow. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
+[out, in]. Each row of a table has both names and both layouts. They determine shapes, transposes, and how heads and fused
+matrices are split. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
 layout.
 """
 

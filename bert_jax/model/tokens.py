@@ -36,8 +36,8 @@ class Tokens:
     queried: Int[Array, "B Q"] | None = None
     """The columns at which the output of a layer is needed; None: all columns."""
     rows: UInt32[Array, " B"] | None = None
-    """The indices (consecutive) of the rows in the whole batch, if these are the rows of one device; None: 0, 1, ... Random masks
-    depend on them, so they are the same on any mesh."""
+    """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Random
+    masks depend on them, so they are the same on any mesh."""
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:

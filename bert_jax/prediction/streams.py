@@ -124,7 +124,7 @@ def _suffix(path: str) -> str:
 
 
 def check_not_files(texts: Sequence[str]) -> None:
-    """Raises UserError if all `texts` are names of existing files, or if one is and looks like a file name."""
+    """Raises UserError if all `texts` name existing files, or if one names an existing file and looks like a file name."""
     files = [text for text in texts if _is_file(text)]
     named = [text for text in files if "/" in text or pathlib.PurePath(text).suffix]
     if files and (named or len(files) == len(texts)):

@@ -215,7 +215,7 @@ CASES = [
     Case("a kernel without a left-to-right mask", "--config.model.direction=left_to_right --config.model.attention=fused",
       "model.attention='fused' is not available: the fused attention kernels do not support left-to-right masks"),
     Case("no phases", "--config=mine.py",
-      "the experiment has no phases, so there is nothing to train; give config.phases at least one",
+      "the experiment has no phases, so there is nothing to train; add one to config.phases",
       files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'phases': []}\n"}),
     Case("phases that are no list", "--config=mine.py", "config.phases must be a list of phases, not 3",
       files={"mine.py": "def get_config(): return {'corpus': {'directory': '$corpus'}, 'phases': 3}\n"}),

@@ -146,7 +146,7 @@ def train_linear(
 def _mixed(
     vectors: Float16[np.ndarray, "R S D"], scale: Scale, mix: Mapping[str, Array]
 ) -> tuple[jax.Array, Float32[np.ndarray, " D"], Float32[np.ndarray, " D"]]:
-    """(the mix of the standardised vectors, standardised itself; the mean and the deviation of its entries)."""
+    """Returns (the mix of the standardised vectors, standardised again; mean and deviation of its entries)."""
     parts = []
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))
