@@ -32,7 +32,7 @@ from bert_jax.interop.conversion import changed, model_lines, part_lines, read_a
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
-from bert_jax.pretraining.checkpointed_model import model_of_last, model_of_step
+from bert_jax.pretraining.checkpointed_model import load_checkpointed_model, model_of_last
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
 from bert_jax.storage.objects import as_path
@@ -65,7 +65,7 @@ def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[
     quiet_libraries()
     workdir = as_path(checked(source, "--from"))
     if step is not None:
-        model, what = model_of_step(workdir, step), f"The state after {counted(step, 'step')}"
+        model, what = load_checkpointed_model(workdir, step), f"The state after {counted(step, 'step')}"
     else:
         assert last is not None
         model, steps = model_of_last(workdir, last)

@@ -82,7 +82,7 @@ def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | No
     known = {"embeddings/characters/symbols": piece_symbols(tokenizer.pieces, tokenizer.size)}
     known["skip_gram_head/counts"] = np.ones(tokenizer.size, np.float32)
     tree = unflatten_dict(values | {path: table for path, table in known.items() if path in values}, sep="/")
-    kept = {"embeddings", "encoder", *parts, *([head.part] if head else [])}
+    kept = {"embeddings", "encoder", *parts, *([head.subtree] if head else [])}
     return as_model({part: tree[part] for part in tree if part in kept}, config, vocabulary, head)
 
 

@@ -149,7 +149,7 @@ def test_the_model_of_a_step_is_read_from_its_state_and_told_with_the_step(model
         asked.append((str(place), step))
         return import_model(model)
 
-    monkeypatch.setattr("bert_jax.convert.model_of_step", of_step)
+    monkeypatch.setattr("bert_jax.convert.load_checkpointed_model", of_step)
     monkeypatch.setattr("bert_jax.convert.quiet_libraries", lambda: quiet.append(True))
     main([f"--from={tmp_path / 'run'}", "--step=1234", f"--to={tmp_path / 'm'}"])
     assert (asked, quiet) == ([(str(tmp_path / "run"), 1234)], [True])

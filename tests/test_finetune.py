@@ -59,7 +59,7 @@ class Frame:
         task = types.SimpleNamespace(metric="f1", degeneracy=lambda split, logits: f"{split} says {logits}")
         data = types.SimpleNamespace(dev=["dev", "dev_other"], scored_tests=["test"], task=task)
         run = types.SimpleNamespace(
-            profile=types.SimpleNamespace(of_run=notes.of("profile of", "profile")), is_first=self.is_first,
+            profile=types.SimpleNamespace(for_run=notes.of("profile of", "profile")), is_first=self.is_first,
             durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror", require_in_place="in place",
         )  # fmt: skip
         totals = {"goodput": 0.5, "starts": 1, "seconds": {}}

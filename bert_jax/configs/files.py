@@ -45,10 +45,10 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
             override(config, known, key, text, flag)
     for key, text in overrides:  # by then the objective is known
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
-            from bert_jax.configs.pretraining import objective_of_values
+            from bert_jax.configs.pretraining import read_objective
 
             options = config.setdefault(OBJECTIVE_OPTIONS, {})
-            kind = objective_of_values(config)
+            kind = read_objective(config)
             if not dataclasses.fields(kind):
                 raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave it out")
             override(options, kind, key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")

@@ -413,7 +413,7 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
 
     >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
-    {'tokens': 0, 'length': 10, 'batch_size': 20, 'steps': 100, 'continue_schedule': True}
+    {'tokens': 0, 'length': 10, 'batch_size': 20, 'continue_schedule': True, 'steps': 100}
     """
     steps = max(1, round(tokens / (sum(sizes) * phase["length"])))
     left = phase["tokens"] - steps * sum(sizes) * phase["length"]
@@ -422,6 +422,8 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     once = ("warmup_steps", "schedule", "end_fraction")
     later = {name: value for name, value in phase.items() if name not in once} | {"continue_schedule": True}
     stages = [{**(later if i else phase), "tokens": 0, "batch_size": size, "steps": steps} for i, size in enumerate(sizes)]
+    if "accumulation" in phase:
+        stages = [s | {"accumulation": max(1, phase["accumulation"] * s["batch_size"] // phase["batch_size"])} for s in stages]
     return [*stages, {**later, "tokens": left}]
 
 
@@ -495,7 +497,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
     return found
 
 
-def objective_of_values(values: JsonObject) -> type[Objective]:
+def read_objective(values: JsonObject) -> type[Objective]:
     """Returns the class of the objective in the values of an experiment."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")

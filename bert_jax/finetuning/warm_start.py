@@ -80,10 +80,10 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
         log.info("%s: %s", model.source, note)
     model = _with_classifier_pooling(model, experiment, head)
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
-        has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
+        has = f"a {model.head.subtree} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
             f"config.keep_head keeps the head of {experiment.init_from}, which has {has}, but the task needs a "
-            f"{head.part} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
+            f"{head.subtree} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
         )
     if experiment.keep_head and model.head is not None:
         asked = {name: (getattr(model.head, name), getattr(head, name)) for name in INPUTS}
@@ -104,10 +104,10 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     return trained_parts(
         model,
         experiment.init_from,
-        trained=[*pooler, *([head.part] if experiment.keep_head else [])],
+        trained=[*pooler, *([head.subtree] if experiment.keep_head else [])],
         needed=[] if experiment.init_random else pooler,
         init_new=experiment.init_new,
-        why_needed=f", which a {head.part} reads",
+        why_needed=f", which a {head.subtree} reads",
         why_unused="not used by the task",
     )
 
@@ -144,7 +144,7 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = with_fixed_tables(jax.tree.map(np.asarray, nn.unbox(fresh)), start.params)
         return dataclasses.replace(start, params=params, head=head)
-    return start if experiment.keep_head else with_new_parts(start, NewParts((head.part,), head, experiment.seed))
+    return start if experiment.keep_head else with_new_parts(start, NewParts((head.subtree,), head, experiment.seed))
 
 
 def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:

@@ -48,7 +48,7 @@ AXES = {
     # data
     "candidates": "sequences of one feature of a choice",
     "tokens": "tokens of one sequence or feature, without padding",
-    "chunks": "chunks of sentences, each of which becomes an example",
+    "chunks": "chunks (windows of consecutive sentences), each of which becomes an example",
     "sentences": "sentences of a contiguous part of the corpus",
     "sentence_bounds": "sentences of the corpus + 1: the start offsets, then the end of the last",
     "document_bounds": "documents of the corpus + 1: the start offsets, then the end of the last",
@@ -58,6 +58,6 @@ AXES = {
     "chosen": "elements selected from an array, or requested",
     "legal": "ids that may replace a masked token at random",
     "words": "words of one text",
-    "pieces": "pieces of words of one text",
+    "pieces": "subwords (pieces of the vocabulary) of one text",
     "texts": "all texts of a request",
 }

@@ -61,7 +61,7 @@ def _checked_and_run(module: str, check: str) -> int | None:
     try:
         command = importlib.import_module(module)
     except ValueError as error:
-        raise _refusal_of_jax(error) or error from None
+        raise _jax_refusal(error) or error from None
     if (reason := refuses_flags()) and "jax" in sys.modules:
         raise UserError(f"JAX cannot start: {reason}; correct XLA_FLAGS={os.environ['XLA_FLAGS']}, or unset it")
     _raise_when_interrupted()
@@ -109,7 +109,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
     except (RuntimeError, ImportError, AssertionError, ValueError) as error:
-        refusal = _refusal_of_jax(error)
+        refusal = _jax_refusal(error)
         if refusal is None and not _NO_MEMORY.search(str(error)):
             raise
         _say(f"error: {refusal}" if refusal else _out_of_memory(error))
@@ -154,7 +154,7 @@ _NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<r
 _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX flag (?P<flag>jax_\w+)")
 
 
-def _refusal_of_jax(error: Exception) -> UserError | None:
+def _jax_refusal(error: Exception) -> UserError | None:
     """Returns a message if `error` means that JAX cannot start, otherwise None."""
     text = str(error)
     if isinstance(error, AssertionError):  # JAX asserts that it found a device of a known platform

@@ -106,7 +106,7 @@ def _read_tf1(path: str, **options: Any) -> Model:
         params=params,
         config=config,
         tokenizer=tokenizer,
-        head=found.head if found.head and found.head.part in params else None,
+        head=found.head if found.head and found.head.subtree in params else None,
         other_fields=found.other_fields,
         source=path,
         notes=found.messages,
@@ -136,10 +136,10 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
     if not parts:
         return []
     head = model.head
-    if head is None or head.part not in parts:
+    if head is None or head.subtree not in parts:
         return [f"parts: {', '.join(parts)}"]
     outputs = f"labels {', '.join(head.labels)}" if head.labels else f"{counted(head.num_outputs, 'output')} without names"
-    return [f"parts: {', '.join(parts)}", f"{head.part}: {head.problem}, {outputs}"]
+    return [f"parts: {', '.join(parts)}", f"{head.subtree}: {head.problem}, {outputs}"]
 
 
 def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
@@ -200,14 +200,14 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes += [note, f"tokens that the vocabulary already had: {len(tokens) - len(missing):,} of {len(tokens):,}"]
     if flags.pooling or flags.normalise:
         if model.head is not None:
-            raise UserError(f"--pooling: {model.source} has a {model.head.part}, which gives labels; leave it out with --drop")
+            raise UserError(f"--pooling: {model.source} has a {model.head.subtree}, which gives labels; leave it out with --drop")
         before = model.vectors or TextVectors(TEXT_POOLINGS[0])
         pooling = flags.pooling or before.pooling
         model = dataclasses.replace(model, vectors=TextVectors(pooling, flags.normalise or before.normalise, before.longest))
         notes.append(f"vectors of texts: {pooling}{', scaled to length 1' if model.vectors and model.vectors.normalise else ''}")
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
-        notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced according to the flags")
+        notes.append(f"{model.head.subtree if model.head else 'head'}: labels and problem replaced according to the flags")
     return model, notes
 
 
@@ -296,7 +296,7 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
         is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # of the files of a checkpoint
         if target == os.path.realpath(source.parent if is_prefix else source):
             raise UserError(f"--to={flags.to} is the directory of the source {path}; name another directory")
-        reading = ["nsp_head", *([model.head.part] if model.head and model.head.has_pooler(model.config) else [])]
+        reading = ["nsp_head", *([model.head.subtree] if model.head and model.head.has_pooler(model.config) else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
             remedy = f"--new={','.join(('pooler', *flags.new))}"
@@ -342,7 +342,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
         raise UserError(f"--labels={','.join(flags.labels)}: a {model.head.kind} head has no labels; leave them out")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
-        raise UserError(labels_needed(len(labels), model.head.part, model.head.num_outputs))
+        raise UserError(labels_needed(len(labels), model.head.subtree, model.head.num_outputs))
     head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
     return dataclasses.replace(model, head=head)
 

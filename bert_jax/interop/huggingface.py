@@ -53,7 +53,7 @@ from bert_jax.interop.names import (
     OWN_PREFIX,
     REQUIRED_PARTS,
     canonical_names,
-    find_part,
+    find_subtree,
     list_some,
     matching,
     params_from_tensors,
@@ -223,20 +223,20 @@ def import_model(
     architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
     own = _own_head(fields, architecture, source, labels, drop)
     expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
-    parts = {name: find_part(names[name], expected) for name in tensors}
+    parts = {name: find_subtree(names[name], expected) for name in tensors}
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
     emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
     family = export_family(config)
     needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
     required = {*needed, *_read_by(own, config)} - dropped
-    if own is not None and own.part not in dropped:
+    if own is not None and own.subtree not in dropped:
         _check_outputs(own, config, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
-    notes = _config_notes(fields, family, architecture, own if own and own.part in params else None)
+    notes = _config_notes(fields, family, architecture, own if own and own.subtree in params else None)
     notes += tuple(f"dropped: {list_some(sorted(left_out))}" for _ in range(bool(left_out)))
     untrained = untrained_parts(fields, source) & set(params)
-    kept_head = own if own and own.part in params else None
+    kept_head = own if own and own.subtree in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None
     model = Model(
         params=params,
@@ -258,7 +258,7 @@ def import_model(
     )
     if not new.names:
         return model
-    head = new.head or (own if own and own.part in new.names else None)
+    head = new.head or (own if own and own.subtree in new.names else None)
     return with_new_parts(model, dataclasses.replace(new, head=head))
 
 
@@ -276,7 +276,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
     """Adds the parts `new` with random weights, marked as untrained. Raises UserError for parts that this kind of model cannot
     have."""
     names, head, config = new.names, new.head, model.config
-    pretrained, written = abstract_parameters(config), {row.part for row in rows(config)}
+    pretrained, written = abstract_parameters(config), {row.subtree for row in rows(config)}
     possible = [part for part in PARTS if part in pretrained and part in written]
     if not config.cls_reads_text:
         possible = [part for part in possible if part not in ("pooler", "nsp_head")]
@@ -286,10 +286,10 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         raise UserError(f"{model.source} is a {kind}, which has no {unfit[0]}; {known}")
     labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
-        if head is None or head.part != labelled[0]:
+        if head is None or head.subtree != labelled[0]:
             raise UserError(f"a new {labelled[0]} needs labels; give them")
         if model.head is not None:
-            raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
+            raise UserError(f"{model.source} already has a {model.head.subtree}; drop it to replace it with a new head")
         model = with_classifier_layers(model, head)
         if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
             remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
@@ -298,7 +298,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")
+            raise UserError(f"a {head.subtree} reads the pooler, which {model.source} lacks; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
@@ -330,7 +330,7 @@ def _drawing(
     """Returns a jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
-        parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
+        parameters = {} if head is not None and parts == (head.subtree,) else initial_parameters(config, key)
         if head is not None:
             from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
 
@@ -343,7 +343,7 @@ def _drawing(
 def without_parts(model: Model, drop: Collection[str]) -> Model:
     """Removes parts of `model`."""
     kept = {part: tree for part, tree in model.params.items() if part not in drop}
-    head = model.head if model.head and model.head.part not in drop else None
+    head = model.head if model.head and model.head.subtree not in drop else None
     return dataclasses.replace(model, params=kept, head=head, untrained=model.untrained - set(drop))
 
 
@@ -355,7 +355,7 @@ def _own_head(
         return head_from_json(fields, architecture, source, labels)
     except UserError:
         unlabelled = head_from_json(fields, architecture, source, ("A", "B"))
-        if unlabelled is None or unlabelled.part not in drop:
+        if unlabelled is None or unlabelled.subtree not in drop:
             raise
         return unlabelled
 
@@ -369,16 +369,16 @@ def _check_outputs(
     given: Sequence[str] | None,
 ) -> None:
     """Raises UserError if the outputs of a labelled head do not match the number of labels (`given`, or config.json's)."""
-    own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.part}/dense/bias")
+    own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.subtree}/dense/bias")
     module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
     if head.has_labels and bias is not None and bias.ndim == 1 and len(bias) != head.num_outputs:
         if given:
-            raise UserError(labels_needed(len(given), head.part, len(bias)))
+            raise UserError(labels_needed(len(given), head.subtree, len(bias)))
         raise UserError(
             f"{source}: the {module} has {counted(len(bias), 'output')}, but config.json has "
             f"{counted(len(head.labels), 'label')}; `convert --labels=A,B,...` names {len(bias)}, and "
-            f"`convert --drop={head.part}` leaves the head out"
+            f"`convert --drop={head.subtree}` leaves the head out"
         )
 
 
@@ -497,7 +497,7 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
     """Returns the parts whose output a task head needs."""
     if head is None:
         return ()
-    return ("pooler", head.part) if head.has_pooler(config) else (head.part,)
+    return ("pooler", head.subtree) if head.has_pooler(config) else (head.subtree,)
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:

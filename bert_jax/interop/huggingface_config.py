@@ -57,7 +57,7 @@ def architecture_name(
     """Returns the class of the family with these parts and no others, for a model of this `direction`. A task head takes
     precedence over the pretraining heads, and is ignored where transformers has no class for it."""
     if head is not None and not head.is_plain:
-        parts = set(parts) - {head.part}
+        parts = set(parts) - {head.subtree}
     parts = {"mlm_head" if part == "softmax" else part for part in parts}
     for name, needed in family.classes.items():
         if needed and needed[-1] in parts and needed[-1] in HEAD_PARTS:
@@ -190,8 +190,8 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     classes = {needed[-1]: name for name, needed in family.classes.items() if needed and needed[-1] in HEAD_PARTS}
     modules: dict[str, list[str]] = {}
     for row in family.table:
-        if row.part in classes and row.ours.endswith("/dense/kernel"):
-            modules.setdefault(row.theirs.split(".")[0], []).append(row.part)
+        if row.subtree in classes and row.ours.endswith("/dense/kernel"):
+            modules.setdefault(row.theirs.split(".")[0], []).append(row.subtree)
     for module, parts in () if named else sorted(modules.items(), key=lambda item: len(item[1])):
         if not any(name.startswith(f"{module}.") for name in tensor_names):
             continue
@@ -202,8 +202,8 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             f'{source} has no "architectures", and a {module} can be a head for {", ".join(kinds)} or {last}; '
             f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
-    table = [row for row in family.table or BERT.table if row.part not in HEAD_PARTS]
-    parts_of = {row.theirs: row.part for row in reversed(table)}  # the first part of those that share a name
+    table = [row for row in family.table or BERT.table if row.subtree not in HEAD_PARTS]
+    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # the first part of those that share a name
     return architecture_name({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 

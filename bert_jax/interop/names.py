@@ -47,13 +47,13 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     that the model has, then those in names and shapes of our own."""
     family, parameters = export_family(config), _parameters(config, head)
     plain = head is not None and family.has_class_for(head)
-    own = {head.part} if head is not None and not plain else set()
-    table = [row for row in family.table if row.ours in parameters and row.part not in own]
+    own = {head.subtree} if head is not None and not plain else set()
+    table = [row for row in family.table if row.ours in parameters and row.subtree not in own]
     found: dict[str, Row] = {}
     taken: dict[tuple[str, tuple[int, int]], str] = {}
-    for row in sorted(table, key=lambda row: row.part != "pooler") if plain else table:
+    for row in sorted(table, key=lambda row: row.subtree != "pooler") if plain else table:
         # ModernBERT's dense layers before the decoder and before a classifier have the same name
-        if taken.setdefault((row.theirs, row.split), row.part) == row.part:
+        if taken.setdefault((row.theirs, row.split), row.subtree) == row.subtree:
             found[row.ours] = row
     known = [found[row.ours] for row in table if row.ours in found]
     return (*known, *(_own_row(path, boxed, family) for path, boxed in parameters.items() if path not in found))
@@ -137,7 +137,7 @@ def tensors_from_params(
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
-    problems = [f"missing {row.ours}" for row in table if row.part in present and row.ours not in flat]
+    problems = [f"missing {row.ours}" for row in table if row.subtree in present and row.ours not in flat]
     problems += [f"unknown {path}" for path in flat if path not in shapes]
     problems += [
         f"{path} is {list(np.shape(x))}, expected {list(shapes[path])}"
@@ -180,9 +180,9 @@ def params_from_tensors(
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:
         tensors = _without_fixed_positions(tensors, config, fixed, source)
     expected = _expected(config, head)
-    tensors = {name: x for name, x in tensors.items() if find_part(name, expected) not in drop}
-    present = ({expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
-    missing = [name for name, row in expected.items() if row.part in present and name not in tensors]
+    tensors = {name: x for name, x in tensors.items() if find_subtree(name, expected) not in drop}
+    present = ({expected[name].subtree for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
+    missing = [name for name, row in expected.items() if row.subtree in present and name not in tensors]
     unused = [in_file.get(name, name) for name in tensors if name not in expected]
     misshapen = [
         f"{in_file.get(name, name)} {list(x.shape)} instead of {list(their_shape(expected[name], config, head))}"
@@ -196,14 +196,14 @@ def params_from_tensors(
     problems = {"missing": missing, "not part of this model": unused, "other shapes than config.json gives": misshapen}
     if any(problems.values()):
         listed = "; ".join(f"{what}: {list_some(names)}" for what, names in problems.items() if names)
-        whole = sorted({expected[n].part for n in missing} - {expected[n].part for n in tensors if n in expected})
+        whole = sorted({expected[n].subtree for n in missing} - {expected[n].subtree for n in tensors if n in expected})
         remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
         if unused and not missing and not misshapen:
             remedy = f"; {drop_remedy(unused, [in_file.get(name, name) for name in expected])}"
         raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}{remedy}")
     flat: dict[str, np.ndarray] = {}
     for row in rows(config, head):
-        if row.part in present:
+        if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
             if row.first:  # never read; they have the values of a new norm
                 blank = np.ones_like if row.ours.endswith("/scale") else np.zeros_like
@@ -237,11 +237,11 @@ def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
     return expected
 
 
-def find_part(name: str, expected: Mapping[str, Row]) -> str:
-    """Returns the part of our tree that a tensor of the other format belongs to, "" for none; for heads by the module's name
-    alone."""
+def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
+    """Returns the subtree of our parameters that a tensor of the other format belongs to, "" for none; for heads by the module's
+    name alone."""
     if name in expected:
-        return expected[name].part
+        return expected[name].subtree
     module = name.split(".")[0]
     if module in HEAD_PARTS:
         return module
@@ -337,7 +337,7 @@ def reading_notes(
     family, expected = export_family(config), _expected(config, head)
     names = canonical_names(tensors, config)
     in_file = {name: stored for stored, name in names.items()}
-    parts = {find_part(name, expected) for name in names.values()}
+    parts = {find_subtree(name, expected) for name in names.values()}
     old = [name for name in tensors if name.endswith(tuple(family.renamed))]
     endings = [ending.lstrip(".") for ending in family.renamed if any(name.endswith(ending) for name in old)]
     buffers = [stored for stored, name in names.items() if name in family.buffers]

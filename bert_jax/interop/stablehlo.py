@@ -73,7 +73,7 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
             raise UserError(
                 "a CRF needs the positions of the words, which are not inputs of the exported function; choose encode"
             )
-        return ("pooler", model.head.part) if model.head.has_pooler(model.config) else (model.head.part,)
+        return ("pooler", model.head.subtree) if model.head.has_pooler(model.config) else (model.head.subtree,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")
     if not heads:
@@ -149,7 +149,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
         assert model.head is not None
         module = BertWithHead(config, model.head)
 
-    def outputs_of(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
+    def named_outputs(bert: Any, input_ids: Array, attention_mask: Array, token_type_ids: Array) -> dict[str, Array]:
         positions = jax.lax.broadcasted_iota(jnp.int32, input_ids.shape, 1)
         first = jnp.zeros_like(input_ids[:, :1])  # the position of [CLS]
         batch = {"input_ids": input_ids, "token_type_ids": token_type_ids, "sequence_ids": attention_mask}
@@ -170,7 +170,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
             outputs["nsp_logits"] = bert.nsp_head(pooled).squeeze(1)
         return outputs
 
-    apply = nn.apply(outputs_of, module)
+    apply = nn.apply(named_outputs, module)
     return lambda *inputs: apply({"params": jax.tree.map(jnp.asarray, params)}, *inputs)
 
 

@@ -99,8 +99,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
         raise UserError(f"the layers to keep are {listed}; name one or more, each once, in ascending order")
     if model.head and model.head.layers == "scalar_mix":
         raise UserError(
-            f"the {model.head.part} has a weight for each of {counted(layers, 'layer')}, so none can be removed; drop the head, "
-            "or add a new one"
+            f"the {model.head.subtree} has a weight for each of {counted(layers, 'layer')}, so none can be removed; "
+            "drop the head, or add a new one"
         )
     if not model.config.first_attention_norm and keep[0]:
         raise UserError(

@@ -104,7 +104,7 @@ class _Counterpart(NamedTuple):
     """The tensor of transformers that corresponds to a tensor of the original."""
 
     theirs: str  # transformers' name
-    part: str
+    subtree: str
     shape: tuple[int, ...]  # in the original's layout
 
 
@@ -183,7 +183,7 @@ def import_tf1(
             step=step,
             other=other,
         ),
-        head=head if head and head.part in params else None,
+        head=head if head and head.subtree in params else None,
         other_fields=other,
         step=step,
         **moments,
@@ -238,7 +238,7 @@ def _counterparts(config: ModelConfig, head: TaskHead | None) -> dict[str, _Coun
         shape = their_shape(original, config, head)
         theirs = their_names(row, config)
         for n, name in enumerate(their_names(original, config)):
-            counterparts[name] = _Counterpart(theirs[n], row.part, shape)
+            counterparts[name] = _Counterpart(theirs[n], row.subtree, shape)
     return counterparts
 
 
@@ -310,16 +310,16 @@ def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Col
     match."""
     dropped = []
     for what in drop:
-        in_part = [name for name in bundle if name in counterparts and counterparts[name].part == what]
+        in_part = [name for name in bundle if name in counterparts and counterparts[name].subtree == what]
         dropped += in_part or ([] if what in PARTS else matching(list(bundle), what, str(bundle.prefix)))
     return tuple(dict.fromkeys(dropped))
 
 
 def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart]) -> None:
-    present = {counterparts[name].part for name in names if name in counterparts} | set(REQUIRED_PARTS)
+    present = {counterparts[name].subtree for name in names if name in counterparts} | set(REQUIRED_PARTS)
     shapes = {name: bundle.entries[name].shape for name in names}
     problems = {
-        "missing": [name for name, counterpart in counterparts.items() if counterpart.part in present and name not in shapes],
+        "missing": [name for name, counterpart in counterparts.items() if counterpart.subtree in present and name not in shapes],
         "not part of this model": [name for name in names if name not in counterparts],
         f"other shapes than {CONFIG} gives": [
             f"{name} {list(shapes[name])} instead of {list(counterparts[name].shape)}"
@@ -351,9 +351,11 @@ def _slot_tensors(
         what = f"slots of several optimizers ({', '.join(found)})" if found else f"no slots ({', '.join(kinds)})"
         raise UserError(f"{bundle.prefix} has {what}, so its optimizer state cannot be read; import it without slots")
     slots = {name: f"{name}/{found[0]}" for name in names}
-    trained = {counterparts[name].part for name in names if slots[name] in bundle}
+    trained = {counterparts[name].subtree for name in names if slots[name] in bundle}
     shapes = {name: bundle.entries[slot].shape for name, slot in slots.items() if slot in bundle}
-    unfit = [slots[name] for name in names if counterparts[name].part in trained and shapes.get(name) != counterparts[name].shape]
+    unfit = [
+        slots[name] for name in names if counterparts[name].subtree in trained and shapes.get(name) != counterparts[name].shape
+    ]
     if unfit:
         raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {list_some(unfit)}; import it without slots")
     zeros = {counterparts[name].theirs: np.zeros(counterparts[name].shape, np.float32) for name in names if name not in shapes}

@@ -29,8 +29,8 @@ from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
-"""The key of the learned projection in the parameters. It is trained and saved but not exported."""
-_PROJECTION_STREAM = 0x70726F6A  # an arbitrary number, for a separate stream of random numbers
+"""The subtree of the parameters with the learned projection. It is trained and saved but not exported."""
+_PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """Sum against a teacher -> the count by which it is divided."""
 

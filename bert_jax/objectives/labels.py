@@ -42,8 +42,8 @@ class LabelLoss:
 class Labels(Objective):
     """The loss of the task head `head` on a model of this `config`.
 
-    The gradients of the `frozen` parts of the parameters are zero and are not computed. If the batch holds "teacher_logits" (in
-    the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
+    The gradients of the `frozen` subtrees of the parameters are zero and are not computed. If the batch holds "teacher_logits"
+    (in the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
     """
 
     config: ModelConfig

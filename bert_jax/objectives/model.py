@@ -160,14 +160,14 @@ class Model:
 class _Part(nn.Module):
     """A module named as a part of a larger model."""
 
-    part: str
+    subtree: str
     kind: type[nn.Module]
     config: ModelConfig
 
     @nn.compact
     def __call__(self, *inputs: Num[Array, " ..."]) -> Num[Array, " ..."]:
         """Returns the output of the module."""
-        module: Any = self.kind(self.config, name=self.part)
+        module: Any = self.kind(self.config, name=self.subtree)
         return cast(Array, module(*inputs))
 
 

@@ -50,7 +50,7 @@ START, CONTINUATION, NO_PIECE = range(3)
 """The kinds of word-embedding rows: subwords that begin a word, subwords that continue one, and unused rows."""
 
 
-def kinds_of_pieces(model: Model) -> Int8[np.ndarray, " V"]:
+def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
     """Returns the kind of every row of the word embeddings. Rows beyond the vocabulary, or whose id belongs to no subword, are
     unused and never predicted."""
     kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
@@ -75,7 +75,7 @@ class Engine:
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
-        self._kinds = jax.device_put(kinds_of_pieces(model), self._whole)
+        self._kinds = jax.device_put(piece_kinds(model), self._whole)
         self._waits = devices[0].platform == "cpu" and len(devices) == 1
         self.profile = Profile()
         self.batch_count = 0
@@ -109,7 +109,7 @@ class Engine:
     def require(self, part: str, what: str) -> None:
         """Raises UserError if the model has no `part` or an untrained one, since random weights also give plausible answers.
 
-        part: a key of the parameters, e.g. "mlm_head". what: its use, a verb phrase for the message.
+        part: a subtree of the parameters, e.g. "mlm_head". what: its use, a verb phrase for the message.
         """
         model = self.model
         if part not in model.params:
@@ -156,7 +156,7 @@ class Engine:
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
             with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
-                for packed, result in self._results(function, pack(group, self._shape_of_batches()), static):
+                for packed, result in self._results(function, pack(group, self._batch_shape()), static):
                     _unpack(packed, result, group, per, answers)
             yield from answers
 
@@ -170,7 +170,7 @@ class Engine:
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
         """Yields the batches of `items`, packing one group ahead. Leftover items go to the next group."""
-        shape = self._shape_of_batches()
+        shape = self._batch_shape()
 
         def groups() -> Iterator[list[Packed]]:
             left: list[Item] = []
@@ -214,7 +214,7 @@ class Engine:
         while running:
             yield oldest()
 
-    def _shape_of_batches(self) -> BatchShape:
+    def _batch_shape(self) -> BatchShape:
         pad_id = self.model.tokenizer.pad_id
         return BatchShape(longest=self.config.max_position, tokens=self.tokens, devices=self.mesh.size, pad_id=pad_id)
 

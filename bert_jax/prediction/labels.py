@@ -157,7 +157,7 @@ class Tag:
                 raise UserError(f"{shortened(text)} holds no word; give text")
             words = [text[start:end] for start, end in spans]
             ids, firsts, _ = tokenizer.encode_words(words)
-        items, labelled = _windows_of_words(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
+        items, labelled = _word_windows(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
         return _Tagged(text, words, spans, items, labelled)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
@@ -213,7 +213,7 @@ class Tag:
         return answer
 
 
-def _windows_of_words(
+def _word_windows(
     ids: Sequence[int], firsts: Sequence[int], room: int, cls_id: int, sep_id: int
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
     """Returns (windows of at most `room` tokens that overlap by half, the words that each labels).

@@ -105,7 +105,7 @@ def _open_input(texts: Sequence[str], input_path: str | None, reader: FileReader
         file = _open(input_path if path == pathlib.Path(input_path) else str(path))
         regular = _regular(file)
         reader = replace(reader, jsonl=reader.jsonl or _suffix(path.name) in JSON_LINES, path=path if regular else None)
-        return Records(_records_of(file, reader), count=lambda: _count_lines(path), file=regular)
+        return Records(_read_records(file, reader), count=lambda: _count_lines(path), file=regular)
     stdin = stdin or sys.stdin
     if stdin is None:
         raise UserError("there is no text: standard input is closed; give texts as arguments, or --input=FILE")
@@ -115,7 +115,7 @@ def _open_input(texts: Sequence[str], input_path: str | None, reader: FileReader
         print(f"type one {line} per line; end with Ctrl-D", file=sys.stderr)
         reader = replace(reader, blank_lines=False, suffix=None)
     own = _own(stdin)
-    return Records(_records_of(own, replace(reader, name="standard input")), typed=typed, file=_regular(own))
+    return Records(_read_records(own, replace(reader, name="standard input")), typed=typed, file=_regular(own))
 
 
 def _suffix(path: str) -> str:
@@ -248,7 +248,7 @@ def _own(stdin: TextIO) -> IO[bytes]:
         return stdin.buffer
 
 
-def _records_of(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
+def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
     def read() -> Iterator[Record]:
         try:
             with file:

@@ -28,7 +28,7 @@ from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
 
 
-def model_of_step(workdir: AnyPath, step: int) -> Model:
+def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
     """Loads the model that the pretraining run in `workdir` saved after `step` steps. The run may still be training.
 
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
@@ -49,7 +49,7 @@ def model_of_step(workdir: AnyPath, step: int) -> Model:
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
     """(the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
-    `model_of_step` (arXiv:1706.03762, section 6.1)."""
+    `load_checkpointed_model` (arXiv:1706.03762, section 6.1)."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if len(there) >= count:

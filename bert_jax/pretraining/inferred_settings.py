@@ -15,7 +15,7 @@ import itertools
 import pathlib
 from collections.abc import Collection
 
-from bert_jax.configs.pretraining import PretrainingExperiment, objective_of_values
+from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
@@ -72,7 +72,7 @@ def infer_settings(
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text")
-        elif of_pairs and is_in_file(str(settled.get("objective"))) and not objective_of_values(settled).judges_pairs:
+        elif of_pairs and is_in_file(str(settled.get("objective"))) and not read_objective(settled).judges_pairs:
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn from pairs")
     phases = settled.get("phases")

@@ -142,7 +142,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
         norms, sums = of_phase.norms_step(experiment.phases[phase].accumulation)(*arguments)
         rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), step_scalars(experiment))
-        losses = _losses_of_rows(of_phase, state.params, batch)
+        losses = _row_losses(of_phase, state.params, batch)
     objective = experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 
@@ -209,7 +209,7 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
     return found
 
 
-def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
+def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
     """Returns the losses of each row, computed `ROWS` rows at a time, or as many as the mesh divides."""
 
     @jax.jit

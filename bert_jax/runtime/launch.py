@@ -65,7 +65,7 @@ class Run:
         return self.mirror.durable(path) if self.mirror else path
 
     def compiling(self, goodput: GoodputRecorder) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a compilation: its time counts as compiling in `ledger`, and the watchdog uses its longer
+        """Returns a context for a compilation: its time counts as compiling in `goodput`, and the watchdog uses its longer
         limit."""
         self.watchdog.compiling()
         return goodput.during(TimeCategory.COMPILING)

@@ -155,7 +155,7 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     return [copies / other for other in sorted(objects)]
 
 
-def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
+def fetch_chosen(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
     """Returns local copies of some files in a directory of a bucket. `choose` receives all relative names and returns those to
     download, in order."""
     text = checked(path, name)

@@ -275,7 +275,7 @@ def _draw_blank_figures() -> None:
 
     def blank(records: Any, panels: Any, path: pathlib.Path, title: str, formats: Sequence[str], **rest: Any) -> None:
         if not path.exists():
-            plots._save(Figure(figsize=(0.1, 0.1)), figure, formats)
+            plots._save(Figure(figsize=(0.1, 0.1)), path, formats)
 
     plots._draw = blank
 

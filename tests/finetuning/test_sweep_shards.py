@@ -58,21 +58,21 @@ def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all
 
 
 class Apart:
-    """A share of a process of two, which takes every second run; what it gathers is `found`."""
+    """The shard of a process of two, which takes every second run; what it gathers is `found`."""
 
     def __init__(self, index: int, found: Callable[..., Any] = lambda own, waiting: [own]):
         self.index, self.count, self.gather = index, 2, found
         self.told = 0
 
-    def of(self, items: Sequence[Any]) -> Sequence[Any]:
+    def select(self, items: Sequence[Any]) -> Sequence[Any]:
         return items[self.index :: 2]
 
     def tell_stopped(self) -> None:
         self.told += 1
 
 
-def swept(directory: pathlib.Path, share: Any, train: Any = by_seed, finish: Any = None, **changed: Any) -> int:
-    """The exit status of a sweep of four runs with this share."""
+def swept(directory: pathlib.Path, shard: Any, train: Any = by_seed, finish: Any = None, **changed: Any) -> int:
+    """The exit status of a sweep of four runs with this shard."""
     directory.mkdir(exist_ok=True)
     whole = experiment(seeds=[1, 2, 3, 4], devices_per_run=0)
     run = dataclasses.replace(run_in(directory), shard=shard, **changed)
@@ -89,9 +89,9 @@ def test_a_process_says_its_share_and_one_that_is_alone_says_none(tmp_path, capl
 
 
 def test_a_process_that_is_asked_to_stop_tells_the_others(tmp_path):
-    share = Apart(0)
-    assert swept(tmp_path, share, train=lambda one, directory, devices: None) == 143
-    assert share.told == 1
+    shard = Apart(0)
+    assert swept(tmp_path, shard, train=lambda one, directory, devices: None) == 143
+    assert shard.told == 1
 
 
 def test_the_first_process_shows_that_it_waits_and_stops_where_it_is_asked_to(tmp_path):

@@ -198,9 +198,9 @@ def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, par
     encoder: dict[str, int] = {}
     for row in rows(config):
         for tensor in their_names(row, config):
-            if row.part in ("embeddings", "encoder", "mlm_head"):
+            if row.subtree in ("embeddings", "encoder", "mlm_head"):
                 sizes[tensor] = int(np.prod(their_shape(row, config)))
-            if row.part in ("embeddings", "encoder"):
+            if row.subtree in ("embeddings", "encoder"):
                 encoder[tensor] = sizes[tensor]
     assert sum(sizes.values()) == parameters
     assert bare is None or sum(encoder.values()) == bare
@@ -345,5 +345,5 @@ def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_pat
     convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
     tensors = imported("modernbert_encoder")
     stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
-                 for row in rows(tensors.config) if row.part in ("embeddings", "encoder"))
+                 for row in rows(tensors.config) if row.subtree in ("embeddings", "encoder"))
     assert f"{stored:,} parameters" in capsys.readouterr().out

@@ -138,8 +138,8 @@ HEADS = [
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.problem}-{len(head.labels)}")
 def test_there_and_back_is_the_same_head(head):
-    architecture = architecture_name({head.part, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
-    assert head.part in ARCHITECTURES[architecture]
+    architecture = architecture_name({head.subtree, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
+    assert head.subtree in ARCHITECTURES[architecture]
     fields = json.loads(json.dumps(config_to_json(CONFIG, architecture=architecture, ids={"pad": 0}, head=head)))
     assert architecture_from_json(fields, (), "") == architecture
     assert head_from_json(fields, architecture, "") == head

@@ -87,7 +87,7 @@ def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_pat
         "kind": head.kind, "pooling": head.pooling, "layers": head.layers, "lstm": head.lstm
     } | ({"crf": head.crf} if head.has_crf else {}) | ({"mix_at": head.mix_at} if head.mix_at != "input" else {})  # fmt: skip
     own = {name for name in tensors if name.split(".")[0] not in ("embeddings", "encoder", "pooler")}
-    assert own == {f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep=".")}
+    assert own == {f"{head.subtree}.{path}" for path in flatten_dict(model.params[head.subtree], sep=".")}
     assert not any(name.startswith("bert") for name in tensors)
     if head.labels:
         assert fields["id2label"] == {str(i): label for i, label in enumerate(head.labels)}

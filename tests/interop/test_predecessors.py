@@ -44,8 +44,8 @@ def model_of(vocabulary, name: str, *, head: bool = False) -> Model:
     tagger = make_head("token", labels=("A", "B")) if head else None
     if tagger:
         shapes = our_shapes(config, tagger)
-        params[tagger.part] = {
-            "dense": {name: np.ones(shapes[f"{tagger.part}/dense/{name}"], np.float32) for name in ("kernel", "bias")}
+        params[tagger.subtree] = {
+            "dense": {name: np.ones(shapes[f"{tagger.subtree}/dense/{name}"], np.float32) for name in ("kernel", "bias")}
         }
     return Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary), head=tagger)
 

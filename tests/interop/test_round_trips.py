@@ -332,14 +332,14 @@ def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
     old = imported(case)
     assert old.head is not None
     head = make_head(kind, labels=("p", "q") if kind == "token" else ())
-    model = imported(case, new=NewParts([head.part], head), drop=[old.head.part])
-    assert (model.head, model.untrained) == (head, {head.part})
-    assert model.parts == (*(part for part in old.parts if part == "pooler"), head.part)
-    assert model.params[head.part]["dense"]["kernel"].shape == (12, head.num_outputs)
+    model = imported(case, new=NewParts([head.subtree], head), drop=[old.head.subtree])
+    assert (model.head, model.untrained) == (head, {head.subtree})
+    assert model.parts == (*(part for part in old.parts if part == "pooler"), head.subtree)
+    assert model.params[head.subtree]["dense"]["kernel"].shape == (12, head.num_outputs)
     if kind != old.head.kind:
-        with pytest.raises(UserError, match=rf"already has a {old.head.part}; drop it"):
-            imported(case, new=NewParts([head.part], head))
-    assert imported(case, drop=[old.head.part]).head is None
+        with pytest.raises(UserError, match=rf"already has a {old.head.subtree}; drop it"):
+            imported(case, new=NewParts([head.subtree], head))
+    assert imported(case, drop=[old.head.subtree]).head is None
 
 
 def test_a_head_may_start_anew_with_the_labels_it_has():

@@ -158,10 +158,10 @@ def test_the_heads_of_run_classifier_and_run_squad_go_there_and_back(head, names
 
     edit_config(tmp_path / "m", bert_jax={"do_lower_case": False})  # as the original would have written it
     stranger = import_tf1(tmp_path / "m")[3].head
-    assert stranger.part == head.part
+    assert stranger.subtree == head.subtree
     assert stranger.labels == tuple(f"LABEL_{n}" for n in range(len(head.labels)))
     assert stranger.problem == head.problem
-    dropped, _, _, notes = import_tf1(tmp_path / "m", drop=[head.part])
+    dropped, _, _, notes = import_tf1(tmp_path / "m", drop=[head.subtree])
     assert (set(dropped), notes.head) == ({"embeddings", "encoder", "pooler"}, None)
     assert f"dropped: {', '.join(sorted(names))}" in notes.messages
 

@@ -94,7 +94,7 @@ def check(peer: Peer, model: Model, tmp_path: pathlib.Path, stored: str = "float
     mask = (columns < np.array([[20], [13]])).astype(np.int32)
     ids = rng.integers(5, model.config.vocab_size, (rows, length)).astype(np.int32)
     batch = {"input_ids": ids, "token_type_ids": (columns > 8).astype(np.int32), "attention_mask": mask}
-    known = without_parts(model, [model.head.part]) if model.head and not model.head.is_plain else model
+    known = without_parts(model, [model.head.subtree]) if model.head and not model.head.is_plain else model
     outputs = {f"outputs/{name}": np.asarray(value) for name, value in our_outputs(known, batch).items()}
     np.savez(tmp_path / "expected.npz", **batch, **outputs, texts=np.array(TEXTS))
     export_model(tmp_path / "model", model, {"step": 7}, dtype=stored)
@@ -185,7 +185,7 @@ def test_every_class_without_labels_is_loaded_as_itself(peer, vocabulary, tmp_pa
 def test_every_labelled_head_is_loaded_with_its_labels(peer, vocabulary, tmp_path, head):
     model = make_labelled_model(vocabulary, head)
     report = check(peer, model, tmp_path)
-    assert head.part in ARCHITECTURES[report["class"]]
+    assert head.subtree in ARCHITECTURES[report["class"]]
     assert report["loading"] == {}
     assert max(report["differences"].values()) < 1e-5
     theirs = report["config"]
@@ -210,14 +210,14 @@ def test_every_labelled_head_is_loaded_with_its_labels(peer, vocabulary, tmp_pat
 def test_beside_a_head_that_no_class_has_transformers_loads_the_encoder(peer, vocabulary, tmp_path, head):
     model = make_labelled_model(vocabulary, head, num_layers=4)
     report = check(peer, model, tmp_path, **({} if head.reads_pooler else {"add_pooling_layer": False}))
-    own = sorted(f"{head.part}.{path}" for path in flatten_dict(model.params[head.part], sep="."))
+    own = sorted(f"{head.subtree}.{path}" for path in flatten_dict(model.params[head.subtree], sep="."))
     assert (report["class"], report["loading"]) == ("BertModel", {"unexpected_keys": own})
     assert max(report["differences"].values()) < 1e-5
     assert report["config"]["id2label"] == {str(i): label for i, label in enumerate(head.labels)}
     shutil.copy(tmp_path / "model" / "vocab.txt", tmp_path / "resaved")
-    with pytest.raises(UserError, match=rf"missing: {head.part}\.dense\.bias, .*declare {head.part} as new"):
+    with pytest.raises(UserError, match=rf"missing: {head.subtree}\.dense\.bias, .*declare {head.subtree} as new"):
         import_model(tmp_path / "resaved")  # what it did not read it does not save
-    assert import_model(tmp_path / "resaved", drop=[head.part]).parts == (("pooler",) if head.reads_pooler else ())
+    assert import_model(tmp_path / "resaved", drop=[head.subtree]).parts == (("pooler",) if head.reads_pooler else ())
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])

@@ -69,5 +69,5 @@ def make_labelled_model(vocabulary: pathlib.Path, head: TaskHead, parts: Collect
     rng = np.random.default_rng(6)
     values = {path: 0.3 * rng.standard_normal(shape, np.float32) for path, shape in our_shapes(config, head).items()}
     tree = unflatten_dict({path: x + path.endswith("/scale") for path, x in values.items()}, sep="/")
-    kept = {"embeddings", "encoder", head.part, *parts} | ({"pooler"} if head.reads_pooler else set())
+    kept = {"embeddings", "encoder", head.subtree, *parts} | ({"pooler"} if head.reads_pooler else set())
     return as_model({part: tree[part] for part in tree if part in kept}, config, vocabulary, head)

@@ -12,7 +12,7 @@ from bert_jax.model.heads.head import TaskHead
 def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, mentions: np.ndarray | None = None) -> np.ndarray:
     """Logits [C], or [n, C] of a token or span head, from the hidden states [N+1, n, D] of a text; `mentions` [3] count from its
     first token."""
-    own = params[head.part]
+    own = params[head.subtree]
     states = states.astype(np.float64)
     x = beside = chosen(head, own, states)
     if head.mix_at != "input":

@@ -46,7 +46,7 @@ def texts() -> list[tuple[int, np.ndarray]]:
     return [(r, columns) for r, columns in found if columns.size]
 
 
-def compute_scores(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
+def path_scores(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
     """The score of each row of labels of the words whose scores [words, C] these are."""
     words = scores[np.arange(len(scores)), paths].sum(1) + transitions.start[paths[:, 0]] + transitions.end[paths[:, -1]]
     return words + transitions.between[paths[:, :-1], paths[:, 1:]].sum(1)
@@ -67,8 +67,8 @@ def brute_force_loss(scores: jax.Array, transitions: Transitions, labels: np.nda
     total = jnp.float32(0)
     for r, columns in texts():
         own = scores[r, columns]
-        total += jax.nn.logsumexp(scores_of(all_paths(len(columns)), own, transitions))
-        total -= scores_of(labels[r, columns][None], own, transitions)[0]
+        total += jax.nn.logsumexp(path_scores(all_paths(len(columns)), own, transitions))
+        total -= path_scores(labels[r, columns][None], own, transitions)[0]
     return total
 
 
@@ -98,7 +98,7 @@ def test_the_labels_are_those_of_the_best_sequence_and_the_argmax_of_their_logit
     together, alone, (all_scores, own) = [], [], in_numpy(chain, transitions)
     for r, columns in texts():
         paths = all_paths(len(columns))
-        best = paths[scores_of(paths, all_scores[r, columns], own).argmax()].tolist()
+        best = paths[path_scores(paths, all_scores[r, columns], own).argmax()].tolist()
         assert labels[r, columns].tolist() == logits[r, columns].argmax(-1).tolist() == best
         together += best
         alone += all_scores[r, columns].argmax(-1).tolist()
@@ -119,8 +119,8 @@ def test_a_text_begins_anew_whatever_scores_and_labels_stand_before_it():
         without = own._replace(start=np.zeros(LABELS, np.float32))
         for r, columns in texts():
             paths = all_paths(len(columns))
-            assert labels[r, columns].tolist() == paths[scores_of(paths, scores[r, columns], own).argmax()].tolist()
-            changed += paths[scores_of(paths, scores[r, columns], without).argmax()].tolist() != labels[r, columns].tolist()
+            assert labels[r, columns].tolist() == paths[path_scores(paths, scores[r, columns], own).argmax()].tolist()
+            changed += paths[path_scores(paths, scores[r, columns], without).argmax()].tolist() != labels[r, columns].tolist()
     assert changed > 20, "the starts decide"
 
 
@@ -128,7 +128,7 @@ def test_marginals_are_sums_over_all_sequences(chain, transitions):
     found, (all_scores, own) = np.exp(jax.jit(log_marginals)(chain, transitions)), in_numpy(chain, transitions)
     for r, columns in texts():
         paths = all_paths(len(columns))
-        p = softmax(scores_of(paths, all_scores[r, columns], own))
+        p = softmax(path_scores(paths, all_scores[r, columns], own))
         for i, column in enumerate(columns):
             expected = [p[paths[:, i] == label].sum() for label in range(LABELS)]
             np.testing.assert_allclose(found[r, column], expected, atol=WITHIN)

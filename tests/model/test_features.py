@@ -75,7 +75,7 @@ def name_of(head: TaskHead) -> str:
 
 def random_params(head: TaskHead) -> dict:
     rng = np.random.default_rng(3)
-    parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    parts = {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
     shapes = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
     values = {path: 0.4 * rng.standard_normal(shape) + path.endswith("/scale") for path, shape in shapes.items()}
     return unflatten_dict({path: np.asarray(x, np.float32) for path, x in values.items()}, sep="/")
@@ -150,7 +150,7 @@ def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
     real = np.zeros((len(LENGTHS), ROW if head.per_token else SLOTS, 1), np.float32)
     for r, p, columns in texts(batch):
         real[r, columns if head.per_token else p] = 1
-    parts = {head.part: params[head.part]}
+    parts = {head.subtree: params[head.subtree]}
 
     def loss(states):
         return (compiled(head, from_states)({"params": parts}, states, batch) * real).sum()
@@ -219,10 +219,10 @@ def test_gradients_reach_every_parameter_of_a_head(head):
 @pytest.mark.parametrize("layers", ["scalar_mix", "last_four_mix"])
 def test_a_new_mix_is_the_mean_of_its_layers(layers):
     head = head_of("token", layers=layers)
-    fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.part]))(jax.random.key(0))
+    fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.subtree]))(jax.random.key(0))
     states, batch = hidden_states(), layout()
     mixed = BertWithHead(CONFIG, head).apply(
-        {"params": {head.part: fresh}}, states[-1], states, Tokens.of(batch), method="features"
+        {"params": {head.subtree: fresh}}, states[-1], states, Tokens.of(batch), method="features"
     )
     np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)
 
@@ -232,7 +232,7 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
     boxed = jax.eval_shape(lambda: initial_label_parameters(CONFIG, head, jax.random.key(0)))
     leaves = flatten_dict(boxed, sep="/")
     assert all(isinstance(x, nn.LogicallyPartitioned) and len(x.names) == x.value.ndim for x in leaves.values())
-    parts = {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    parts = {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
     expected = {path: shape for path, shape in our_shapes(CONFIG, head).items() if path.split("/")[0] in parts}
     assert {path: x.value.shape for path, x in leaves.items()} == expected
 

@@ -305,7 +305,7 @@ def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_eac
     assert float(loss) == pytest.approx(float(loss_alone), rel=1e-5)
     for tree in (grads, grads_alone):  # what adds one number to everything that softmax compares: its gradient is rounding alone
         layout = VARIANTS[name].layout
-        shifts = [tree[VARIANTS[name].part]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
+        shifts = [tree[VARIANTS[name].subtree]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
         shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if layout.are_positions else []
         assert all(np.abs(layer.pop("bias")).max() < 1e-6 for layer in shifts)
     assert largest_difference(grads_alone, grads) < 1e-4

@@ -13,7 +13,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _windows_of_words, entities
+from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _word_windows, entities
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.tasks.spans import Span, windows
 from tests.interop.tiny import WORDS
@@ -194,7 +194,7 @@ def test_every_word_of_a_text_of_any_length_is_judged_once_with_most_context():
     for room in (1, 2, 3, 5, 8, 37, 38):
         for count in range(1, 3 * room + 4):
             ids, firsts = list(range(count)), list(range(0, count, 2))
-            items, judged = _windows_of_words(ids, firsts, room, -1, -2)
+            items, judged = _word_windows(ids, firsts, room, -1, -2)
             starts = [item.ids[1] for item in items]
             assert sorted(word for own in judged for word, _ in own) == list(range(len(firsts)))
             for item, own in zip(items, judged, strict=True):
@@ -321,7 +321,7 @@ ASK = {
 @pytest.mark.parametrize("head", ASK, ids=lambda head: f"{head.kind}-{head.pooling}-{head.lstm}")
 def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
     model, _ = labelled(head)
-    for part in [head.part, *(["pooler"] if head.reads_pooler else [])]:
+    for part in [head.subtree, *(["pooler"] if head.reads_pooler else [])]:
         fresh = Predictor(Engine(dataclasses.replace(model, untrained=frozenset([part]))))
         with pytest.raises(UserError, match=f"the {part} of this model was never trained, so it cannot .*; train it first"):
             ASK[head](fresh)

@@ -16,7 +16,7 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.pretraining import checkpointed_model
-from bert_jax.pretraining.checkpointed_model import model_of_step
+from bert_jax.pretraining.checkpointed_model import load_checkpointed_model
 from bert_jax.sharding.config import MeshConfig
 from tests.random_rows import TINY
 
@@ -62,7 +62,7 @@ def workdir_of(directory: pathlib.Path, *folders: str) -> pathlib.Path:
 
 def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_corpus_or_of_the_exported_model(asked, tmp_path):
     workdir = workdir_of(tmp_path, "checkpoints")
-    found: Any = model_of_step(workdir, 2_000)
+    found: Any = load_checkpointed_model(workdir, 2_000)
     (directory, read_only), (step, (experiment, mesh)) = asked
     assert (directory, read_only, step) == (workdir / "checkpoints", True, 2_000)
     assert experiment == dataclasses.replace(PretrainingExperiment.from_dict(EXPERIMENT.to_dict()), mesh=MeshConfig())
@@ -70,13 +70,13 @@ def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_c
     assert found.params == {"mlm_head": "weights"}
     assert (found.config, found.tokenizer) == (TINY, ("tokenizer of", "train"))
     (workdir / "model").mkdir()
-    assert model_of_step(workdir, 1_000).tokenizer == ("tokenizer of", workdir / "model")
+    assert load_checkpointed_model(workdir, 1_000).tokenizer == ("tokenizer of", workdir / "model")
 
 
 def test_a_step_without_a_checkpoint_is_refused_with_those_that_are_there(asked, tmp_path):
     with pytest.raises(UserError, match=r"--step=7: .* has none, not the checkpoint of that step; .*keep_at='\[7\]'"):
-        model_of_step(workdir_of(tmp_path), 7)
+        load_checkpointed_model(workdir_of(tmp_path), 7)
     with pytest.raises(UserError, match=r"--step=7: .* has those of 1,000, 2,000, not the checkpoint"):
-        model_of_step(workdir_of(tmp_path, "checkpoints"), 7)
+        load_checkpointed_model(workdir_of(tmp_path, "checkpoints"), 7)
     with pytest.raises(UserError, match=r"--from=.*there holds no run"):
-        model_of_step(tmp_path / "there", 7)
+        load_checkpointed_model(tmp_path / "there", 7)

@@ -108,7 +108,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda experiment, program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "skipped_batches", lambda state: 20)
-    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
+    monkeypatch.setattr(module, "_row_losses", lambda program, params, batch: (params, batch))
     return run
 
 
@@ -220,7 +220,7 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
     ids = np.arange(2 * rows).reshape(rows, 2)
     mesh = types.SimpleNamespace(size=devices)
     program: Any = types.SimpleNamespace(objective=objective_of("mlm"), mesh=mesh)
-    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
+    found = module._row_losses(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts
 

@@ -23,12 +23,12 @@ from tests.studies.test_report import CONTENT, MARKDOWN
 
 
 class RunShard:
-    """The share of process `index` of two, which gathers what it is told to."""
+    """The shard of process `index` of two, which gathers what it is told to."""
 
     def __init__(self, index: int = 0, gathered: Any = ()):
         self.index, self.gathered, self.stopped, self.waited = index, gathered, 0, False
 
-    def of(self, items: list[Any]) -> list[Any]:
+    def select(self, items: list[Any]) -> list[Any]:
         return items[self.index :: 2]
 
     def tell_stopped(self) -> None:
@@ -46,7 +46,7 @@ class Fixture:
     """A study of two arms with two seeds, in process `shard.index`."""
 
     def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, shard: RunShard):
-        self.share, self.told, self.ran, self.planned = share, [], [], []
+        self.shard, self.told, self.ran, self.planned = shard, [], [], []
         self.asked = False
         preemption = types.SimpleNamespace(requested=lambda step: self.asked and step == 0, exit_status=99)
         watchdog = types.SimpleNamespace(alive=self.told.append)
@@ -115,7 +115,7 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"
     assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
     assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\nfigure: lasting figure.png"]
-    assert (there.share.waited, there.share.stopped, there.told) == (False, 0, ["waiting for the other processes"])
+    assert (there.shard.waited, there.shard.stopped, there.told) == (False, 0, ["waiting for the other processes"])
 
 
 def test_the_table_has_what_other_processes_have_done_since(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -148,14 +148,14 @@ def test_a_process_that_waits_for_the_plan_stops_when_asked_to(tmp_path: pathlib
     there.asked = True
     monkeypatch.setattr(calibration, "planned", lambda *_: {})
     assert there.status() == 99
-    assert (there.share.stopped, there.ran) == (1, [])
+    assert (there.shard.stopped, there.ran) == (1, [])
 
 
 def test_a_study_that_stops_tells_the_others_and_keeps_its_status(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = Fixture(tmp_path, monkeypatch, RunShard())
     there.stop = Stopped(77)
     assert there.status() == 77
-    assert there.share.stopped == 1
+    assert there.shard.stopped == 1
 
 
 def test_a_study_that_is_stopped_while_it_waits_for_others_ends_with_that(
@@ -163,7 +163,7 @@ def test_a_study_that_is_stopped_while_it_waits_for_others_ends_with_that(
 ):
     there = Fixture(tmp_path, monkeypatch, RunShard(gathered=None))
     there.asked = True
-    assert (there.status(), there.share.waited) == (99, True)
+    assert (there.status(), there.shard.waited) == (99, True)
     lost = Fixture(tmp_path, monkeypatch, RunShard(gathered=ProcessesLost("process 1 of 2 failed")))
     assert lost.status() == HUNG
     assert caplog.messages[-1].startswith("process 1 of 2 failed; start the same command on all of them again")

@@ -219,7 +219,7 @@ def logits_of_a_task(rate: float, seed: int) -> Any:
 def losses_of_replayed_rows(rate: float, seed: int) -> Any:
     program = pretraining_program(dataclasses.replace(pretraining_of(rate), seed=seed), ONE_DEVICE)
     batch = {name: np.asarray(array) for name, array in ROWS.items()}
-    return replay._losses_of_rows(program, random_parameters(), batch)
+    return replay._row_losses(program, random_parameters(), batch)
 
 
 @pytest.mark.parametrize(

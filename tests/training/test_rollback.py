@@ -102,7 +102,7 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
     """(the first state of a run, what the program was given to begin with)."""
     starts: list[Any] = []
 
-    def begin(make: Any, start: Any) -> TrainState:
+    def init_state(make: Any, start: Any) -> TrainState:
         starts.append(start)
         return plain(params)
 

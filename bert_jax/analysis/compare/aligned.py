@@ -105,11 +105,11 @@ def aligned_slots(batch: Batch) -> Slots:
     own = columns - batch["position_ids"] + words
     members = (own[:, :, None] == columns[:, None, :]) & (sequences > 0)[:, :, None]
 
-    def of_words(values: Int[Array, "B L"]) -> Int[Array, "B Z"]:
+    def in_words(values: Int[Array, "B L"]) -> Int[Array, "B Z"]:
         return jnp.where(members, values[:, :, None], 0).max(1)
 
     return Slots(
-        members=members.astype(jnp.float32), sequence=of_words(sequences), number=of_words(words), kind=of_words(batch["kinds"])
+        members=members.astype(jnp.float32), sequence=in_words(sequences), number=in_words(words), kind=in_words(batch["kinds"])
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 
 from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.analysis.coreference.documents import TextFile
-from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
+from bert_jax.analysis.coreference.figures import FILES, best_in_group, write_coreference
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
@@ -49,7 +49,7 @@ def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores
         mark = f"  does not beat: {', '.join(unbeaten)}" if unbeaten else ""
         print(f"{best.group:19} {best.head.chooser:>5} {100 * best.head.accuracy:8.1f}  {spread:14} {rates} {best.n:,}{mark}")
         for name, control in controls.items():
-            own = of_group(control, best.group)
+            own = best_in_group(control, best.group)
             if own is not None:
                 spread = f"{100 * own.head.low:.1f} to {100 * own.head.high:.1f}"
                 print(f"  {name:17} {own.head.chooser:>5} {100 * own.head.accuracy:8.1f}  {spread}")

@@ -37,7 +37,7 @@ def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScore
     """Yields a row for the head and for each rule of each group, then for the head of each control."""
     for best in found.best:
         rates = [("head", best, best.head), *(("rule", best, rate) for rate in best.rules)]
-        others = ((name, of_group(control, best.group)) for name, control in controls.items())
+        others = ((name, best_in_group(control, best.group)) for name, control in controls.items())
         rates += [(name, own, own.head) for name, own in others if own is not None]
         for kind, own, rate in rates:
             numbers = rate.accuracy, rate.low, rate.high, rate.gain, rate.gain_low, rate.gain_high, rate.on_choice
@@ -45,7 +45,7 @@ def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScore
             yield own.group, rate.chooser, kind, *numbers, *counts
 
 
-def of_group(found: CoreferenceScores, group: str) -> Best | None:
+def best_in_group(found: CoreferenceScores, group: str) -> Best | None:
     """Returns the best head of a group; None where there is none."""
     return next((best for best in found.best if best.group == group), None)
 
@@ -67,7 +67,7 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
     bar = 0.8 / len(names)
     for i, name in enumerate(names):
         if name in controls:
-            own = [of_group(controls[name], best.group) for best in found.best]
+            own = [best_in_group(controls[name], best.group) for best in found.best]
             rates = [None if best is None else best.head for best in own]
         else:
             rates = [best.head if i == 0 else best.rules[i - 1] for best in found.best]

@@ -50,7 +50,7 @@ class Features:
 
 
 @compiled
-def vectors_of_layers(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
+def layer_vectors(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
     """Returns the vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the
     output of every layer."""
     found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
@@ -73,7 +73,7 @@ def read_features(
     for group in grouped(sentences, engine.group_size):
         windows = [list(word_windows(engine, sentence.words)) for sentence in group]
         items = [window.item() for window in itertools.chain(*windows)]
-        answers = engine.stream(vectors_of_layers, items, "token")
+        answers = engine.stream(layer_vectors, items, "token")
         for sentence, own in zip(group, windows, strict=True):
             for window in own:
                 firsts = _first_tokens(window)

@@ -35,7 +35,7 @@ from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
 from bert_jax.interface.python_files import file_errors_explained
-from bert_jax.storage.fetching import fetched_files, fetched_of_directory
+from bert_jax.storage.fetching import fetch_chosen, fetched_files
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
 from bert_jax.storage.records import BOM, UTF16
@@ -327,7 +327,7 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
     if remote:
         if split is None and any(sign in name for sign in "*?["):
             return [str(path) for path in _remote_files(source)]
-        return [str(path) for path in fetched_of_directory(name, flag, choose)]
+        return [str(path) for path in fetch_chosen(name, flag, choose)]
     there = _local_files(Source(source.kind, name))
     if isinstance(there, pathlib.Path):
         names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]

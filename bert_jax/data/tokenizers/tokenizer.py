@@ -113,7 +113,7 @@ class Tokenizer:
             if not present:
                 raise UserError(
                     f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
-                    f"{_names_of_specials()}: {VOCABULARY_REMEDY}"
+                    f"{_special_names()}: {VOCABULARY_REMEDY}"
                 )
             special[f"{role}_id"] = ids[present[0]]
         self.vocabulary = VocabularyInfo(
@@ -432,5 +432,5 @@ def _content(model: WordPiece | SentencePiece | JsonTokenizer) -> bytes:
     return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
 
 
-def _names_of_specials() -> str:
+def _special_names() -> str:
     return ", ".join(names[0] for names in SPECIAL_NAMES.values())

@@ -116,7 +116,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
                 return _described_library(path, spec, {}, {}, {})
             return _described(path, None, _read_json(path, spec), {}, {}, {})
         pieces = _read_vocabulary(path)
-        return TokenizerDescription(path=path, pieces=tuple(pieces[: _end_of_pieces(pieces)]))
+        return TokenizerDescription(path=path, pieces=tuple(pieces[: _find_end(pieces)]))
     found = vocabulary_files(path)
     if not found:
         raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {VOCABULARY_REMEDY}")
@@ -139,8 +139,8 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
     content = _read_json(path / JSON_FILE, beside) if beside is not None else None
     described = _described(found[0], lines, content, config, names, later)
-    end = _end_of_pieces(described.pieces)
-    rows = _rows_of_model(path)
+    end = _find_end(described.pieces)
+    rows = _model_rows(path)
     if rows is not None:
         end = max(end, min(rows, len(described.pieces)))
     elif content is not None and "" in content.ids:  # saved with the rows of a model
@@ -291,12 +291,12 @@ def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
     return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
 
 
-def _end_of_pieces(pieces: Sequence[str]) -> int:
+def _find_end(pieces: Sequence[str]) -> int:
     """Returns the number of pieces up to the last non-blank one, since a vocab.txt may end in blank lines."""
     return next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
 
 
-def _rows_of_model(directory: pathlib.Path) -> int | None:
+def _model_rows(directory: pathlib.Path) -> int | None:
     """Returns the number of word embeddings of the model in `directory`, if there is one."""
     for name in ("config.json", "bert_config.json"):
         if (directory / name).is_file():

@@ -46,8 +46,8 @@ class Row:
         return "{}" in self.theirs
 
     @property
-    def part(self) -> str:
-        """The top-level part of our tree that the parameter belongs to: embeddings, encoder, pooler or a head."""
+    def subtree(self) -> str:
+        """The top-level subtree of our parameters that the parameter belongs to: embeddings, encoder, pooler or a head."""
         return self.ours.split("/")[0]
 
 
@@ -275,7 +275,7 @@ class Family:
 
     def has_class_for(self, head: TaskHead) -> bool:
         """Returns whether transformers has a class with this head."""
-        return head.is_plain and any(row.part == head.part for row in self.table)
+        return head.is_plain and any(row.subtree == head.subtree for row in self.table)
 
     def represents(self, config: ModelConfig) -> bool:
         """Returns whether the family can represent `config`, i.e. whether writing and reading it preserves it."""

@@ -31,7 +31,7 @@ KINDS: Mapping[str, str] = {
 }
 """Kind of head -> location of its class."""
 HEAD_PARTS = tuple(f"{kind}_head" for kind in KINDS)
-"""The branches of the parameter tree that are task heads (`TaskHead.part`)."""
+"""The branches of the parameter tree that are task heads (`TaskHead.subtree`)."""
 PROBLEMS = ("classification", "regression", "multi_label")
 """The names in `outputs.OUTPUTS`."""
 

@@ -109,7 +109,7 @@ class BertWithHead(Bert):
     def setup(self) -> None:
         """Declares the encoder, and the head under the name `part`."""
         super().setup()
-        setattr(self, self.head.part, HeadLayers(self.config, self.head))
+        setattr(self, self.head.subtree, HeadLayers(self.config, self.head))
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits and the hidden states of a batch."""
@@ -122,7 +122,7 @@ class BertWithHead(Bert):
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
         """Returns only the logits, for training. The last layer is computed only at the positions that the head reads. The logits
         of a CRF are conditioned on the batch's labels, so that their cross-entropy is -log p(labels | text)."""
-        part, seed = getattr(self, self.head.part), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
+        part, seed = getattr(self, self.head.subtree), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         tokens = Tokens.of(batch)
         if self.head.has_crf:
             features = self.features(*self.encode(tokens, dropout_seed), tokens)
@@ -136,14 +136,14 @@ class BertWithHead(Bert):
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
         """Returns the features of every token, from the results of `encode`."""
-        return getattr(self, self.head.part).features(last, hidden_states, tokens)
+        return getattr(self, self.head.subtree).features(last, hidden_states, tokens)
 
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
     ) -> Float[Array, "B _ C"]:
         """Returns the logits from the features of all tokens. Only the positions and `sequence_ids` of `batch` are read, so the
         rows may also be concatenated into a single row."""
-        part = getattr(self, self.head.part)
+        part = getattr(self, self.head.subtree)
         logits: Array = part(self.inputs(tokens, batch), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
 
@@ -167,7 +167,7 @@ class BertWithHead(Bert):
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
         """Returns (predicted label of each token, logits of its label probabilities) from the features of all tokens. A CRF
         returns the best label sequence and marginal probabilities, which are only meaningful at words."""
-        part = getattr(self, self.head.part)
+        part = getattr(self, self.head.subtree)
         logits: Array = part(self.inputs(tokens, batch), None)
         if not self.head.has_crf:
             return logits.argmax(-1).astype(jnp.int32), logits

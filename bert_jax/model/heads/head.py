@@ -126,7 +126,7 @@ class TaskHead:
     # ------------------------------------------------------------------------------------------------------ names and sizes
 
     @property
-    def part(self) -> str:
+    def subtree(self) -> str:
         """The key of the head's parameters."""
         return f"{self.kind}_head"
 

@@ -203,7 +203,7 @@ def _instruction(line: str) -> Instruction | None:
     if not match:
         return None
     rest = match[3]
-    end = _closing(rest) if rest.startswith("(") else _end_of_array(rest)
+    end = _closing(rest) if rest.startswith("(") else _array_end(rest)
     opcode = _OPCODE.match(rest, end)
     if not opcode:
         return None
@@ -224,7 +224,7 @@ def _closing(text: str, start: int = 0) -> int:
     return len(text)
 
 
-def _end_of_array(text: str) -> int:
+def _array_end(text: str) -> int:
     found = _ARRAY.match(text)
     return found.end() if found else text.find(" ")
 

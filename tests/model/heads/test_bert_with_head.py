@@ -31,7 +31,7 @@ def head_of(kind: str, **fields) -> TaskHead:
 
 
 def parts_of(head: TaskHead) -> set[str]:
-    return {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+    return {"embeddings", "encoder", head.subtree} | ({"pooler"} if head.reads_pooler else set())
 
 
 def random_params(config: ModelConfig, head: TaskHead) -> dict:
@@ -150,7 +150,7 @@ def test_the_head_is_one_affine_layer_on_what_it_reads(head):
             read = last
         case _:
             read = np.asarray(head.inputs(jnp.asarray(outputs["last"]), batch, pooler), np.float64)
-    layer = params[head.part]["dense"]
+    layer = params[head.subtree]["dense"]
     np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
 
 
@@ -282,7 +282,7 @@ def test_the_input_of_a_classifier_follows_from_the_classifier_pooling_of_the_mo
     rng = np.random.default_rng(5)
     params = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), drawn)
     outputs = BertWithHead(config, head).apply({"params": params}, batch)
-    last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.part]["dense"]
+    last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.subtree]["dense"]
 
     def pooled(x: np.ndarray) -> np.ndarray:
         y = x @ np.asarray(pooler["dense"]["kernel"], np.float64) + np.asarray(pooler["dense"].get("bias", 0.0))

@@ -1,0 +1,91 @@
+"""Milliseconds of attention in long rows on a TPU, ours beside the library's kernel, from the TPU compiler's schedules.
+
+    python tests/benchmarks/benchmark_long_attention.py [--topology=v5e:2x2] [--lengths=1024,8192] [--blocks=256,512,1024]
+
+Without a TPU: both kernels, forward and backward, are compiled for one chip and read by the method of `python -m bert_jax.aot`
+(regions under a condition count as executed, waiting for memory does not count). 8,192 tokens of packed rows, 12 heads of 64 in
+bfloat16, no dropout: a layer that sees all keys, and one that sees 64 on each side. The peer is
+`jax.experimental.pallas.ops.tpu.splash_attention` with a mask of the layer's type and segment ids (`plain_modernbert.py`), in
+blocks of each size; "beside" is what it needs around its kernels. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go
+to --json=FILE.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.layers import Dropout
+from bert_jax.tpu.costs.compiler import Compiler
+from bert_jax.tpu.costs.topologies import parse_topology
+from tests.benchmarks import plain_modernbert
+from tests.benchmarks.figures import flag_parser, give
+
+TOKENS = 8_192
+SIZE = plain_modernbert.Size()
+
+
+def main() -> None:
+    parser = flag_parser(__doc__)
+    parser.add_argument("--topology", default="v5e:2x2")
+    parser.add_argument("--lengths", default="1024,8192")
+    parser.add_argument("--blocks", default="256,512,1024", help="of the library's kernel")
+    options = parser.parse_args()
+    compiler = Compiler(parse_topology(options.topology))
+    found = []
+    for length in map(int, options.lengths.split(",")):
+        for kind in ("full", "sliding"):
+            for block in (0, *map(int, options.blocks.split(","))):
+                kernel, beside = milliseconds(compiler, length, kind, block)
+                found.append({"length": length, "layer": kind, "block": block, "kernel": kernel, "beside": beside})
+                print(f"{length} tokens, {kind}, {block or 'ours'}: {kernel:.3f} ms", file=sys.stderr, flush=True)
+    rows = []
+    for one in found:
+        ours = next(x for x in found if (x["length"], x["layer"], x["block"]) == (one["length"], one["layer"], 0))
+        side = f"the library's, blocks of {one['block']}" if one["block"] else "ours"
+        ratio = (one["kernel"] + one["beside"]) / (ours["kernel"] + ours["beside"])
+        rows.append([f"{one['length']}", one["layer"], side, f"{one['kernel']:.2f}", f"{one['beside']:.2f}", f"{ratio:.2f}"])
+    figures = {"topology": options.topology, "libtpu": compiler.version, "figures": found}
+    give(["tokens of a row", "layer", "kernel", "ms in kernels", "beside", "times ours"], rows, figures, options.json)
+
+
+def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tuple[float, float]:
+    """(ms in kernels, ms beside them) of a forward and a backward pass; `block` 0 is ours."""
+    mesh, rows, width = Mesh(np.asarray(compiler.devices[:1]), ("data",)), TOKENS // length, SIZE.width
+    spread = NamedSharding(mesh, PartitionSpec("data"))
+    shape = (rows, SIZE.heads, length, width // SIZE.heads) if block else (rows, length, width)
+    wide = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=spread)
+    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=spread)
+    attend: Callable[..., Any] = (
+        functools.partial(plain_modernbert.attention, SIZE, kind, mesh, block=block) if block else ours(kind)
+    )
+
+    def both(q: Any, k: Any, v: Any, ids: Any, gradient: Any) -> Any:
+        context, backward = jax.vjp(lambda *qkv: attend(*qkv, ids), q, k, v)
+        return context, backward(gradient)
+
+    compiled = compiler.compile(jax.jit(both).lower(wide, wide, wide, ids, wide))
+    by_kind = compiler.estimate(compiled, compiler.devices[:1]).by_kind
+    kernel = by_kind.get("kernel", 0.0)
+    return 1e3 * kernel, 1e3 * (sum(by_kind.values()) - kernel)
+
+
+def ours(kind: str) -> Callable[..., Any]:
+    """Our kernel for the layers of a type."""
+    radius = SIZE.radius if kind == "sliding" else None
+    return lambda *x: fused_attention(x[:3], x[3], num_heads=SIZE.heads, dropout=Dropout(0.0, None), radius=radius)
+
+
+if __name__ == "__main__":
+    main()
