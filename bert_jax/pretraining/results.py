@@ -113,8 +113,8 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the exported subtrees of the parameters: the encoder, and the objective's parts that belong to its transformers class
-    or to this project's files."""
+    """Returns the exported subtrees of the parameters: the encoder, and the objective's parts that belong to its transformers
+    class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}

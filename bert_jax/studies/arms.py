@@ -248,7 +248,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
         raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
     if model.encoder != "transformer":
         remedy = other or "set head.pooling=concat or head.lstm"
-        raise UserError(f"the [CLS] of a {model.encoder} has no meaning of its own; {remedy}")
+        raise UserError(f"the [CLS] of a {model.encoder} does not represent the text; {remedy}")
 
 
 @functools.cache

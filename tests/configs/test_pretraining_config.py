@@ -85,7 +85,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("model.rematerialisation", "full", "there is no config.model.rematerialisation; it is now called 'model.remat'"),
         ("model.scan_unroll", 1, "there is no config.model.scan_unroll; it is now called 'model.scan_layers'"),
         ("objective_options.window", 3, "there is no config.objective_options.window; there are no keys"),
-        ("model.encoder", "bilm", "pairs=original trains .* which model.encoder=bilm does not learn; set config.examples"),
+        ("model.encoder", "bilm", "pairs=original needs .* which model.encoder=bilm does not learn; set config.examples"),
         ("distillation.temperature", 3.0, "config.distillation has settings but there is no teacher; name one in config.teacher"),
         ("model.type_vocab_size", 1, "has no embedding for the second text of a pair; set it to 2, or config.examples.pairs"),
     ],
@@ -165,7 +165,7 @@ def test_settings_that_go_together_are_possible(values):
         (WITH_MAPS | {"model": {"scan_layers": True}}, "attention_weight=0.5 compares attention maps"),
         (
             {"objective": "bert", "model": {"encoder": "bilm"}, "examples": ALONE},
-            "objective=bert does not train a model with encoder=bilm; leave it out (then it is bilm), or set",
+            "objective=bert does not train a model with encoder=bilm; leave it out",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
 
 
 def test_an_objective_that_is_not_known_is_refused_with_the_nearest():
-    with pytest.raises(UserError, match=r"config\.objective='brt': did you mean 'bert'\?; config\.objective=FILE\.py:NAME is"):
+    with pytest.raises(UserError, match=r"config\.objective='brt': did you mean 'bert'\?; config\.objective=FILE\.py:NAME loads"):
         PretrainingExperiment.from_dict({**SMALL, "objective": "brt"})
 
 
@@ -238,7 +238,7 @@ def test_a_row_may_predict_all_its_next_tokens():
         ({"objective": "next_token"}, "config.objective=next_token does not train a model with direction=both; leave it out"),
         (
             {"objective": "bert", "model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}},
-            "config.objective=bert does not train a model with direction=left_to_right; leave it out (then it is next_token",
+            "config.objective=bert does not train a model with direction=left_to_right; leave it out",
         ),
         ({"model": {"direction": "left_to_right"}}, "config.examples.pairs=original .* set config.examples.pairs=none"),
         ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave it out"),

@@ -83,7 +83,7 @@ def test_a_run_with_an_objective_of_the_users_own_is_killed_and_continued_to_the
     run(experiment, killed, devices=devices, at=Signal(ASKED, argument=10, once_there=(f"{killed}/checkpoints/8",)))
     done = run(experiment, killed, devices=devices)
     assert done.status == 0, done.output
-    assert "continuing from step 8" in done.output
+    assert "resuming from step 8" in done.output
     assert_same_weights(killed, whole)
     assert learned(killed) == learned(whole)
 

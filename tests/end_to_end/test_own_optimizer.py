@@ -54,7 +54,7 @@ def test_a_run_with_files_of_the_users_own_is_killed_and_continued_to_the_bit(
     run(killed, at=Signal(ASKED, argument=10, once_there=(f"{killed}/checkpoints/8",)))
     done = run(killed)
     assert done.status == 0, done.output
-    assert "continuing from step 8" in done.output
+    assert "resuming from step 8" in done.output
     assert_same_weights(killed, whole)
     assert learned(killed) == learned(whole)
 
