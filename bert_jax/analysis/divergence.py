@@ -15,8 +15,8 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """(the attention of all heads from about `most` words of each row, in even steps, 0 in rows of other columns; which of the
-    columns chosen are words).
+    """Returns (the attention of all heads from about `most` words of each row, in even steps, 0 in rows of other columns; which
+    of the columns chosen are words).
 
     `sources` is 1 for words that are read.
     """

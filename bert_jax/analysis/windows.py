@@ -169,7 +169,7 @@ def read_windows(engine: Engine, text: str) -> Iterator[Window]:
 
 
 def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
-    """Given words, each with its own pieces, in as many windows as the position table makes necessary.
+    """Returns given words, each with its own pieces, in as many windows as the position table requires.
 
     Word i is word `i - window.start + 1` of its window, [CLS] being word 0. A word without pieces is the unknown token; of a word
     with more pieces than the table, the first ones are read.

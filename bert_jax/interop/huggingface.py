@@ -263,7 +263,7 @@ def import_model(
 
 
 def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
-    """`Model.columns` as recorded in config.json; other values are ignored."""
+    """Returns `Model.columns` as recorded in config.json; other values are ignored."""
     stated = recorded(fields).get("columns")
     return {
         name: column

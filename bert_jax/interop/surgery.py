@@ -129,8 +129,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """For each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or the old
-    tokenizer's encoding of the piece.
+    """Returns, for each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or
+    the old tokenizer's encoding of the piece.
 
     Pieces of two vocabularies of one kind are compared as they are; others by their text and whether they continue a word, so
     WordPiece's "##ing" equals SentencePiece's "ing".
@@ -159,8 +159,8 @@ def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
 
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
-    """`model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an untied
-    decoder are means of old rows, as `sources` (of `find_sources`) lists them."""
+    """Returns `model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an
+    untied decoder are means of old rows, as `sources` (of `find_sources`) lists them."""
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
 
@@ -173,7 +173,7 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """`tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
+    """Returns `tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
     `encode_with_specials` recognises.
 
     A word that starts with an added one is then encoded with it. In a tokenizer.json, added tokens take the ids of [unused0],

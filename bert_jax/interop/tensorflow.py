@@ -109,7 +109,7 @@ class _Counterpart(NamedTuple):
 
 
 def original_row(row: Row) -> Row:
-    """`row` with the original's name and layout instead of transformers'."""
+    """Returns `row` with the original's name and layout instead of those of transformers."""
     name = row.theirs
     for pattern, replacement in RULES:
         name = re.sub(pattern, replacement, name)

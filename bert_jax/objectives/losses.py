@@ -51,7 +51,7 @@ cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 def smoothed_cross_entropy(
     logits: Float[Array, "*shape C"], targets: Int[Array, "*shape"], smoothing: float, classes: int
 ) -> Float[Array, "*shape"]:
-    """The cross-entropy with label smoothing (arXiv:1512.00567, section 7), float32; 0 for IGNORED targets.
+    """Returns the cross-entropy with label smoothing (arXiv:1512.00567, section 7), float32; 0 for IGNORED targets.
 
     (1 - smoothing) * -log p[target] + smoothing * mean of -log p over the first `classes` columns: transformers' `LabelSmoother`.
     Further columns pad the vocabulary. As of `cross_entropy`, the derivative reads the logits once.

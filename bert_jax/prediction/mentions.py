@@ -41,7 +41,8 @@ class Resolve:
         require_head(engine, MentionHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """(text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not found."""
+        """Returns (text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not
+        found."""
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:

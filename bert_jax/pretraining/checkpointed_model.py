@@ -48,7 +48,7 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
-    """(the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
+    """Returns (the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
     `load_checkpointed_model` (arXiv:1706.03762, section 6.1)."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
@@ -70,7 +70,7 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
 
 
 def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
-    """(step, model) of the checkpoints of a run that are `chosen` among its steps, one in memory at a time."""
+    """Yields (step, model) of the checkpoints of a run that are `chosen` among its steps, with one in memory at a time."""
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())

@@ -141,7 +141,7 @@ def losses(objective: Objective) -> dict[str, str]:
 
 
 def _eval(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
-    """Step -> held-out scores of a run."""
+    """Returns step -> held-out scores of a run."""
     found = {}
     for record in read_metrics(workdir / METRICS):
         scores = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}

@@ -266,7 +266,7 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Each pair of a row, "text -> translation"; ids where there is no `tokenizer`."""
+    """Returns each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
     spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
     numbers, translated = batch["sequence_ids"][row], batch[DECODER + "sequence_ids"][row]
     for pair in range(1, int(numbers.max(initial=0)) + 1):

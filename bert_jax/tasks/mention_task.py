@@ -85,8 +85,8 @@ class MentionTask:
         return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """`gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a label; {} if
-        no example has one."""
+        """Returns `gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a
+        label; {} if no example has one."""
         stacked = np.stack(logits)
         return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1))
 
@@ -105,7 +105,7 @@ class MentionTask:
         return constant_baseline(self.metric, split, usual, map(constant, range(len(LABELS)))) if usual[1] else Baseline()
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """`ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
+        """Returns `ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
         return ALIKE if all_equal(np.stack(logits).argmax(1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
@@ -122,7 +122,7 @@ class MentionTask:
         ]
 
     def _scored(self, split: str, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-        """`scores` of predictions int [E], indices of LABELS, and probabilities float [E, 3]."""
+        """Returns `scores` of predictions int [E], indices of LABELS, and probabilities float [E, 3]."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         if not known:
@@ -148,10 +148,10 @@ class MentionTask:
 
 
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
-    """At most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
+    """Returns at most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
 
-    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), this is the index
-    of the piece nearest to its first character.
+    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), this is the index of the
+    piece nearest to its first character.
     """
     ids, offsets = tokenizer.encode_with_offsets(example.text)
     if not ids:  # control characters only

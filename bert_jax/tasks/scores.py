@@ -262,7 +262,7 @@ def _paired(predictions: np.ndarray, labels: np.ndarray, dimensions: int = 1) ->
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1, the harmonic mean of precision and recall, of two bool arrays of the same shape; 0 if nothing is positive."""
+    """Returns F1, the harmonic mean of precision and recall, of two bool arrays of the same shape; 0 if nothing is positive."""
     positives = int(predictions.sum()) + int(labels.sum())
     return 2 * int((predictions & labels).sum()) / positives if positives else 0.0
 
@@ -296,7 +296,7 @@ def exact_match(prediction: str, gold: str) -> bool:
 
 
 def word_f1(prediction: str, gold: str) -> float:
-    """F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
+    """Returns F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
     predicted, true = normalise(prediction).split(), normalise(gold).split()
     shared = sum((Counter(predicted) & Counter(true)).values())
     if not shared:

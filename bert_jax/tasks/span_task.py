@@ -203,7 +203,7 @@ class SpanTask:
         )
 
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[tuple[str, Answer]]:
-        """(id, the best spans) of each question, before the threshold."""
+        """Yields (id, best spans) of each question, before the threshold."""
         if split not in self._encoded:
             raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
         questions = self._encoded[split]
@@ -236,7 +236,8 @@ class SpanTask:
 
 
 def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[int, int] | None, bool]:
-    """`answer_tokens` of the target answer: the first one that consists of whole tokens, otherwise the first with any token."""
+    """Returns `answer_tokens` of the target answer: the first one that consists of whole tokens, otherwise the first with any
+    token."""
     around = None
     for text, start in example.answers:
         if start is not None:

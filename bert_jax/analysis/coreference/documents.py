@@ -54,8 +54,8 @@ class Text(abc.ABC):
 
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """(the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the groups of
-        each mention that has antecedents, but none in [first, last))."""
+        """Returns (the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the
+        groups of each mention that has antecedents, but none in [first, last))."""
 
 
 class TextFile(AnnotatedSource):

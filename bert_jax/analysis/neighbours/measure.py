@@ -41,8 +41,8 @@ def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape 
 def principal_plane(
     vectors: Vectors, marked: Float[np.ndarray, "_ D"]
 ) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
-    """(the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share of the
-    variance that the plane holds, NaN without a variance).
+    """Returns (the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share
+    of the variance that the plane holds, NaN without a variance).
 
     Distances between vectors of length 1 are sqrt(2 - 2 cosine).
     """

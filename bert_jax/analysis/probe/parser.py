@@ -86,8 +86,8 @@ def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
 
 
 def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
-    """Zeros: "bias" [2, H], w and u; in the parsers on words also "head" and "dependent" [2, D, H], their parts that are linear
-    in the word i and in the word j."""
+    """Returns zeros: "bias" [2, H], w and u; in the parsers on words also "head" and "dependent" [2, D, H], their parts that are
+    linear in the word i and in the word j."""
     weights = {}
     for name in PARSERS:
         count = heads if name.startswith("attention") else 2 * REACH + 1
@@ -113,8 +113,8 @@ def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: F
 
 
 def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, Float[Array, "B Z Z"]]:
-    """By parser: the logarithm of the probability that word i [.., i, ..] is the head of word j [.., j]; of no other than the
-    words of the same text. `read` is what `parser_inputs` returns."""
+    """Returns, by parser, the logarithm of the probability that word i [.., i, ..] is the head of word j [.., j]; of no other
+    than the words of the same text. `read` is what `parser_inputs` returns."""
     sequence = read["sequence"]
     same = (sequence[:, :, None] == sequence[:, None, :]) & (sequence > 0)[:, None, :]
     candidates = same & ~jnp.eye(sequence.shape[1], dtype=bool)[None]

@@ -162,7 +162,7 @@ class Window:
         return {"sliding_radius": value // 2}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Twice the radius, or the odd number that the model came with."""
+        """Returns twice the radius, or the model's original odd number."""
         came = carried.get("local_attention")
         same = isinstance(came, int) and came // 2 == config.sliding_radius
         return {"local_attention": came if same else 2 * config.sliding_radius}

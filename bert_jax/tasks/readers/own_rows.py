@@ -139,7 +139,7 @@ def read_columnar(
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
-    """Column -> the names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
+    """Returns column -> names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
     with _opened(path) as file:
         return _classes(path, file.schema)
 

@@ -81,7 +81,8 @@ class AnswerPlaces:
     lost: list[str] = field(default_factory=list)
 
     def find(self, name: str, context: str, text: str, start: int | None) -> tuple[str, int | None]:
-        """(the answer as the context writes it, its first character), or (`text`, None) if the context does not contain it.
+        """Returns (the answer as the context writes it, its first character), or (`text`, None) if the context does not contain
+        it.
 
         That is `text` at `start`, or, if the offset counts UTF-16 units or bytes, where that is; else the nearest place with
         `text`, or the first if `start` is None. If there is none, the nearest place that differs in white space alone, as in
