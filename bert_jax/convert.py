@@ -32,7 +32,7 @@ from bert_jax.interop.conversion import changed, model_lines, part_lines, read_a
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
-from bert_jax.pretraining.checkpointed_model import load_checkpointed_model, model_of_last
+from bert_jax.pretraining.results import load_checkpointed_model, model_of_last
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
 from bert_jax.storage.objects import as_path

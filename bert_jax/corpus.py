@@ -33,10 +33,10 @@ from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.shard import TextConfig
 from bert_jax.data.corpus.store import MANIFEST, TOKENIZER, open_splits
 from bert_jax.data.corpus.verification import local_corpus, verify
-from bert_jax.data.corpus.workers import available_cores
 from bert_jax.data.tokenizers import vocabulary_training as training
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.hardware import available_cores
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import byte_unit, counted

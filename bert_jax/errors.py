@@ -1,6 +1,6 @@
-"""`UserError`, the exception for mistakes that a user can correct, and suggestions for misspelt names and paths.
+"""UserError, the exception for mistakes that a user can correct, suggestions for misspelt names and paths, and exit statuses.
 
-This module imports nothing from the project, so every folder may use it.
+This module imports nothing of the project, so every folder may use it.
 """
 
 from __future__ import annotations
@@ -8,23 +8,41 @@ from __future__ import annotations
 import difflib
 import os
 import pathlib
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Mapping
 
 USER_ERROR_STATUS = 2
 """The exit status of a command that ends with a `UserError`."""
+
+HUNG = 42
+"""The exit status after a hang or the loss of another process: the same command resumes from the newest checkpoint."""
+
+STOPPED = 128 + signal.SIGTERM
+"""The exit status of a run that SIGTERM asked to stop; it has saved a checkpoint first."""
+
+MENDED_BY_RESTART: Mapping[int, str] = {
+    HUNG: "no progress, or another process was lost",
+    128 + signal.SIGABRT: "aborted, as JAX does where another process was lost",
+    128 + signal.SIGBUS: "crash: bus error",
+    128 + signal.SIGKILL: "killed: host memory ran out, or the machine is going away",
+    128 + signal.SIGSEGV: "crash: segmentation fault",
+    STOPPED: "stopped by SIGTERM on this machine or on another one",
+}
+"""Exit status of `pretrain` and `finetune` -> cause, where the same command may succeed when it is started again. A restart does
+not mend any other status: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
 
 
 class UserError(Exception):
     """A mistake that the user can correct: a flag, a setting, a file.
 
     The message names the value, the limit and the remedy. `run_main` prints it without a traceback and exits with status 2;
-    any other exception is a bug in bert_jax and keeps its traceback.
+    every other exception is a bug of bert_jax and keeps its traceback.
     """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` if no known name is similar. Leading dashes
-    of a flag are ignored; dashes inside a name count as underscores."""
+    """Returns the hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` where no known name is similar. Leading
+    dashes of a flag are ignored; dashes inside a name count as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
@@ -36,8 +54,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:
-    """Formats a missing path for an error message, with the current directory if it is relative and the most similar existing
-    path if there is one. A path in a bucket is unchanged."""
+    """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
+    similar existing path if there is one. A path in a bucket is given as it is."""
     if "://" in os.fspath(path):
         return os.fspath(path)
     near = nearest_path(path)
@@ -47,8 +65,8 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """Returns the existing path most similar to `path`, matched part by part, or None if every part exists or the first missing
-    part has no match."""
+    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match; None if every
+    part of `path` exists or the first missing part resembles nothing."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:

@@ -48,7 +48,7 @@ from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import MODEL, RESULTS
-from bert_jax.sharding.out_of_memory import fits_in_memory
+from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.published import published
 from bert_jax.tasks.registry import load_task

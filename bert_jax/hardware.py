@@ -1,8 +1,10 @@
-"""Data-sheet figures of accelerators: the peak of each JAX device, and TPU generations per chip, the unit of prices."""
+"""Data-sheet figures of accelerators: the peak of each JAX device, and TPU generations per chip, the unit of prices.
+The cores of this machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 
 GB, GIB = 10**9, 2**30
@@ -141,3 +143,8 @@ def link_bandwidth(device_kind: str) -> float | None:
     """Returns the total bytes per second that a TPU device sends over all links of its chip, or None for other devices."""
     chip = find_chip(device_kind)
     return chip.links * chip.link_bandwidth / chip.devices if chip else None
+
+
+def available_cores() -> int:
+    """Returns the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

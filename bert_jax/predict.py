@@ -1,4 +1,4 @@
-"""Runs a model on texts: masked words, continuations, labels, answers, embeddings.
+"""Runs a model on texts: masked words, continuations, translations, labels, answers, embeddings.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl
@@ -106,6 +106,8 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     engine.profile = Profile(flags.profile, _beside(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(records, engine.group_size, answer, writer)
+    for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
+        print(line, file=sys.stderr)
     if profile.steps and not profile.was_taken:
         raise UserError(f"{profile} starts after the last of {counted(engine.batch_count, 'batch')}; name earlier ones")
     return writer.status

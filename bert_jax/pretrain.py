@@ -53,8 +53,8 @@ from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
+from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
@@ -190,6 +190,15 @@ def pretrain(
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
+        if experiment.model.encoder == "encoder_decoder":
+            from bert_jax.prediction.translating import held_out_scores  # which other runs do not load
+
+            with run.goodput.during(TimeCategory.EVALUATING):
+                found["translations"] = own = held_out_scores(model, splits.eval, lambda: run.watchdog.alive("translating"))
+            if own:
+                log.info(
+                    "translations of %s: BLEU %.2f, chrF %.2f", counted(own["pairs"], "held-out pair"), own["bleu"], own["chrf"]
+                )
         told = training_section(experiment, splits, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
         curves = in_formats(FIGURE, run.figure_formats)[0]

@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.config import MeshConfig
-from bert_jax.sharding.out_of_memory import MemoryAdvice, require_memory
+from bert_jax.sharding.device_errors import MemoryAdvice, require_memory
 from bert_jax.sharding.rules import row_multiple
 
 if TYPE_CHECKING:  # a run of pretraining loads no tasks

@@ -29,8 +29,8 @@ from bert_jax.model.embeddings import check_ids
 from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
+from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory, require_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory, require_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import TrainState

@@ -20,16 +20,15 @@ from dataclasses import dataclass
 import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.errors import UserError
+from bert_jax.errors import HUNG, UserError
 from bert_jax.files import Json, JsonObject, parse_json, read_bytes, remove_tree
 from bert_jax.finetuning.best_weights import BEST
-from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from bert_jax.storage.paths import AnyPath
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results

@@ -51,7 +51,9 @@ def with_pooling(
     if not head.reads_pooler:
         return experiment, ""
     directory = find_model_directory(experiment.init_from)
-    if config_from_json(read_model_config(directory), str(directory)).direction == "both":
+    config = config_from_json(read_model_config(directory), str(directory))
+    asked = experiment.head.pooling if experiment.head.pooling != "pooler" else config.classifier_pooling
+    if config.direction == "both" or asked in ("mean", "late"):  # these read every token of the text
         return experiment, ""
     unseen = f"the [CLS] of {experiment.init_from}, which reads from left to right, sees no text"
     if "pooling" not in head.settings:

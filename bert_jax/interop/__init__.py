@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bert_jax.model.heads import HEAD_PARTS
 
-PARTS = ("pooler", "mlm_head", "nsp_head", "softmax", "skip_gram_head", *HEAD_PARTS)
+PARTS = ("pooler", "mlm_head", "nsp_head", "softmax", "skip_gram_head", "decoder", "lm_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
 DTYPES = ("float32", "float16", "bfloat16")
 """The dtypes of weights in a Hugging Face directory."""

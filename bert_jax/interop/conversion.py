@@ -53,8 +53,7 @@ from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.model.pretraining import NEVER_TRAINED, ParameterCounts
 from bert_jax.storage.paths import checked, is_remote
 
@@ -350,7 +349,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
     """Returns the new task head of --new, or None if there is none or no --labels are given, since the model's head may provide
     them."""
-    kinds = [HEADS[part.removesuffix("_head")] for part in flags.new if part in HEAD_PARTS]
+    kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
     return kinds[0](labels=tuple(flags.labels or ()), problem=flags.problem or "classification")

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator
 
 from bert_jax import files
+from bert_jax.data.tokenizers.marian import MARIAN_FILES
 from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json, read_object
@@ -25,11 +26,16 @@ from bert_jax.files import JsonObject, parse_json, read_object
 OURS = "bert_jax"
 """The key with this package's fields in the JSON files of its exports. transformers keeps and ignores it."""
 
-_TOKENIZER = (VOCAB_FILE, MODEL_FILES[0], JSON_FILE, CONFIG_FILE, MAP_FILE)
-TEXT_VECTORS = ("modules.json", "sentence_bert_config.json", "1_Pooling", "2_Normalize")
+GENERATION = "generation_config.json"
+"""The settings with which transformers generates text."""
+CONFIG = "config.json"
+MODULES = "modules.json"
+"""The file of sentence-transformers that lists the modules of a model and their folders."""
+_TOKENIZER = (VOCAB_FILE, MODEL_FILES[0], JSON_FILE, CONFIG_FILE, MAP_FILE, *MARIAN_FILES)
+TEXT_VECTORS = (MODULES, "sentence_bert_config.json", "1_Pooling", "2_Normalize")
 """The files and folders of `sentence_transformers.py`."""
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "huggingface": ("config.json", ("config.json", "model.safetensors", *_TOKENIZER, *TEXT_VECTORS)),
+    "huggingface": (CONFIG, (CONFIG, GENERATION, "model.safetensors", *_TOKENIZER, *TEXT_VECTORS)),
     "tf1": (
         "bert_config.json",
         ("bert_config.json", VOCAB_FILE, *(f"bert_model.ckpt.{end}" for end in ("index", "data-00000-of-00001"))),

@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import flax.linen as nn
 import jax
@@ -33,8 +34,9 @@ from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.directory import FORMATS, OURS, TEXT_VECTORS, replaced_when_complete
+from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
 from bert_jax.interop.families.family import Family, TokenId, export_family
+from bert_jax.interop.families.marian import MARIAN, generation_settings
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
@@ -48,7 +50,6 @@ from bert_jax.interop.huggingface_config import (
     recorded,
     untrained_parts,
 )
-from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import (
     OWN_PREFIX,
     REQUIRED_PARTS,
@@ -62,13 +63,15 @@ from bert_jax.interop.names import (
     tensors_from_params,
     their_names,
 )
-from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors, write_text_vectors
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
+
+if TYPE_CHECKING:
+    from bert_jax.interop.sentence_transformers import TextVectors
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +100,8 @@ class Model:
     """Parts that still have random initial weights and are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
     """Fields of config.json that this package does not use and writes unchanged to an export."""
+    generation: JsonObject = dataclasses.field(default_factory=dict)
+    """The content of generation_config.json, the settings with which transformers translates."""
     source: str = ""
     """The path or name that the model was read from, for messages."""
     notes: tuple[str, ...] = ()
@@ -154,13 +159,20 @@ def export_model(
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
         log.info("%s: no class of transformers computes this model, so transformers does not load it; bert_jax does", directory)
+    elif family.model_type == "encoder_decoder":
+        lacking = f"Marian has no model with {MARIAN.lacks(config)}"
+        log.info("%s: transformers' %s, so transformers does not load it; bert_jax does", directory, lacking)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)
+        if config.encoder == "encoder_decoder":
+            write_json(incomplete / GENERATION, generation_settings(config, ids) | model.generation)
         tokenizer.save(incomplete)
         _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)
         if model.vectors is not None and model.head is None:
+            from bert_jax.interop.sentence_transformers import write_text_vectors
+
             write_text_vectors(incomplete, model.vectors, config)
         _save(tensors, incomplete / WEIGHTS)
         (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors writes it readable by the owner only
@@ -204,6 +216,8 @@ def import_model(
     directory without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs `lowercase`. `labels`
     replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of another shape.
     """
+    from bert_jax.interop.locate import find_model_directory
+
     check_parts(new.names)
     directory = find_model_directory(path)
     fields = read_model_config(directory)
@@ -248,6 +262,7 @@ def import_model(
         vectors=(vectors := _text_vectors(directory, tokenizer)),
         untrained=untrained,
         other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
+        generation=read_object(directory / GENERATION) if (directory / GENERATION).is_file() else {},
         source=str(directory),
         notes=tokenizer.notes
         + renamed
@@ -291,14 +306,17 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.subtree}; drop it to replace it with a new head")
         model = with_classifier_layers(model, head)
-        if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
-            remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
+        lacks = head.has_pooler(config) and "pooler" not in {*model.params, *names}
+        unseen = head.reads_pooler and not config.cls_reads_text and config.classifier_pooling not in ("mean", "late")
+        if lacks or unseen:
+            remedy = f"a {kind} cannot {'have' if lacks else 'use'} one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            raise UserError(f"a {head.subtree} reads the pooler, which {model.source} lacks; {remedy}")
+            reason = f"which {model.source} lacks" if lacks else f"and the [CLS] of {model.source} sees no text"
+            raise UserError(f"a {head.subtree} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
@@ -473,6 +491,8 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
     """Returns the pooling of a directory's text vectors; None if the directory names none, or one that is not implemented here,
     which `embed` reports."""
+    from bert_jax.interop.sentence_transformers import read_text_vectors
+
     with contextlib.suppress(UserError):
         found = read_text_vectors(directory, tokenizer)
         return found if found and found.pooling in TEXT_POOLINGS else None
@@ -482,6 +502,8 @@ def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors 
 def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
     """Returns a clause about JSON files and folders of the directory that are not read, such as another module of
     sentence-transformers."""
+    from bert_jax.interop.locate import transformer_folder
+
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent

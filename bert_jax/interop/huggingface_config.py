@@ -17,9 +17,8 @@ from bert_jax.interop.families.family import Family, export_family, family_named
 from bert_jax.model import ENCODERS, POSITIONS
 from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.model.heads.outputs import OUTPUTS
-from bert_jax.model.heads.registry import head_class
 
 WRITER_FIELDS = (
     "model_type", "architectures", "num_labels", "torch_dtype", "dtype", "transformers_version", "use_return_dict",
@@ -95,8 +94,9 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
         fields["positions_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
     stored = dataclasses.replace(config, positions=family.always.get("positions", "learned"), character_cnn=False)
-    read = ModelConfig(**family.read(family.write(stored, {}, {}), "") | {"encoder": config.encoder})
-    if lost := {name: getattr(config, name) for name in SETTINGS if getattr(stored, name) != getattr(read, name)}:
+    read = family.read(family.write(stored, {}, {}), "")
+    different = (name for name in SETTINGS if getattr(stored, name) != read.get(name, getattr(ModelConfig, name)))
+    if lost := {name: getattr(config, name) for name in different}:
         fields["model"] = lost
     if head is not None and not family.has_class_for(head):
         later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]

@@ -10,16 +10,13 @@ import shlex
 from bert_jax.data.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import read_json
-from bert_jax.interop.directory import CARD, aside
+from bert_jax.interop.directory import CARD, CONFIG, MODULES, aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import COMPRESSIONS
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
-CONFIG = "config.json"
-MODULES = "modules.json"
-"""The file of sentence-transformers that lists the modules of a model and their folders."""
 VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", *COMPRESSIONS))
 """The files of word vectors that are looked for in a directory; the first is the one that `convert` exports."""
 

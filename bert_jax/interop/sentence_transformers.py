@@ -11,7 +11,8 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_json, write_json
 from bert_jax.interop import TEXT_POOLINGS
-from bert_jax.interop.locate import MODULES, transformer_folder
+from bert_jax.interop.directory import MODULES
+from bert_jax.interop.locate import transformer_folder
 from bert_jax.model.config import ModelConfig
 
 POOLING_FOLDER, NORMALISE_FOLDER = "1_Pooling", "2_Normalize"

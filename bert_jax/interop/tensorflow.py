@@ -49,8 +49,7 @@ from bert_jax.interop.names import (
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS, make_head
+from bert_jax.model.heads.head import TaskHead, head_classes, make_head
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -264,7 +263,7 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
     """Returns the task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its
     outputs."""
-    kind = next((kind for kind in HEADS.values() if kind.original_variable and kind.original_variable in bundle), None)
+    kind = next((kind for kind in head_classes().values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
         return None
     if isinstance(ours.get("head"), dict):

@@ -52,7 +52,7 @@ class DecoderBlock(nn.Module):
         tokens: Tokens,
         seed: Seed | None,
         layer: Layer,
-        encoded: Float[Array, "B source D"],
+        encoded: Float[Array, "B source D"] | None,
         source: Tokens,
     ) -> Float[Array, "B Q D"]:
         """Returns the hidden states of the tokens of `x` after the layer. `encoded` is the encoder's output at the tokens

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
+PENALTIES = ("transformers", "gnmt")
 PIECES = Interval(ge=1, le=8)
 
 
@@ -79,6 +80,22 @@ def generate_flags(flags: Flags) -> None:
     flags.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the sampling seed")
 
 
+def translate_flags(flags: Flags) -> None:
+    """The flags of `translate`."""
+    beams = "hypotheses of the beam search; 1 takes the most probable token each time"
+    flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=4, metavar="N", help=beams)
+    power = "the power of the length penalty; 0 is none (default: 0.6, or 1 of transformers')"
+    flags.add_argument("--length-penalty", type=InRange(float, Interval(ge=0, le=10)), metavar="A", help=power)
+    penalty = "divide the log-probability of n tokens by ((5 + n) / 6)^A (gnmt, as in the paper) or by n^A (transformers)"
+    flags.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[1], help=penalty)
+    early = "stop as soon as N hypotheses have ended"
+    flags.add_argument("--early-stopping", action="store_true", help=early)
+    most = "maximum number of tokens of a translation (default: those of the text and 50)"
+    flags.add_argument("--max-length", type=InRange(int, COUNT), metavar="N", help=most)
+    references = "a file with a reference translation per line: report BLEU and chrF"
+    flags.add_argument("--references", type=nonempty, metavar="FILE", help=references)
+
+
 def truncate_flag(flags: Flags) -> None:
     """Adds the flag of commands that do not split long texts into windows."""
     flags.add_argument("--truncate", action="store_true", help="cut texts that are longer than the position table")
@@ -116,6 +133,9 @@ COMMANDS = {
     "generate": Command(
         "continue a text, with a left-to-right model", "bert_jax.prediction.generation:Generate", generate_flags,
         '"The river" --tokens=30 --temperature=0.8'),
+    "translate": Command(
+        "translate a text, with an encoder-decoder", "bert_jax.prediction.translating:Translate", translate_flags,
+        '--input=test.en --references=test.de'),
     "embed": Command(
         "compute a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags,
         "--input=sentences.txt --output=vectors.npy"),

@@ -25,7 +25,7 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
-from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory
+from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory
 
 log = logging.getLogger(__name__)
 

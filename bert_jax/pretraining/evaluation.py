@@ -21,7 +21,7 @@ from bert_jax.objectives.scores import EvalRows
 from bert_jax.pretraining.program import phase_program
 from bert_jax.pretraining.splits import Splits
 from bert_jax.runtime.launch import Run
-from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
+from bert_jax.sharding.device_errors import fits_in_memory, require_memory
 from bert_jax.sharding.rules import BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import Program, add_sums

@@ -20,9 +20,6 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import read_model_config
-from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import SIZES, Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
@@ -126,5 +123,9 @@ def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple
             return {field: value for field, value in stored["model"].items() if field in fields}, name
     if not download and not pathlib.Path(name).exists():
         return {}, ""
+    from bert_jax.interop.huggingface import read_model_config
+    from bert_jax.interop.huggingface_config import config_from_json
+    from bert_jax.interop.locate import find_model_directory
+
     directory = find_model_directory(name)
     return dataclasses.asdict(config_from_json(read_model_config(directory), str(directory)).architecture), name

@@ -1,8 +1,9 @@
-"""The program of a pretraining run, made from its experiment, objective and teacher."""
+"""The program of a pretraining run: what its experiment says of the steps, the objective and the teacher."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -20,7 +21,6 @@ from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
-from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.spikes import new_watched_state, spike_filter
@@ -28,13 +28,15 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """Returns the program of `experiment` on `mesh`. It allocates no arrays except those of a `teacher`, which only distillation
+    """Returns the program of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only distillation
     steps need."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
     parameters = objective.abstract_parameters()
     multipliers = None
     if settings.layer_decay != 1.0:
+        from bert_jax.training.layerwise_rates import learning_rate_multipliers
+
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
     watched = experiment.spikes.policy != "none"
     return Program(
@@ -54,7 +56,8 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 
 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
-    """Returns the run's `program` with the settings of a phase. The state is the same in all phases."""
+    """Returns the program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all
+    phases."""
     own = experiment.for_phase(phase)
     return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
 
@@ -65,16 +68,21 @@ def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) 
 
 
 def step_scalars(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
-    """Returns the scalars of a run's steps."""
+    """Returns the scalars of every step of a run."""
     return {"seed": np.uint32(experiment.seed)}
 
 
-EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
-"""The transformers classes as which a pretrained model can be exported (`Objective.exported`)."""
+_OF_BERT = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
+EXPORTED: Mapping[str, Sequence[str]] = {
+    **{name: ARCHITECTURES[name] for name in _OF_BERT},
+    "MarianMTModel": ("decoder", "lm_head"),
+}
+"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`), with the parts that their files
+must have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
-    """Raises UserError, with the violation, if a user's objective breaks the interface."""
+    """Raises UserError if the objective of a user's file breaks its contract; the message names the violation."""
     if not is_in_file(experiment.objective):
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
@@ -85,19 +93,19 @@ def check_objective(experiment: PretrainingExperiment) -> None:
         return
     if exported not in EXPORTED:
         raise UserError(
-            f"{key}: exported={exported!r} is not a supported class: {nearest(exported, EXPORTED)}; None exports "
-            "only the encoder"
+            f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
+            "the encoder alone"
         )
-    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
+    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in EXPORTED[exported]]
     if lacking := [part for part in needed if part not in parts]:
         raise UserError(
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
-            "set exported=None for only the encoder"
+            "set exported=None for the encoder alone"
         )
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """Returns `teacher` with the kernels of `mesh` and its arrays (or shapes) sharded like a student's without ZeRO."""
+    """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded like a student's without ZeRO."""
     config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
@@ -109,7 +117,8 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
 
 
 def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """Returns the teacher's architecture with the student's execution settings, in `distillation.dtype` and without remat."""
+    """Returns the teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed
+    again."""
     student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
@@ -117,14 +126,14 @@ def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> Mo
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
-    """Raises UserError if the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
+    """Raises UserError where the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
     for i, phase in enumerate(experiment.phases):
         check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
     check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
 
 
 def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
-    """Returns the model FLOPs of a training step per row of a phase, including a `teacher`'s forward pass."""
+    """Model FLOPs of the forward and backward pass of one row of a phase, with the forward pass of a `teacher`."""
     phase, objective = experiment.phases[i], experiment.trained_objective
     if teacher is not None:
         objective = objective.with_teacher(Teacher(teacher, {}))
@@ -132,7 +141,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Returns the model FLOPs of all steps after `step`, including a `teacher`'s."""
+    """Model FLOPs of all steps after `step`, including a `teacher`'s."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

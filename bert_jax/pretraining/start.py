@@ -1,4 +1,5 @@
-"""The initial state of a pretraining run, from random weights or an existing model, and the teacher of a distillation."""
+"""The start of a pretraining run: random weights, an existing model (`config.init_from`), or the state of another run with its
+optimizer and its step (`config.init_state`); and the teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -13,29 +14,34 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.store import Corpus
+from bert_jax.configs.files import with_defaults
+from bert_jax.configs.pretraining import ROTARY_KEYS, PretrainingExperiment
+from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model.characters import piece_symbols
 from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.branch import load_branch_state
 from bert_jax.pretraining.program import teacher_config
+from bert_jax.pretraining.splits import FINGERPRINT
+from bert_jax.runtime.workdir import differences, from_start, run_config
+from bert_jax.storage.objects import as_path
+from bert_jax.storage.paths import AnyPath, checked, is_remote
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import Program, TrainState
-from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
 log = logging.getLogger(__name__)
 
 
 def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """Returns the initial state of a run: `init_state`, or a state before step 0 with random weights or those of `init_from`. If
-    the model stores word counts or characters, they come from `corpus`."""
+    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
+    ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
         return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
@@ -43,6 +49,8 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
+        from bert_jax.model.characters import piece_symbols
+
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
     flat = flatten_dict(state.params)
@@ -51,22 +59,22 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
 
 
 def initial_parameters(experiment: PretrainingExperiment) -> Params:
-    """Returns random parameters, which depend only on the seed, not on the mesh."""
+    """Random parameters, which depend on the seed only, not on the mesh."""
     found: Params = nn.unbox(experiment.trained_objective.initial_parameters(jax.random.key(experiment.seed)))
     return found
 
 
 # ------------------------------------------------------------------------------------------------- an existing model
 PAIR_PARTS = ("pooler", "nsp_head")
-"""The parts that are trained only if examples are sentence pairs."""
+"""The parts that are trained only where examples are sentence pairs."""
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
-    """Loads the float32 parameters of `experiment.init_from` as numpy arrays, for a run on a corpus with this `vocabulary`.
+    """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs drops the `PAIR_PARTS` with a log line. With `init_tiled`, the parameters are a tiling of the model's. Raises
-    UserError if the architecture or vocabulary differs, or if there are undeclared parts.
+    sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
+    for a model of another architecture, another vocabulary, or with undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
@@ -78,6 +86,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             "does not train; leave it out there, or choose other pairs"
         )
     tiling = experiment.init_tiled
+    from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
+
     model = load_start(
         experiment.init_from,
         init_new="" if tiling else experiment.init_new,
@@ -94,7 +104,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     check_shape(experiment.model, model)
     if not same_vocabulary(model.tokenizer.vocabulary, vocabulary):
         raise UserError(
-            f"config.init_from={experiment.init_from} has a different vocabulary than the corpus {experiment.corpus.directory}; "
+            f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
     why = "not trained with config.examples.pairs=none" if untrained else "not trained by this run"
@@ -109,29 +119,136 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
     if own := sorted(wanted - {*PARTS}):
-        log.info("starting from random weights, parts only of config.objective=%s: %s", experiment.objective, ", ".join(own))
+        log.info("starting from random weights, parts of config.objective=%s alone: %s", experiment.objective, ", ".join(own))
     return model.params
 
 
 def check_shape(wanted: ModelConfig, model: Model) -> None:
-    """Raises UserError with every field in which the architecture of `wanted`, the run's `config.model`, differs from `model`."""
+    """Raises UserError naming every field in which the architecture of `wanted`, the run's `config.model`, differs from
+    `model`."""
     asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
         sizes = ("num_layers", "hidden_size", "intermediate_size")
         larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
-        tiling = "; to initialise a larger model by tiling, give --config.init_tiled=True" if larger else ""
-        raise UserError(f"{model.source} has a different architecture than config.model; to start from it, give {flags}{tiling}")
+        tiling = "; to begin a larger model as its tiling, give --config.init_tiled=True" if larger else ""
+        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
+
+
+# ------------------------------------------------------------------------------------- the state of another run
+STATE = "config.init_state"
+
+
+def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
+    """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
+
+    Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
+    phases of the experiment up to its step differ from the phases of its run.
+    """
+    workdir, step = _workdir_and_step(experiment.init_state)
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), beside=FINGERPRINT)
+    stored.pop(FINGERPRINT, None)
+    trunk = PretrainingExperiment.from_dict(stored)
+    directory, there = workdir / "checkpoints", list[int]()
+    if directory.is_dir():
+        with Checkpoints(directory, read_only=True) as checkpoints:
+            there = checkpoints.steps
+            if step in there:
+                _require_same_model(experiment, trunk)
+                _require_same_vocabulary(experiment, trunk, workdir, corpus)
+                _require_same_past(experiment, trunk, step)
+                log.info("going on from step %s of %s, with its optimizer", f"{step:,}", workdir)
+                return checkpoints.restore(step, layout)
+    has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
+    raise UserError(
+        f"{STATE}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name a step that is there, or train that "
+        f"run with --config.checkpoints.keep_at='[{step}]'"
+    )
+
+
+def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
+    """Returns the workdir and the step of WORKDIR@STEP."""
+    workdir, _, step = text.rpartition("@")
+    if not workdir or not step.isdecimal():
+        raise UserError(f"{STATE}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
+    return as_path(checked(workdir, STATE)), int(step)
+
+
+def _decisive(experiment: PretrainingExperiment) -> JsonObject:
+    """Returns the settings that determine the arrays of a state and their meaning."""
+    model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
+    return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
+        "model.vocab_multiple": experiment.model.vocab_multiple,
+        "objective": "" if is_in_file(experiment.objective) else experiment.objective,
+        "objective_options": experiment.objective_options,
+        "optimizer.name": "" if is_in_file(experiment.optimizer.name) else experiment.optimizer.name,
+        "spikes.policy": experiment.spikes.policy if experiment.spikes.policy == "none" else "watched",
+        "examples.pairs": experiment.examples.pairs if experiment.examples.pairs == "none" else "pairs",
+        "teacher": bool(experiment.teacher),
+    }
+
+
+def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExperiment) -> None:
+    changed = differences(_decisive(trunk), _decisive(experiment))
+    if changed:
+        listed = ", ".join(f"config.{key} is {then} there and {now} here" for key, (then, now) in changed.items())
+        raise UserError(f"{STATE}={experiment.init_state} is a state of another model or optimizer: {listed}; give the same")
+
+
+def _require_same_vocabulary(
+    experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
+) -> None:
+    """Raises UserError where the corpus of that run is still there and has another vocabulary."""
+    directory = from_start(workdir, trunk.corpus.directory)
+    if is_remote(directory):
+        return
+    try:
+        vocabulary = open_splits(directory, ["train"])[0].vocabulary
+    except (UserError, OSError):
+        return
+    if vocabulary != corpus.vocabulary:
+        raise UserError(
+            f"{STATE}={experiment.init_state} is a state of a run with another vocabulary than the corpus "
+            f"{experiment.corpus.directory}; build the corpus with --vocab={directory}/{TOKENIZER}"
+        )
+
+
+def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExperiment, step: int) -> None:
+    """Raises UserError unless the phases of both are the same up to `step`, and those of `experiment` go on after it."""
+    if experiment.phase_starts()[-1] <= step:
+        raise UserError(
+            f"{STATE}={experiment.init_state} is after step {step:,}, and config.phases have "
+            f"{counted(experiment.phase_starts()[-1], 'step')} together; give the phases of the whole run, from its step 0"
+        )
+
+    def past(one: PretrainingExperiment) -> list[JsonObject]:
+        found = []
+        for start, phase in zip(one.phase_starts(), one.phases, strict=False):
+            if start < step:
+                values = dataclasses.asdict(phase)
+                end = min(start + values.pop("steps"), step)
+                for name in ("tokens", "accumulation", "corpus"):
+                    del values[name]
+                found.append({"ends at step": end, **values})
+        return found
+
+    changed = differences({"phases": past(trunk)}, {"phases": past(experiment)})
+    if changed:
+        key, (then, now) = next(iter(changed.items()))
+        raise UserError(
+            f"{STATE}={experiment.init_state}: up to step {step:,} the phases are those of that run, and config.{key} is {then} "
+            f"there and {now} here; repeat its phases up to that step, then give others"
+        )
 
 
 # --------------------------------------------------------------------------------------------------------- a teacher
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:
-    """Loads the teacher `experiment.teacher` for a run on a corpus with this `vocabulary`, as float32 numpy arrays, or returns
-    None.
+    """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
+    one.
 
-    Raises UserError if the teacher has no trained MLM head, a different vocabulary or number of heads than the run needs, or
-    fewer positions or token types than the rows have.
+    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than the
+    run needs, and with fewer positions or token types than its rows have.
     """
     if not experiment.teacher:
         return None
@@ -142,15 +259,15 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
 
 
 def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
-    """Fills in the width and the hash of the `teacher`. Raises UserError if different ones were given."""
+    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
     if teacher is None:
         return experiment
     found: dict[str, Any] = {"teacher_width": teacher.config.hidden_size, "teacher_sha256": teacher.sha256}
     for name, value in found.items():
         if (given := getattr(experiment.distillation, name)) not in (0, "", value):
             raise UserError(
-                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; use the "
-                "matching teacher, or leave the key out"
+                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; name the "
+                "teacher that belongs to it, or leave the key out"
             )
     return dataclasses.replace(experiment, distillation=dataclasses.replace(experiment.distillation, **found))
 
@@ -158,32 +275,34 @@ def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> 
 def _check(experiment: PretrainingExperiment, model: Model, vocabulary: VocabularyInfo) -> None:
     named, config = f"config.teacher={experiment.teacher}", model.config
     if "mlm_head" not in model.params or "mlm_head" in model.untrained:
-        raise UserError(f"{named} has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one")
+        raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
     if (config.direction, config.encoder) != ("both", "transformer"):
         raise UserError(
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
             "a pretrained BERT"
         )
+    from bert_jax.training.warm_start import same_vocabulary
+
     theirs = model.tokenizer.vocabulary
     if not same_vocabulary(theirs, vocabulary):
         raise UserError(
-            f"{named} has a different vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
-            f"--vocab={model.source}, or choose a teacher with the same vocabulary"
+            f"{named} has another vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
+            f"--vocab={model.source}, or choose a teacher of its vocabulary"
         )
     if config.vocab_size != experiment.model.vocab_size:
         raise UserError(
             f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, the student {experiment.model.vocab_size:,}: "
-            "one of them has unused rows; remove them with convert --replace-vocab=MODEL, giving its own vocabulary"
+            "one of them has rows without a piece; leave them out by convert --replace-vocab=MODEL, with its own vocabulary"
         )
     longest = max(phase.length for phase in experiment.phases)
     if config.max_position < longest:
         raise UserError(
-            f"{named} reads {counted(config.max_position, 'token')}, but the rows have {longest}; shorten the rows, or lengthen "
-            f"its table with convert --max-position={longest}"
+            f"{named} reads {counted(config.max_position, 'token')}, and the rows have {longest}; shorten the rows, or lengthen "
+            f"its table by convert --max-position={longest}"
         )
     if experiment.next_sentence and config.type_vocab_size < 2:
         raise UserError(
-            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none, or add one with "
+            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none, or add one by "
             "convert --token-types=2"
         )
     if experiment.distillation.attention_weight and config.num_heads != experiment.model.num_heads:

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -26,11 +27,13 @@ from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import RunShard, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
-from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory
+from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
-from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
 from bert_jax.storage.paths import AnyPath, is_remote
+
+if TYPE_CHECKING:  # which runs in buckets load
+    from bert_jax.storage.mirror import Mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,11 @@ def start_run(
     index = hosts.index if hosts else 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(measured_by(functools.partial(goodput.during, TimeCategory.STAGING)))
-        mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
+        mirror = None
+        if is_remote(flags.workdir):
+            from bert_jax.storage.mirror import Mirror
+
+            mirror = Mirror(str(flags.workdir), f"-{index}" if index else "")
         workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 
         in_place: list[Callable[[], None]] = []

@@ -43,16 +43,14 @@ from typing import Any, TypeVar, cast
 import jax
 
 from bert_jax.data.corpus.store import CorruptedCorpus
-from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.messages import ask, framed, hear, own_address, signed, unframed
 from bert_jax.runtime.workdir import flatten, locked
-from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory, is_device_error
 from bert_jax.storage.paths import AnyPath
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, STOPPED, UserError
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.storage.objects import as_path, explained

@@ -11,7 +11,7 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
@@ -19,9 +19,10 @@ from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree,
 from bert_jax.interface.named import Record, file_record, source_file
 from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
-from bert_jax.storage.lock import locked_in_bucket
-from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.paths import AnyPath, is_remote
+
+if TYPE_CHECKING:  # which runs in buckets load
+    from bert_jax.storage.mirror import Mirror
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -330,6 +331,8 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
     """Holds the lock file `name` in a workdir and yields its text (None in a bucket). Raises UserError naming the process that
     already holds it."""
     if is_remote(directory):
+        from bert_jax.storage.lock import locked_in_bucket
+
         with locked_in_bucket(directory, name):
             yield None
         return

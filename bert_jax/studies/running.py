@@ -8,8 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
+from bert_jax.errors import MENDED_BY_RESTART, UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.launch import Run

@@ -12,8 +12,8 @@ from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.python_files import load_module
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads import KINDS
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
@@ -77,7 +77,7 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
 
 def head_class(config: TaskConfig) -> type[TaskHead]:
     """Returns the class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
-    return HEADS[_task_module(config).KIND]
+    return head_classes()[_task_module(config).KIND]
 
 
 def _task_module(config: TaskConfig) -> Any:
@@ -95,8 +95,8 @@ def _own_tasks(file: str) -> Mapping[str, Any]:
     where = f"config.task.module={file}"
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{where}: NAMES is {names!r}, not a tuple of names; {_WANTED}")
-    if kind not in HEADS:
-        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(HEADS)}; {_WANTED}")
+    if kind not in KINDS:
+        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(KINDS)}; {_WANTED}")
     try:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:

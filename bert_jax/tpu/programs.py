@@ -30,8 +30,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_object
 from bert_jax.finetuning import program as finetuning
 from bert_jax.interface.words import counted
+from bert_jax.interop.directory import CONFIG
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.interop.locate import CONFIG, find_model_directory
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.flops import forward_flops, task_row_flops

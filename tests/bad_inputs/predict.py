@@ -464,6 +464,18 @@ CASES = [
         "$model reads both sides of a token, so it cannot generate text; name a model trained with config.model.direction",
     ),
     Case(
+        "a model without a decoder, to translate",
+        "translate x",
+        "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
+    ),
+    Case("a beam of nothing", "translate x --beams=0", "--beams=0 must be at least 1 and at most 64"),
+    Case("a negative length penalty", "translate x --length-penalty=-1", "--length-penalty=-1 must be at least 0 and at most 10"),
+    Case(
+        "a penalty that is none",
+        "translate x --penalty=google",
+        "argument --penalty: invalid choice: 'google' (choose from 'transformers', 'gnmt')",
+    ),
+    Case(
         "a model that reads from left to right, for a gap",
         "fill-mask --model=model [MASK]",
         "model reads from left to right, so it cannot fill a [MASK]; name a model trained with config.model.direction=both",

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG
 from bert_jax.storage import objects
 from tests.chaos import network
 from tests.chaos.toy import BUCKET, DISK, WHOLE, Skipped, Trial, Wrong

@@ -17,7 +17,7 @@ from bert_jax.data.corpus.store import open_splits
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.pretraining.branch import load_branch_state
+from bert_jax.pretraining.start import load_branch_state
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
 from tests.end_to_end.forked import Signal

@@ -14,7 +14,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import UNSAVED, device_groups, summarise, sweep, table
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, results_of, run_in, summary_of, trained
 
 

@@ -346,6 +346,8 @@ def test_the_sequence_head_of_a_left_to_right_model_reads_the_last_token_unless_
     assert begun(changed, RTE).keys() == {"embeddings", "encoder", "sequence_head"}
     assert with_pooling(tuning(both), RTE, ()) == (tuning(both), "")
     assert with_pooling(tuning(directory), TOKENS, ()) == (tuning(directory), "")
+    mean = dataclasses.replace(tuning(directory), head=dataclasses.replace(tuning(directory).head, pooling="mean"))
+    assert with_pooling(mean, RTE, ("head.pooling",)) == (mean, ""), "which reads every token"
     with pytest.raises(UserError, match=r"config\.head\.pooling=pooler reads .CLS., .* set config\.head\.pooling=last_token"):
         with_pooling(tuning(directory), RTE, ("head.pooling",))
     with pytest.raises(UserError, match=r"a choice head reads .CLS., .* name a model trained with config\.model\.direction=both"):

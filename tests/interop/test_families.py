@@ -56,7 +56,8 @@ def outputs_of(case: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 def test_there_is_a_case_for_every_class():
     classes = {fields_of(GOLDEN / case)["architectures"][0] for case in CASES}
-    assert classes == {name for family in [*FAMILIES][1:] for name in family_named(family, "").classes}
+    with_cases_here = [family for family in FAMILIES if family not in ("bert", "marian")]
+    assert classes == {name for family in with_cases_here for name in family_named(family, "").classes}
 
 
 @pytest.mark.parametrize("case", CASES)

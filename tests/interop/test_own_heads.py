@@ -17,9 +17,8 @@ from bert_jax.interop.huggingface import NewParts, export_model, import_model, w
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
-from bert_jax.model.heads import registry
 from bert_jax.model.heads.choice import ChoiceHead
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
@@ -46,7 +45,7 @@ HEADS = [
     TokenHead(labels=("O", "B"), lstm=3, layers="last_four_concat", mix_at="output"),
     SpanHead(lstm=3, layers="last_four_mix", mix_at="both"),
 ]
-HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]
+HEADS += [kind.typical() for kind in head_classes().values() if not kind.architecture and kind is not MentionHead]
 TAGGER = HEADS[3]
 MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
 

@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.launch import start_run
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from bert_jax.storage.fetching import downloading
 
 

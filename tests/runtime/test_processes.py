@@ -16,14 +16,13 @@ import pytest
 from bert_jax import pretrain
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.data.corpus.store import CorruptedCorpus
-from bert_jax.errors import USER_ERROR_STATUS, UserError
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import start_run
 from bert_jax.runtime.processes import BEAT, MARKER_FILE, SILENT, Processes, ProcessesLost, require_shared_directory
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Started
 from tests.end_to_end.runs import free_port

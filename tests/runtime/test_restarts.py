@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, UserError
 from bert_jax.runtime import restarts
 from bert_jax.runtime.restarts import find_workdir, keep_running, steps_done
 from tests.runtime.test_roll_call import Time

@@ -380,7 +380,7 @@ def test_a_lock_in_a_bucket_is_one_of_the_bucket(monkeypatch: pytest.MonkeyPatch
         asked.append(given)
         yield
 
-    monkeypatch.setattr(workdir, "locked_in_bucket", in_bucket)
+    monkeypatch.setattr("bert_jax.storage.lock.locked_in_bucket", in_bucket)
     with locked("gs://bucket/run", ".lock"):  # type: ignore[arg-type]
         assert asked == [("gs://bucket/run", ".lock")]
 

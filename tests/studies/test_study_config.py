@@ -61,7 +61,7 @@ from tests.studies.conftest import arms, study
         ({"tasks": []}, "config.tasks is empty, so there is nothing to train"),
         ({"seeds": []}, "config.seeds is empty, so there is nothing to train"),
         ({"tasks": [{"name": "a b", "experiment": "e"}]}, "the task 'a b' gives files their names; use letters, digits"),
-        ({"tasks": [{"name": "t", "experiment": "e"}] * 2}, "the study names the task 't' twice; give each task a different name"),
+        ({"tasks": [{"name": "t", "experiment": "e"}] * 2}, "the study names the task 't' twice; give each task a different"),
         ({"budget": {"equal": "seconds"}}, "config.budget.equal=seconds needs the amount of every arm; set config.budget.sec"),
         ({"expected": [{"order": "a"}]}, "config.expected.0.order='a' must compare arms, each once"),
         ({"expected": [{"order": "a > b", "tasks": ["mnli"]}]}, "config.expected.0.tasks: there is no 'mnli'"),

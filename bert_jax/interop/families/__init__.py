@@ -8,6 +8,7 @@ In: a `model_type`, or the configuration of a model. Out: the `Family`, whose ta
     modernbert.py   ModernBERT, with Ettin and mmBERT
     eurobert.py     EuroBERT
     nomic_bert.py   nomic-bert
+    marian.py       Marian's encoder-decoders, the translators of OPUS-MT
 
 A family is added by a file and a line of FAMILIES.
 """
@@ -21,10 +22,12 @@ FAMILIES: Mapping[str, str] = {
     "modernbert": "bert_jax.interop.families.modernbert:MODERNBERT",
     "eurobert": "bert_jax.interop.families.eurobert:EUROBERT",
     "nomic_bert": "bert_jax.interop.families.nomic_bert:NOMIC_BERT",
+    "marian": "bert_jax.interop.families.marian:MARIAN",
 }
 """`model_type` -> the family. A Transformer is exported as the first family that computes its function."""
 OWN_FAMILIES: Mapping[str, str] = {
     "bert_jax": "bert_jax.interop.families.bert:OWN",
+    "encoder_decoder": "bert_jax.interop.families.bert:ENCODER_DECODER",
     "bilm": "bert_jax.interop.families.bert:BILM",
     "static": "bert_jax.interop.families.bert:STATIC",
 }

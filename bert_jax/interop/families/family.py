@@ -37,6 +37,8 @@ class Row:
     their_axes: str
     split: tuple[int, int] = (0, 1)
     """(i, n): the array is the i-th of n equal parts of their tensor, along its first axis."""
+    when: Callable[[ModelConfig], bool] | None = None
+    """Whether a model has the parameter under this name; None: all that have the parameter."""
     first: int = 0
     """The first layer with the parameter. Our array has no entries for earlier layers."""
 
@@ -239,8 +241,8 @@ class Family:
     """(the name of the decoder's bias, the name under which transformers reads it if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Old endings of tensor names -> the present ones."""
-    buffers: Mapping[str, tuple[str, Callable[[int], np.ndarray]]] = dataclasses.field(default_factory=dict)
-    """Buffers of transformers, which some versions saved: their names, what they hold, and the values."""
+    buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
+    """Buffers of transformers, which some versions saved: their names, what they hold, and the values from their size."""
     position_table: str = ""
     """The name of the position table, which files always hold; it is a parameter of ours only where positions are learned."""
 
@@ -248,6 +250,10 @@ class Family:
     def word_table(self) -> str:
         """The name of the table of word embeddings."""
         return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
+
+    def copies(self, config: ModelConfig) -> Mapping[str, str]:
+        """Returns the copies of tensors that files of a model may hold -> the tensors."""
+        return self.tied if config.tied_decoder else {}
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -315,6 +321,9 @@ def family_named(model_type: Any, source: str) -> Family:
 def export_family(config: ModelConfig) -> Family:
     """Returns the family as which `config` is exported. A fixed position table is written as a learned one, which is
     equivalent."""
+    if config.encoder == "encoder_decoder":
+        marian = family_named("marian", "")
+        return marian if marian.represents(config) else family_named(config.encoder, "")
     if config.encoder != "transformer":
         return family_named(config.encoder, "")
     stored = config if fixed_table(config) is None else dataclasses.replace(config, positions="learned")

@@ -13,10 +13,11 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
-from bert_jax.model.features import LayerMix, Lstm, chosen_layers, mean_pooling
+from bert_jax.model.features import LayerMix, chosen_layers, mean_pooling
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
+from bert_jax.model.lstm import Lstm
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)

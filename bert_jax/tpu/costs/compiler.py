@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from bert_jax.files import parse_json, write_json
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.estimate import Estimate, Estimator
 from bert_jax.tpu.costs.hlo import Module, parse

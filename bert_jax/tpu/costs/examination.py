@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.hardware import GIB
 from bert_jax.model.config import REMAT
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, program_memory, used_bytes

@@ -23,7 +23,7 @@ from bert_jax.files import parse_json
 from bert_jax.hardware import find_chip
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.processes import Processes, require_shared_directory
-from bert_jax.sharding.out_of_memory import DoesNotFit, memory_shortage
+from bert_jax.sharding.device_errors import DoesNotFit, memory_shortage
 from bert_jax.storage.checks import require_capable, require_room
 from bert_jax.storage.objects import read, remove, require_bucket, write
 from bert_jax.storage.paths import AnyPath, is_remote
