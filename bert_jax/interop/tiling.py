@@ -82,8 +82,8 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
     for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
         if getattr(wanted, name) < getattr(there, name):
             raise UserError(
-                f"config.model.{name}={getattr(wanted, name)} is smaller than the {getattr(there, name)} of {source}, and tiling "
-                f"makes larger models; give at least {getattr(there, name)}, or leave layers out with convert --keep-layers"
+                f"config.model.{name}={getattr(wanted, name)} is smaller than the {getattr(there, name)} of {source}, but tiling "
+                f"only enlarges a model; set at least {getattr(there, name)}, or remove layers with convert --keep-layers"
             )
     if wanted.head_width != there.head_width:
         fitting = wanted.hidden_size / there.head_width

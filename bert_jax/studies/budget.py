@@ -41,7 +41,7 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
     if sum(steps) * factor > MAX_COUNT:
         given = getattr(budget, budget.equal)
         raise UserError(
-            f"config.budget.{budget.equal}={given:g} are {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above "
+            f"config.budget.{budget.equal}={given:g} is {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above "
             f"{MAX_COUNT:,}; lower it"
         )
     return scaled_steps(steps, factor)

@@ -355,7 +355,7 @@ def test_classes_of_tokenizers_with_berts_rules_are_read(tmp_path, name):
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
 def test_a_class_of_tokenizer_with_other_rules_is_refused_by_its_name(tmp_path, file, name):
     write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
-    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; read are BertTok"):
+    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; supported are BertTok"):
         load_tokenizer(tmp_path, lowercase=False)
 
 
