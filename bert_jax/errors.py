@@ -1,4 +1,4 @@
-"""UserError, the exception for mistakes that a user can correct, and suggestions for misspelt names and paths.
+"""UserError, the exception for mistakes that a user can correct, suggestions for misspelt names and paths, and exit statuses.
 
 This module imports nothing of the project, so every folder may use it.
 """
@@ -8,10 +8,28 @@ from __future__ import annotations
 import difflib
 import os
 import pathlib
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Mapping
 
 USER_ERROR_STATUS = 2
 """The exit status of a command that ends with a `UserError`."""
+
+HUNG = 42
+"""The exit status after a hang or the loss of another process: the same command resumes from the newest checkpoint."""
+
+STOPPED = 128 + signal.SIGTERM
+"""The exit status of a run that SIGTERM asked to stop; it has saved a checkpoint first."""
+
+MENDED_BY_RESTART: Mapping[int, str] = {
+    HUNG: "no progress, or another process was lost",
+    128 + signal.SIGABRT: "aborted, as JAX does where another process was lost",
+    128 + signal.SIGBUS: "crash: bus error",
+    128 + signal.SIGKILL: "killed: host memory ran out, or the machine is going away",
+    128 + signal.SIGSEGV: "crash: segmentation fault",
+    STOPPED: "stopped by SIGTERM on this machine or on another one",
+}
+"""Exit status of `pretrain` and `finetune` -> cause, where the same command may succeed when it is started again. A restart does
+not mend any other status: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
 
 
 class UserError(Exception):

@@ -11,9 +11,8 @@ import numpy as np
 
 from bert_jax.data.rows import Feature
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads import registry
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.heads.outputs import MultiLabel
 from bert_jax.model.heads.sequence import SequenceHead
 from tests.random_rows import TINY
@@ -21,7 +20,7 @@ from tests.random_rows import TINY
 LABELS = ("a", "b", "c")
 CLS = 2
 CANDIDATES = 3
-HEADS: dict[str, TaskHead] = {kind: head(labels=LABELS if head.has_labels else ()) for kind, head in registry.HEADS.items()} | {
+HEADS: dict[str, TaskHead] = {kind: head(labels=LABELS if head.has_labels else ()) for kind, head in head_classes().items()} | {
     "regression": SequenceHead(labels=("value",), problem="regression"),
     "multi_label": SequenceHead(labels=LABELS, problem="multi_label"),
 }

@@ -55,6 +55,7 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "mlm": (("mlm_head",), None, {}),
     "bare": ((), None, {}),
     "next": (("mlm_head",), None, {"direction": "left_to_right"}),
+    "pool": (("pooler", "mlm_head"), None, {"direction": "left_to_right"}),
     "bilm": (("softmax",), None, {"encoder": "bilm"}),
     "chars": (("softmax",), None, CHARACTERS),
     "lstm": (("softmax",), None, {"encoder": "bilm", "direction": "left_to_right"}),
@@ -196,14 +197,15 @@ ENDINGS = {
     "f": r"the format tf1 (is BERT's, and \w+ is a \w+ model|has no models with direction=left_.*); choose another --format$",
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
-    "x": r"the function encode does not use skip_gram_head; confirm with --function=encode or --drop=skip_gram_head$",
-    "i": r"needs the positions of the \w+, which are no input of the exported function; choose the function encode$",
+    "x": r"the function \w+ does not use (skip_gram_head|pooler); confirm with --function=\w+ or --drop=\w+$",
+    "i": r"needs the positions of the \w+, which are not inputs of the exported function; choose the function encode$",
     "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
     "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
     "B": r"this model has no task head, so it predicts no labels; choose the function pretraining or encode$",
     "k": r"is a [\w -]+ model, which has no \w+; the parts of its pretraining are \w+",
     "p": r"reads the pooler, which .* lacks; add (it with )?(--drop=\w+ or )?--new=pooler(,\w+)?$",
     "P": r"reads the pooler, which \w+ lacks; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
+    "Q": r"reads the pooler, and the \[CLS\] of \w+ sees no text; a [\w -]+ model cannot use one; name a BERT that reads both",
     "o": r"already has a \w+; drop it to replace it with a new head$",
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
     "r": r"(learned positions, and|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$",
@@ -213,9 +215,9 @@ ENDINGS = {
     "q": r"--problem=multi_label is for a sequence head, not for a \w+ head; leave it out$",
     "A": r"--activation=relu is for checkpoints of the original; leave it out for \w+$",
     "N": r"has no pooler, which a \w+_head reads; to start it from random weights, give --config.init_new=pooler$",
-    "C": r"whose \[CLS\] has no meaning of its own.*; (set config.head.pooling=concat, or config.head.lstm|name a Transformer)$",
+    "C": r"whose \[CLS\] does not represent the text.*; (set config.head.pooling=concat, or |name a Transformer)",
     "g": r"has no \w+( and no \w+)*; to start (it|them) from random weights, give --config.init_new=",
-    "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
+    "z": r"has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one$",
     "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
@@ -223,75 +225,75 @@ ENDINGS = {
 SAME = "="
 """The cell of a command that reads the encoder alone, on a model that has the one of "class" under another head: not run."""
 TABLE = """
-command                            bert mlm bare next bilm chars lstm static class value many tag crf span choice gap tf1 w2v
-predict fill-mask                  +    +   h    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
-predict next-sentence              +    h   h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
-predict score                      +    +   h    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
-predict generate                   d    d   d    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
-predict embed                      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-predict embed --words              +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-predict embed --pooling=cls        +    +   +    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
-predict embed --pooling=pooler     +    h   h    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
-predict embed --layers=0,1         +    +   +    +    +    +     +    0      +     +     +    +   +   +    +      +   t   t
-predict classify                   h    h   h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
-predict tag                        h    h   h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
-predict answer                     h    h   h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
-predict choose                     h    h   h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
-predict resolve                    h    h   h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
-analyse attention                  +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse heads                      +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse neighbours                 +    +   +    +    +    w     +    +      +     =     =    =   =   =    =      =   +   +
-analyse neighbours --input         +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse dependencies               +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse coreference                +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse probe                      +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse probe --probes=parsers     +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse compare                    +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
-analyse compare layers             +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
-analyse vocabulary                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert                            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --format=tf1               +    +   +    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
-convert --format=word2vec          v    v   v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
-convert --format=stablehlo         +    +   +    +    +    +     +    x      +     +     +    +   i   +    +      i   +   +
-convert --function=encode          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --function=pretraining     +    +   e    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
-convert --function=labels          B    B   e    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
-convert --new=pooler               +    +   +    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
-convert --new=mlm_head             +    +   +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
-convert --new=nsp_head             +    p   p    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
-convert --new=softmax              k    k   k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
-convert --new=skip_gram_head       k    k   k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
-convert --new=sequence_head        +    p   p    P    P    P     P    P      +     +     +    o   o   o    o      o   +   P
-convert --new=token_head           +    +   +    +    +    +     +    +      o     o     o    +   +   o    o      o   +   +
-convert --new=span_head            +    +   +    +    +    +     +    +      o     o     o    o   o   +    o      o   +   +
-convert --new=choice_head          +    p   p    P    P    P     P    P      o     o     o    o   o   o    +      o   +   P
-convert --new=mention_head         +    +   +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
-convert --drop=pooler              p    +   +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
-convert --drop=mlm_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=nsp_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=softmax             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=skip_gram_head      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=sequence_head       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=token_head          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --layers=1                 +    +   +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
-convert --keep-layers=0            +    +   +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
-convert --max-position=48          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --new-positions=random     +    +   +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
-convert --token-types=3            +    +   +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
-convert --add-tokens=words.txt     +    +   +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
-convert --replace-vocab=vocabulary +    +   +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
-convert --average=$M               +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --dtype=bfloat16           +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --labels=x,y               j    j   j    j    j    j     j    j      +     y     +    +   +   Y    Y      y   j   j
-convert --problem=multi_label      j    j   j    j    j    j     j    j      +     +     +    q   q   q    q      q   j   j
-convert --activation=relu          A    A   A    A    A    A     A    A      A     A     A    A   A   A    A      A   +   A
-finetune own/sequence              +    N   N    +    C    C     +    C      +     +     +    N   N   N    +      N   t   t
-finetune own/token                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-finetune own/span                  +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-finetune own/choice                +    N   N    D    C    C     D    C      +     +     +    N   N   N    +      N   t   t
-finetune gap                       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
-pretrain                           +    g   g    +    +    +     +    +      g     g     g    g   g   g    g      g   t   t
-pretrain --config.teacher          +    +   z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
+command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
+predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
+predict next-sentence              +    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
+predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
+predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
+predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
+predict embed --pooling=pooler     +    h   h    c    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
+predict embed --layers=0,1         +    +   +    +    +    +    +     +    0      +     +     +    +   +   +    +      +   t   t
+predict classify                   h    h   h    h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
+predict tag                        h    h   h    h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
+predict answer                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
+predict choose                     h    h   h    h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
+predict resolve                    h    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
+analyse attention                  +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse heads                      +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse neighbours                 +    +   +    +    +    +    w     +    +      +     =     =    =   =   =    =      =   +   +
+analyse neighbours --input         +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse dependencies               +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse coreference                +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse probe                      +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse probe --probes=parsers     +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse compare                    +    +   +    +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse compare layers             +    +   +    +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse vocabulary                 +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert                            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --format=tf1               +    +   +    f    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
+convert --format=word2vec          v    v   v    v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
+convert --format=stablehlo         +    +   +    +    x    +    +     +    x      +     +     +    +   i   +    +      i   +   +
+convert --function=encode          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --function=pretraining     +    +   e    +    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
+convert --function=labels          B    B   e    B    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
+convert --new=pooler               +    +   +    k    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
+convert --new=mlm_head             +    +   +    +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
+convert --new=nsp_head             +    p   p    k    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
+convert --new=softmax              k    k   k    k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
+convert --new=skip_gram_head       k    k   k    k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
+convert --new=sequence_head        +    p   p    P    Q    P    P     P    P      +     +     +    o   o   o    o      o   +   P
+convert --new=token_head           +    +   +    +    +    +    +     +    +      o     o     o    +   +   o    o      o   +   +
+convert --new=span_head            +    +   +    +    +    +    +     +    +      o     o     o    o   o   +    o      o   +   +
+convert --new=choice_head          +    p   p    P    Q    P    P     P    P      o     o     o    o   o   o    +      o   +   P
+convert --new=mention_head         +    +   +    +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
+convert --drop=pooler              p    +   +    +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
+convert --drop=mlm_head            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=nsp_head            +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=softmax             +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=skip_gram_head      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=sequence_head       +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=token_head          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --layers=1                 +    +   +    +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
+convert --keep-layers=0            +    +   +    +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
+convert --max-position=48          +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --new-positions=random     +    +   +    +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
+convert --token-types=3            +    +   +    +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
+convert --add-tokens=words.txt     +    +   +    +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
+convert --replace-vocab=vocabulary +    +   +    +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
+convert --average=$M               +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --dtype=bfloat16           +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --labels=x,y               j    j   j    j    j    j    j     j    j      +     y     +    +   +   Y    Y      y   j   j
+convert --problem=multi_label      j    j   j    j    j    j    j     j    j      +     +     +    q   q   q    q      q   j   j
+convert --activation=relu          A    A   A    A    A    A    A     A    A      A     A     A    A   A   A    A      A   +   A
+finetune own/sequence              +    N   N    +    +    C    C     +    C      +     +     +    N   N   N    +      N   t   t
+finetune own/token                 +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+finetune own/span                  +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+finetune own/choice                +    N   N    D    D    C    C     D    C      +     +     +    N   N   N    +      N   t   t
+finetune gap                       +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+pretrain                           +    g   g    +    +    +    +     +    +      g     g     g    g   g   g    g      g   t   t
+pretrain --config.teacher          +    +   z    Z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
 """
 
 

@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.tensor_bundle import read_bundle, write_bundle
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from tests.end_to_end import forked
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most
@@ -347,7 +347,7 @@ def test_an_export_in_one_format_is_not_replaced_by_one_in_another(original, tmp
     with pytest.raises(UserError, match="exported in the format tf1, so it is not overwritten in huggingface; name another"):
         convert(original, tmp_path / "m")
     for source in ("m", "m/bert_model.ckpt", "m/bert_model.ckpt.index"):
-        with pytest.raises(UserError, match=r"^--to=\S+/m is the directory that \S+ is read from; name another directory"):
+        with pytest.raises(UserError, match=r"^--to=\S+/m is the directory of the source \S+; name another directory"):
             convert(tmp_path / source, tmp_path / "m")
     convert(original, tmp_path / "m", "--format=tf1", "--max-position=7")
     assert import_tf1(tmp_path / "m")[1].max_position == 7

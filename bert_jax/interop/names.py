@@ -1,9 +1,8 @@
-"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family
-(`families/`).
+"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family (`families/`).
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
-[out, in]. Each row of a table has both names and both layouts, from which shapes, transposes, the splitting of heads and of fused
-matrices follow. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
+[out, in]. Each row of a table has both names and both layouts. They determine shapes, transposes, and how heads and fused
+matrices are split. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
 layout.
 """
 
@@ -30,8 +29,7 @@ from bert_jax.interop.families.family import Family, Row, export_family
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
@@ -50,6 +48,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     plain = head is not None and family.has_class_for(head)
     own = {head.subtree} if head is not None and not plain else set()
     table = [row for row in family.table if row.ours in parameters and row.subtree not in own]
+    table = [row for row in table if row.when is None or row.when(config)]
     found: dict[str, Row] = {}
     taken: dict[tuple[str, tuple[int, int]], str] = {}
     for row in sorted(table, key=lambda row: row.subtree != "pooler") if plain else table:
@@ -62,8 +61,8 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
-    """Path -> boxed shape of every parameter of a model, layers stacked and the vocabulary padded."""
-    one_layer = dataclasses.replace(config, scan_layers=True) if config.encoder == "transformer" else config  # faster to trace
+    """Returns path -> boxed shape of every parameter, with stacked layers and padded vocabulary."""
+    one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # faster to trace
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
         from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
@@ -73,12 +72,13 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family) -> Row:
-    """Returns the row of a parameter in a name and shape of our own: an axis is V, or its number and its size."""
+    """Returns the row of a parameter with our own name and shape. An axis is V, or its number and size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
     words = [n for n, name in enumerate(names) if name == "vocab"] or ([0] if path in NEVER_TRAINED else [])
-    letters = " ".join("V" if n in words else f"{n}:{size}" for n, size in enumerate(shape))
+    letter = "W" if path.startswith(("decoder/", "lm_head/")) else "V"
+    letters = " ".join(letter if n in words else f"{n}:{size}" for n, size in enumerate(shape))
     theirs = path.replace("softmax/", "mlm_head/")  # the name of the softmax in files
     theirs = theirs.replace("/layers/", ".layers.{}.") if stacked else theirs
     inside = path.split("/")[0] in (*REQUIRED_PARTS, "pooler")
@@ -89,6 +89,7 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
     """Returns the size of every axis letter in the other format; our sizes differ in V only, which may be padded."""
     return {
         "V": config.vocab_size,
+        "W": config.decoder_vocab_size or config.vocab_size,
         "S": config.max_position,
         "T": config.type_vocab_size,
         "D": config.hidden_size,
@@ -103,7 +104,7 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
 
 
 def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, tuple[int, ...]]:
-    """Path -> shape of every parameter of our tree, layers stacked and the vocabulary padded."""
+    """Returns path -> shape of every parameter of our tree, with stacked layers and padded vocabulary."""
     parameters = unboxed(_parameters(config, head))
     return {row.ours: parameters[row.ours].shape for row in rows(config, head)}
 
@@ -206,19 +207,19 @@ def params_from_tensors(
     for row in rows(config, head):
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
-            if row.first:  # no layer reads these, which have the values of a new norm
+            if row.first:  # never read; they have the values of a new norm
                 blank = np.ones_like if row.ours.endswith("/scale") else np.zeros_like
                 layers = [*(blank(layers[0]) for _ in range(row.first)), *layers]
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
-    check_finite(flat, f"{source} cannot be used: {{found}}; take an earlier state of this model, or copy it again")
+    check_finite(flat, f"{source} cannot be used: {{found}}; use an earlier state of this model, or copy it again")
     return unflatten_dict(flat, sep="/")
 
 
 def _without_fixed_positions(
     tensors: dict[str, np.ndarray], config: ModelConfig, wanted: np.ndarray, source: str
 ) -> dict[str, np.ndarray]:
-    """`tensors` without the position table. Raises UserError unless its rows are the `wanted` ones, in the precision of the
-    file."""
+    """Removes the position table from `tensors`. Raises UserError unless its rows are the `wanted` ones, within the file's
+    precision."""
     name = export_family(config).position_table
     table = np.asarray(tensors.get(name, ()))
     if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):
@@ -246,7 +247,7 @@ def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
     module = name.split(".")[0]
     if module in HEAD_PARTS:
         return module
-    return next((f"{kind}_head" for kind, head in HEADS.items() if head.module == module), "")
+    return next((f"{kind}_head" for kind, head in head_classes().items() if head.module == module), "")
 
 
 def wrapper_prefix(names: Collection[str], family: Family) -> str:
@@ -261,9 +262,9 @@ def wrapper_prefix(names: Collection[str], family: Family) -> str:
 def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, str]:
     """For each name in a file, the one in the family's table: without the prefix of a wrapper, with today's suffixes, and with
     the prefix of a plain encoder. The names of our own encoders stay."""
-    if config.encoder != "transformer":
-        return {name: name for name in names}
     family = export_family(config)
+    if not family.table:
+        return {name: name for name in names}
     wrapper, prefix = wrapper_prefix(names, family), family.prefix
     inner = {name: name.removeprefix(wrapper) for name in names}
     bare = not any(name.startswith(prefix) for name in inner.values())
@@ -285,8 +286,8 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
     family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}
     renamed = {names[stored]: value for stored, value in tensors.items()}
-    for copy, original in family.tied.items():
-        if copy in renamed and tied:
+    for copy, original in family.copies(config).items():
+        if copy in renamed:
             value = renamed.pop(copy)
             if not np.array_equal(value, renamed.setdefault(original, value)):
                 raise UserError(
@@ -299,7 +300,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
     for buffer, (content, values) in family.buffers.items():
         if buffer in renamed:
             found = renamed.pop(buffer).ravel()
-            if not np.array_equal(found, values(found.size)):
+            if not np.array_equal(found, values(found.size, config).astype(found.dtype)):
                 raise UserError(f"{source}: {in_file[buffer]} is not {content}, ...; other values cannot be represented")
     return renamed
 
@@ -342,13 +343,14 @@ def reading_notes(
     old = [name for name in tensors if name.endswith(tuple(family.renamed))]
     endings = [ending.lstrip(".") for ending in family.renamed if any(name.endswith(ending) for name in old)]
     buffers = [stored for stored, name in names.items() if name in family.buffers]
-    copies = [name for name in family.tied if name in in_file and config.tied_decoder]
-    wrapper = wrapper_prefix(tensors, family) if config.encoder == "transformer" else ""
+    tied = family.copies(config)
+    copies = [name for name in tied if name in in_file]
+    wrapper = wrapper_prefix(tensors, family)
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
     notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper and wrapper != OWN_PREFIX else []
-    notes += [f"{in_file[name]}, a copy of {in_file.get(family.tied[name], family.tied[name])}, was left out" for name in copies]
+    notes += [f"{in_file[name]}, a copy of {in_file.get(tied[name], tied[name])}, was left out" for name in copies]
     notes += [f"{name}, which is not a parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
     return tuple(notes)
@@ -356,7 +358,8 @@ def reading_notes(
 
 def their_names(row: Row, config: ModelConfig) -> list[str]:
     """Returns the names of a row's tensors in the other format, in the order of the layers."""
-    return [row.theirs.format(n) for n in range(row.first, config.num_layers)] if row.stacked else [row.theirs]
+    layers = config.decoder_layers if row.subtree == "decoder" else config.num_layers
+    return [row.theirs.format(n) for n in range(row.first, layers)] if row.stacked else [row.theirs]
 
 
 def list_some(names: Collection[str], most: int = 12) -> str:
@@ -371,22 +374,23 @@ def _groups(axes: str) -> list[list[str]]:
 
 def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     ours = row.our_axes.split()
-    order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group]
-    if ours[:1] == ["V"]:
-        value = value[: config.vocab_size]
+    order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group if axis in ours]
+    if ours[0] in ("V", "W"):
+        value = value[: axis_sizes(config)[ours[0]]]
     return np.asarray(value.transpose(order).reshape(_part_shape(row, config, head)), order="C")
 
 
 def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     sizes = axis_sizes(config, head)
-    theirs = [axis for group in _groups(row.their_axes) for axis in group]
+    theirs = [axis for group in _groups(row.their_axes) for axis in group if axis in row.our_axes.split()]
     order = [theirs.index(axis) for axis in row.our_axes.split()]
     with np.errstate(over="ignore"):  # a float64 value beyond float32's range becomes infinite, which is an error later
         value = np.asarray(tensor, np.float32)
     value = np.split(value, row.split[1])[row.split[0]] if row.split[1] > 1 else value
     value = value.reshape([_size(axis, sizes) for axis in theirs]).transpose(order)
-    if row.our_axes.startswith("V"):
-        value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
+    if row.our_axes.startswith(("V", "W")):
+        words = config.of_decoder if row.our_axes.startswith("W") else config
+        value = np.pad(value, [(0, words.padded_vocab_size - words.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value
 
 

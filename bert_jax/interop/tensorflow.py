@@ -49,8 +49,7 @@ from bert_jax.interop.names import (
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS, make_head
+from bert_jax.model.heads.head import TaskHead, head_classes, make_head
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
@@ -84,7 +83,7 @@ OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notes:
-    """The content of a checkpoint besides parameters, configuration and tokenizer."""
+    """The content of a checkpoint other than parameters, configuration and tokenizer."""
 
     messages: tuple[str, ...]
     """Sentences for the user about assumed values, ignored tensors and copied fields."""
@@ -109,7 +108,7 @@ class _Counterpart(NamedTuple):
 
 
 def original_row(row: Row) -> Row:
-    """`row` with the original's name and layout instead of transformers'."""
+    """Returns `row` with the original's name and layout instead of those of transformers."""
     name = row.theirs
     for pattern, replacement in RULES:
         name = re.sub(pattern, replacement, name)
@@ -264,7 +263,7 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
     """Returns the task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its
     outputs."""
-    kind = next((kind for kind in HEADS.values() if kind.original_variable and kind.original_variable in bundle), None)
+    kind = next((kind for kind in head_classes().values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
         return None
     if isinstance(ours.get("head"), dict):

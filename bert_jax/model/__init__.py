@@ -14,11 +14,11 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     kernels/            fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` chooses between them
     encoder.py          the stack of Transformer layers
     encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model
-    lstm.py             the recurrence of an LSTM, in one or two directions
+    lstm.py             the recurrence of an LSTM, in one or two directions; the LSTM of task heads
     bilm.py             the layers of a bidirectional LSTM language model
     static.py           the empty stack of layers of a static model
     bert.py             embeddings, encoder, pooler
-    features.py         the features of task heads: mixes of layers, pooling over tokens, an LSTM
+    features.py         the features of task heads: layers, their mixes, means over tokens
     crf.py              a conditional random field over the labels of words
     heads/              the pooler and the heads of pretraining and of tasks
     pretraining.py      BERT with the two pretraining heads

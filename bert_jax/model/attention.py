@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -244,6 +244,8 @@ class SelfAttention(nn.Module):
                 mask &= not_later(columns, length)
             if radius is not None:
                 mask &= near(columns, length, radius)
+            if tokens.visible is not None:
+                mask &= tokens.visible[:, None]
             adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
             weights = exponentials(query, key, mask, c.target.one_cpu, adjust)
             if self.is_mutable_collection(INTERMEDIATES):
@@ -278,7 +280,7 @@ class CrossAttention(nn.Module):
         x: Float[Array, "B Q D"],
         tokens: Tokens,
         dropout_seed: Seed | None,
-        encoded: Float[Array, "B source D"],
+        encoded: Float[Array, "B source D"] | None,
         source: Tokens,
     ) -> Float[Array, "B Q D"]:
         """Returns the projected context of each token of `x`, those that are read out of `tokens`."""
@@ -296,6 +298,7 @@ class CrossAttention(nn.Module):
         if self.is_mutable_collection(CACHE) and self.has_variable(CACHE, "keys"):
             key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
         else:
+            assert encoded is not None, "without a cache the keys and values are computed from the encoder's output"
             key, value = project("key", encoded, shared), project("value", encoded, shared)
         each = c.num_heads // c.key_value_heads
         mask = attention_mask(tokens.query_sequence_ids, source.sequence_ids)
@@ -306,6 +309,20 @@ class CrossAttention(nn.Module):
         context = weighted_sum(weights, _repeated(value, each, 1), settings, c.target.one_cpu).swapaxes(1, 2)
         axes, init = ("heads", "head_width", "embed"), initializer(c, into_residual=True)
         return Dense(heads, (c.hidden_size,), axes, init, dtype, c.target, use_bias=use_bias, name="output")(context)
+
+
+def source_keys_and_values(
+    params: Mapping[str, Any], config: ModelConfig, encoded: Float[Array, "B source D"]
+) -> dict[str, Float[Array, "B G source K"]]:
+    """Returns the "keys" and "values" of a source, which `CrossAttention` with these parameters reads from CACHE."""
+    c, axes = config, ("embed", "heads", "head_width")
+    heads, dtype = (c.key_value_heads, c.head_width), jnp.dtype(c.dtype)
+    layer = Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, parent=None)
+    found: dict[str, Any] = {}
+    for name in ("key", "value"):
+        projected: Any = layer.apply({"params": params[name]}, encoded)
+        found[f"{name}s"] = projected.swapaxes(1, 2)
+    return found
 
 
 def _repeated(x: Float[Array, "B _ _ K"], times: int, axis: int) -> Float[Array, "B _ _ K"]:

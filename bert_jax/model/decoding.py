@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.model.attention import CACHE
+from bert_jax.model.attention import CACHE, source_keys_and_values
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Block, layer_kinds
+from bert_jax.model.encoder_decoder import DecoderBlock, LanguageModelHead, encode
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead
 from bert_jax.model.layers import Norm
 from bert_jax.model.tokens import ARRAYS, Layer, Tokens
@@ -75,3 +76,77 @@ def read_tokens(
     table = embeddings["word_embeddings"]["embedding"]
     logits: Any = MaskedLanguageModelHead(config).apply({"params": params["mlm_head"]}, x[:, -1:], table)
     return logits[:, 0], DecodingCache(tuple(layers), tokens.reading(None), cache.used + ids.shape[1])
+
+
+@struct.dataclass
+class TargetCache:
+    """The state of W hypotheses for the target of each of B sources, of which `used` tokens, of N, are read.
+
+    The keys and values of all hypotheses of a source stand in one row: those of token n in the columns n W to n W + W - 1. A
+    hypothesis that continues another one copies nothing, but reads the columns of its ancestors (`origins`), and the W
+    hypotheses read the keys and values of their source as W queries.
+    """
+
+    layers: tuple[dict[str, Float[Array, "B G _ K"]], ...]
+    """The "keys" and "values" of each layer, of N W columns."""
+    cross: tuple[dict[str, Float[Array, "B G source K"]], ...]
+    """The keys and values of the source in each layer."""
+    source: Tokens
+    origins: Int[Array, "B W N"]
+    """The hypothesis that stood in the place of each one's ancestor when that token was read."""
+    used: Int[Array, ""]
+    """The number of tokens that are read."""
+
+
+def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens, beams: int, tokens: int) -> TargetCache:
+    """Encodes the source, and returns the cache before the first token of targets of at most that many tokens, the start
+    included.
+
+    `params` are those of an encoder-decoder, its layers as lists (`encoder.unstacked_layers`).
+    """
+    encoded = encode(params, config, source)
+    decoder, rows = config.of_decoder, len(source.ids)
+    empty = jnp.zeros((rows, decoder.key_value_heads, tokens * beams, decoder.head_width), decoder.dtype)
+    stack = params["decoder"]["layers"]
+    return TargetCache(
+        tuple({"keys": empty, "values": empty} for _ in stack),
+        tuple(source_keys_and_values(layer["cross_attention"], decoder, encoded) for layer in stack),
+        source,
+        jnp.zeros((rows, beams, tokens), jnp.int32),
+        jnp.int32(0),
+    )
+
+
+def read_targets(
+    params: Mapping[str, Any], config: ModelConfig, cache: TargetCache, ids: Int[Array, "B W"]
+) -> tuple[Float[Array, "B W V"], TargetCache]:
+    """Reads one further token of each hypothesis: (the logits of the token after it, float32; the cache after reading)."""
+    c, (rows, beams, tokens) = config.of_decoder, cache.origins.shape
+    own, used = jnp.arange(beams, dtype=jnp.int32), cache.used
+    origins = cache.origins.at[:, :, used].set(own[None])
+    earlier = (jnp.arange(tokens) <= used)[None, None, :, None]
+    visible = ((origins[..., None] == own[None, None, None]) & earlier).reshape(rows, beams, tokens * beams)
+    columns = jnp.broadcast_to(jnp.arange(tokens * beams, dtype=jnp.int32)[None], (rows, tokens * beams))
+    ones, zeros = jnp.ones_like(columns), jnp.zeros_like(columns)
+    queried = jnp.broadcast_to((used * beams + own)[None], ids.shape)
+    every = Tokens(zeros, zeros, columns // beams, ones, queried, visible)
+    new = Tokens(ids, jnp.zeros_like(ids), jnp.broadcast_to(used, ids.shape), jnp.ones_like(ids))
+    embeddings = params["decoder"]["embeddings"] if config.decoder_vocab_size else params["embeddings"]
+    x: Any = Embeddings(c).apply({"params": embeddings}, new, None)
+    layers = []
+    stack = zip(params["decoder"]["layers"], cache.layers, cache.cross, strict=True)
+    for number, (layer, kept, cross) in enumerate(stack):
+        state = {"params": layer, CACHE: {"attention": kept, "cross_attention": cross}}
+        here = Layer(jnp.uint32(number))
+        x, changed = DecoderBlock(c, parent=None).apply(state, x, every, None, here, None, cache.source, mutable=[CACHE])
+        layers.append(dict(changed[CACHE]["attention"]))
+    if c.final_norm:
+        x = Norm(c).apply({"params": params["decoder"].get("final_layer_norm", {})}, x)
+    table = embeddings["word_embeddings"]["embedding"]
+    logits: Any = LanguageModelHead(c).apply({"params": params["lm_head"]}, x, table)
+    return logits, TargetCache(tuple(layers), cache.cross, cache.source, origins, used + 1)
+
+
+def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCache:
+    """Returns the cache of hypotheses that continue the hypotheses `parents` of the same source."""
+    return cache.replace(origins=jnp.take_along_axis(cache.origins, parents[:, :, None], axis=1))  # type: ignore[attr-defined]

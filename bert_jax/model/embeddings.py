@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
-from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Initializer, Norm, Seed, dropout, initializer, parameter
 from bert_jax.model.positions import acts_on, make_positions
@@ -83,6 +82,8 @@ class WordEmbeddings(nn.Module):
         """Declares the table, or the character CNN that replaces it."""
         c = self.config
         if c.character_cnn:
+            from bert_jax.model.characters import CharacterCnn
+
             self.characters = CharacterCnn(c)
             return
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))

@@ -1,4 +1,4 @@
-"""The LSTM recurrence over the tokens of texts, in one or two directions.
+"""The LSTM recurrence over the tokens of texts, in one or two directions, and the LSTM of task heads.
 
 Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. O = 4 F are the gates i, f, g, o of a cell of
 width F; W is the width of the output: F, or that of the projection (Sak et al., arXiv:1402.1128).
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from bert_jax.model.config import Target
+from bert_jax.model.layers import Dense, parameter, truncated_normal
 from bert_jax.model.matmul import precision
 
 
@@ -168,3 +171,44 @@ def before(x: Float[Array, "L B I"]) -> Float[Array, "L B I"]:
 
 
 recurrence.defvjp(_forward, _backward)
+
+
+class Lstm(nn.Module):
+    """A two-layer bidirectional LSTM over the tokens of each text, float32.
+
+    The state is reset where `sequence_ids` change, in both directions, so texts do not depend on each other or on padding.
+    """
+
+    width: int
+    target: Target
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
+        """Returns the concatenated outputs of both directions for each token, O = 2 W."""
+        w = self.width
+        x = x.astype(jnp.float32)
+        for name, axis in (("lower", "embed"), ("upper", None)):
+            inputs = (x.shape[-1],)
+            axes = (axis, None, None, None)
+            init, dtype = truncated_normal(inputs[0] ** -0.5), jnp.dtype(jnp.float32)
+            projected = Dense(inputs, (2, 4, w), axes, init, dtype, self.target, name=f"{name}_input")(x)
+            kernel = Recurrence(w, name=f"{name}_recurrence")()
+            projected = projected.reshape(*x.shape[:2], 2, 4 * w)
+            directions = tuple(
+                Direction(time_major(projected[:, :, n], n), carried(time_major(sequence_ids, n)), kernel[n]) for n in (0, 1)
+            )
+            x = jnp.concatenate([batch_major(h, n) for n, h in enumerate(recurrence(directions))], axis=-1)
+        return x
+
+
+class Recurrence(nn.Module):
+    """The recurrent kernels of both directions, from the previous output to the four gates."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self) -> Float[Array, "2 W O"]:
+        """Returns the recurrent kernels of both directions, O = 4 W."""
+        w = self.width
+        kernel = parameter(self, "kernel", truncated_normal(w**-0.5), (None,) * 4, (2, w, 4, w), (1, 2))
+        return kernel.reshape(2, w, 4 * w)

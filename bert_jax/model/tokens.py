@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int, Shaped, UInt32
+from jaxtyping import Array, Bool, Int, Shaped, UInt32
 
 from bert_jax.model.layers import Dropout, Seed
 
@@ -35,9 +35,11 @@ class Tokens:
     """The sequence of each token: 1..P on packed rows, 0 on padding."""
     queried: Int[Array, "B Q"] | None = None
     """The columns at which the output of a layer is needed; None: all columns."""
+    visible: Bool[Array, "B Q L"] | None = None
+    """The columns that each token that is read out may attend to, where sequence ids and order do not tell; None: all."""
     rows: UInt32[Array, " B"] | None = None
-    """The indices (consecutive) of the rows in the whole batch, if these are the rows of one device; None: 0, 1, ... Random masks
-    depend on them, so they are the same on any mesh."""
+    """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Random
+    masks depend on them, so they are the same on any mesh."""
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:

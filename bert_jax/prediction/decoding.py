@@ -1,4 +1,5 @@
-"""The continuation of texts by a left-to-right model, one token at a time: the most probable, a random one, or by beam search.
+"""The continuation of texts by a left-to-right model, and the translation of sources by an encoder-decoder, one token at a time:
+the most probable, a random one, or by beam search.
 
 All loops run on the device and stop when every text has ended. The tokens equal those of transformers' `generate`.
 """
@@ -15,7 +16,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.decoding import DecodingCache, empty_cache, read_tokens
+from bert_jax.model.decoding import (
+    DecodingCache,
+    TargetCache,
+    continue_targets,
+    empty_cache,
+    read_targets,
+    read_tokens,
+    start_targets,
+)
+from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
 """The score of what is not chosen: of beams before the first token, and of texts that have not ended."""
@@ -37,6 +47,16 @@ class Decoding:
     """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
     """More than 1: beam search with this many hypotheses."""
+    gnmt_penalty: bool = False
+    """Divides the log-probability of a hypothesis of n tokens by ((5 + n) / 6)^`length_penalty`, as GNMT (Wu et al.,
+    arXiv:1609.08144, equation 14) and the Transformer of 2017 do; False: by n^`length_penalty`, as transformers does."""
+    early_stopping: bool = False
+    """Ends the search of a text when `beams` hypotheses have ended, as `early_stopping=True` of transformers; False: when no
+    running hypothesis is expected to beat them."""
+    barred: tuple[int, ...] = ()
+    """Tokens that are never chosen, `bad_words_ids` of transformers."""
+    forced_end: bool = False
+    """Ends every text at the limit with `end_id`, `forced_eos_token_id` of transformers."""
     pieces: int | None = None
     """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
 
@@ -53,13 +73,13 @@ class Prompts(NamedTuple):
 class Knobs(NamedTuple):
     """The numbers that do not change the compiled program."""
 
-    limit: Int[Array, ""] | int
-    """The maximum number of new tokens, at most `room`."""
+    limit: Int[Array, ""] | Int[Array, " B"] | int
+    """The maximum number of new tokens, of all texts or of each, at most `room`."""
     temperature: Float[Array, ""] | float = 1.0
     """Divides the logits before a draw."""
     top_p: Float[Array, ""] | float = 1.0
     length_penalty: Float[Array, ""] | float = 1.0
-    """The score of a hypothesis is its log-probability divided by its length to this power."""
+    """The score of a hypothesis is its log-probability divided by its length to this power (see `Decoding.gnmt_penalty`)."""
 
 
 class Search(NamedTuple):
@@ -69,8 +89,10 @@ class Search(NamedTuple):
     decoding: Decoding
     room: int
     """The number of columns for new tokens."""
-    read: Callable[[Int[Array, " B"], DecodingCache], tuple[Float[Array, "B V"], DecodingCache]]
-    """(a further token of each text, cache) -> (the logits of the next one, cache)."""
+    read: Callable[[Int[Array, " X"], Any], tuple[Float[Array, "X V"], Any]]
+    """(a further token of each hypothesis, cache) -> (the logits of the next one, cache)."""
+    reorder: Callable[[Any, Int[Array, "B W"]], Any] = lambda cache, parents: cache
+    """(cache, for each hypothesis the one of the same text that it continues) -> cache."""
 
 
 class Continued(NamedTuple):
@@ -96,19 +118,52 @@ def continued(
     def read(ids: Int[Array, " B"], cache: DecodingCache) -> tuple[Float[Array, "B V"], DecodingCache]:
         return read_tokens(params, config, cache, ids[:, None], jnp.ones((len(ids), 1), bool))
 
-    search = Search(knobs, decoding, room, read)
-    return _beam_search(logits, cache, search) if decoding.beams > 1 else _one_by_one(logits, cache, prompts.keys, search)
+    def reorder(cache: DecodingCache, parents: Int[Array, "B W"]) -> DecodingCache:
+        return _select_rows(cache, (jnp.arange(rows)[:, None] * decoding.beams + parents).reshape(-1))
+
+    search = Search(knobs, decoding, room, read, reorder)
+    if decoding.beams == 1:
+        return _one_by_one(logits, cache, prompts.keys, search)
+    repeated = jnp.repeat(jnp.arange(rows), decoding.beams)
+    return _beam_search(logits[repeated], _select_rows(cache, repeated), search)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "decoding", "start_id", "room"))
+def translated(
+    params: Mapping[str, Any],
+    source: Tokens,
+    knobs: Knobs,
+    *,
+    config: ModelConfig,
+    decoding: Decoding,
+    start_id: int,
+    room: int,
+) -> Continued:
+    """Returns the target of each source by an encoder-decoder: up to `knobs.limit` tokens after `start_id`; `room` is a shape of
+    the compiled program."""
+    rows, beams = len(source.ids), decoding.beams
+
+    def read(ids: Int[Array, " X"], cache: TargetCache) -> tuple[Float[Array, "X V"], TargetCache]:
+        logits, cache = read_targets(params, config, cache, ids.reshape(rows, beams))
+        return logits.reshape(rows * beams, -1), cache
+
+    cache = start_targets(params, config, source, beams, room)
+    logits, cache = read(jnp.full(rows * beams, start_id, jnp.int32), cache)
+    search = Search(knobs, decoding, room, read, continue_targets)
+    keys = jax.random.split(jax.random.key(0), rows)  # which only draws would read
+    return _beam_search(logits, cache, search) if beams > 1 else _one_by_one(logits, cache, keys, search)
 
 
 # ------------------------------------------------------------------------------------------------------ one token after another
 def _one_by_one(
-    logits: Float[Array, "B V"], cache: DecodingCache, keys: Key[Array, " B"], search: Search
+    logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
     """Returns the most probable or a drawn token each time, from the `logits` of the first one."""
     pad, rows = search.decoding.pad_id, len(logits)
 
     def add(number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]) -> Any:
-        chosen = next_tokens(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, number), search.knobs, search.decoding)
+        allowed = _ended_at_limit(logits, number + 1, search)
+        chosen = next_tokens(allowed, jax.vmap(jax.random.fold_in, (0, None))(keys, number), search.knobs, search.decoding)
         scores = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1).squeeze(1)
         chosen = jnp.where(ended, pad, chosen)
         total = text.log_probability + jnp.where(ended, 0.0, scores)
@@ -116,7 +171,7 @@ def _one_by_one(
 
     def goes_on(state: Any) -> Bool[Array, ""]:
         number, _, _, ended = state
-        return (number < search.knobs.limit) & ~ended.all()
+        return (number < jnp.max(jnp.asarray(search.knobs.limit))) & ~ended.all()
 
     def step(state: Any) -> Any:
         number, cache, text, ended = state
@@ -139,7 +194,9 @@ def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knob
 
 
 def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
-    """`scores`, -inf for the ids that have no piece."""
+    """Returns `scores`, -inf for the ids that have no piece or are barred."""
+    if decoding.barred:
+        scores = scores.at[..., jnp.array(decoding.barred)].set(-jnp.inf)
     if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
         return scores
     return jnp.where(jnp.arange(scores.shape[-1]) < decoding.pieces, scores, -jnp.inf)
@@ -175,23 +232,34 @@ class _Beams(NamedTuple):
     has_ended: Bool[Array, "B W"]
     may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat those that have ended
     goes_on: Bool[Array, ""]
-    cache: DecodingCache
+    cache: Any
 
 
-def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Search) -> Continued:
+def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
+    """Returns `scores` of the token of that number, from 1, in which only the end has one at a text's limit."""
+    if not search.decoding.forced_end:
+        return scores
+    limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))
+    last = jnp.repeat(number >= limits, search.decoding.beams)[:, None]
+    end = (jnp.arange(scores.shape[1]) == search.decoding.end_id)[None]
+    return jnp.where(last, jnp.where(end, 0.0, -jnp.inf), scores)
+
+
+def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
     """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
     compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
     by the length penalty of its length so far, is worse than its worst ended one.
     """
-    rows, width = len(logits), search.decoding.beams
+    width = search.decoding.beams
+    rows = len(logits) // width
     nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
     state = _Beams(
         jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
         jnp.zeros((rows, width), bool),
-        jnp.ones(rows, bool), jnp.bool_(True), _select_rows(cache, jnp.repeat(jnp.arange(rows), width)),
+        jnp.ones(rows, bool), jnp.bool_(True), cache,
     )  # fmt: skip
-    state = _extended(state, jnp.repeat(logits, width, axis=0), search)
+    state = _extended(state, logits, search)
 
     def step(state: _Beams) -> _Beams:
         logits, cache = search.read(state.ids[:, :, state.number - 1].reshape(-1), state.cache)
@@ -207,17 +275,22 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     rows, width = state.scores.shape
     vocabulary = logits.shape[1]
     probable = _of_pieces(jax.nn.log_softmax(logits), decoding)
+    probable = _ended_at_limit(probable, state.number + 1, search)
     total = (probable.reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
     scores, chosen = jax.lax.top_k(total, 2 * width)
     parents, tokens = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)
     ids = _of(state.ids, parents).at[:, :, state.number].set(tokens)
     number = state.number + 1
-    ends = (tokens == decoding.end_id) | (number >= knobs.limit)
+    ends = (tokens == decoding.end_id) | (number >= jnp.broadcast_to(jnp.asarray(knobs.limit), (rows,)))[:, None]
 
     running, order = jax.lax.top_k(jnp.where(ends, scores + NEVER, scores), width)
-    penalty = number.astype(jnp.float32) ** knobs.length_penalty
+    length = number.astype(jnp.float32)
+    penalty = ((5.0 + length) / 6.0 if decoding.gnmt_penalty else length) ** knobs.length_penalty
     counts = ends & (jnp.arange(2 * width) < width)[None]
-    candidates = scores / penalty + jnp.where(counts, 0.0, NEVER) + jnp.where(state.may_improve, 0.0, NEVER)[:, None]
+    takes_more = state.may_improve
+    if decoding.early_stopping:
+        takes_more &= ~state.has_ended.all(1)
+    candidates = scores / penalty + jnp.where(counts, 0.0, NEVER) + jnp.where(takes_more, 0.0, NEVER)[:, None]
     merged = jnp.concatenate([state.ended_scores, candidates], axis=1)
     ended_scores, best = jax.lax.top_k(merged, width)
     ended_totals = _of(jnp.concatenate([state.ended_totals, scores], axis=1), best)
@@ -226,10 +299,12 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
 
     worst = jnp.where(has_ended, ended_scores.min(1, keepdims=True), NEVER)
     may_improve = state.may_improve & (running[:, :1] / penalty > worst).any(1)
-    sources = (jnp.arange(rows)[:, None] * width + _of(parents, order)).reshape(-1)
+    goes_on = may_improve.any() & ~ends.all()
+    if decoding.early_stopping:
+        goes_on &= ~has_ended.all()
     return _Beams(
-        number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve,
-        may_improve.any() & ~ends.all(), _select_rows(state.cache, sources),
+        number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve, goes_on,
+        search.reorder(state.cache, _of(parents, order)),
     )  # fmt: skip
 
 

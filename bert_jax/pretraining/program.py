@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -20,7 +21,6 @@ from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
-from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.spikes import new_watched_state, spike_filter
@@ -35,6 +35,8 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     parameters = objective.abstract_parameters()
     multipliers = None
     if settings.layer_decay != 1.0:
+        from bert_jax.training.layerwise_rates import learning_rate_multipliers
+
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
     watched = experiment.spikes.policy != "none"
     return Program(
@@ -70,8 +72,13 @@ def step_scalars(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
     return {"seed": np.uint32(experiment.seed)}
 
 
-EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
-"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`)."""
+_OF_BERT = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
+EXPORTED: Mapping[str, Sequence[str]] = {
+    **{name: ARCHITECTURES[name] for name in _OF_BERT},
+    "MarianMTModel": ("decoder", "lm_head"),
+}
+"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`), with the parts that their files
+must have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
@@ -89,7 +96,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
             f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
             "the encoder alone"
         )
-    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
+    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in EXPORTED[exported]]
     if lacking := [part for part in needed if part not in parts]:
         raise UserError(
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "

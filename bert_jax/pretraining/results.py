@@ -1,35 +1,43 @@
-"""The results of a pretraining run: `results.json` and the exported model."""
+"""The results of a pretraining run: `results.json`, and the model to export, of the last step or of an earlier one."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.hub import is_hub_name
-from bert_jax.data.corpus.store import SETTINGS
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.corpus.store import SETTINGS, open_splits
+from bert_jax.data.corpus.verification import local_corpus
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.huggingface_config import ARCHITECTURES
-from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.names import REQUIRED_PARTS, rows
+from bert_jax.interop.surgery import average
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.program import EXPORTED
-from bert_jax.pretraining.splits import Splits
+from bert_jax.pretraining.program import EXPORTED, pretraining_program
+from bert_jax.pretraining.splits import FINGERPRINT, Splits
+from bert_jax.runtime.workdir import MODEL, from_start, run_config
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.paths import AnyPath, is_remote
+from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.exporting import on_host
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -42,10 +50,10 @@ def results(
     splits: Splits,
     seconds: float,
 ) -> JsonObject:
-    """Returns the content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
+    """Returns the content of `results.json`, the final numbers of a run; `seconds` have passed since its last start.
 
-    `times_unigram_accuracy` is None without a baseline, and where its accuracy is 0: few held-out rows may lack the most frequent
-    token.
+    `times_unigram_accuracy` is None if there is no baseline or its accuracy is 0, since a few held-out rows may lack the most
+    frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
@@ -72,21 +80,28 @@ def training_section(
     experiment: PretrainingExperiment, splits: Splits, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
     """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are
-    the user's own files that the run used, by the keys that name them."""
+    the user's files that the run used, by key."""
     train, start = splits.train, Training()
     sources = []
-    with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
+    with contextlib.suppress(UserError, OSError):  # it may have been removed during the run
         if train.directory is not None:
             sources = read_object(train.directory / SETTINGS).get("sources", [])
         if experiment.init_from:
+            from bert_jax.interop.locate import find_model_directory
+
             start, _ = read_training(find_model_directory(experiment.init_from))
+    base_model = start.base_model
+    if experiment.init_from:
+        from bert_jax.data.corpus.hub import is_hub_name
+
+        base_model = experiment.init_from if is_hub_name(experiment.init_from) else base_model
     name = f" of {pathlib.PurePath(experiment.corpus.directory).name}" if experiment.corpus.directory else ""
     phases = ", ".join(
         f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
         for phase in experiment.phases
     )
     named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
-    own = f" With files of its own: {', '.join(named)}." if named else ""
+    own = f" With the user's files: {', '.join(named)}." if named else ""
     start_of = experiment.init_from or experiment.init_state
     origin = f", starting from {pathlib.PurePath(start_of).name}" if start_of else ""
     return Training(
@@ -95,12 +110,12 @@ def training_section(
         scores=card_scores(experiment.trained_objective, scores),
         language="en" if "embedded" in sources else start.language,
         license=start.license,
-        base_model=experiment.init_from if experiment.init_from and is_hub_name(experiment.init_from) else start.base_model,
+        base_model=base_model,
     )
 
 
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """Returns the held-out scores for a card: (name, score, score of its baseline or None)."""
+    """Returns the held-out scores for a card: (name, score, baseline or None)."""
     named = objective.named_scores()
     baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
     lines: list[tuple[str, float, float | None]] = []
@@ -113,25 +128,93 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the subtrees of the parameters that are exported: the encoder, and the objective's parts that belong to its
-    transformers class or to this project's files."""
+    """Returns the exported subtrees of the parameters: the encoder, and the objective's parts that belong to its transformers
+    class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
-    others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
+    others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
     return {row.subtree for row in rows(model)} - {*objective.temporary} - others
 
 
 def _spikes(state: TrainState) -> JsonObject:
-    """Returns the numbers of a run with a policy for spikes."""
+    """Returns the numbers of a run with a spike policy."""
     if not isinstance(state, WatchedTrainState):
         return {}
     return {name: int(getattr(state, name)) for name in ("spikes", "rollbacks", "skipped_batches")}
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """Returns the model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the
-    encoder, and the parts of the objective that belong to the class as which it is exported."""
+    """Returns the model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the encoder
+    and the objective's parts that belong to its exported class."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}
     return Model(params=own, config=experiment.model, tokenizer=tokenizer)
+
+
+def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
+    """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
+
+    Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
+    one.
+    """
+
+    def chosen(there: Sequence[int]) -> Sequence[int]:
+        if step in there:
+            return [step]
+        has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
+        raise UserError(
+            f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
+            f"--config.checkpoints.keep_at='[{step}]'"
+        )
+
+    return next(_models(workdir, chosen))[1]
+
+
+def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
+    """(the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
+    `load_checkpointed_model` (arXiv:1706.03762, section 6.1)."""
+
+    def chosen(there: Sequence[int]) -> Sequence[int]:
+        if len(there) >= count:
+            return there[-count:]
+        raise UserError(
+            f"--last={count}: {workdir} holds {counted(len(there), 'checkpoint')}; average those, or train with "
+            f"--config.checkpoints.keep={count}"
+        )
+
+    steps: list[int] = []
+
+    def models() -> Iterator[Model]:
+        for step, model in _models(workdir, chosen):
+            steps.append(step)
+            yield model
+
+    return average(models()), steps
+
+
+def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
+    """(step, model) of the checkpoints of a run that are `chosen` among its steps, one in memory at a time."""
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
+    stored.pop(FINGERPRINT, None)
+    experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
+    directory = workdir / "checkpoints"
+    mesh = make_mesh(experiment.mesh, jax.devices()[:1])
+    if not directory.is_dir():
+        chosen([])
+    with Checkpoints(directory, read_only=True) as checkpoints:
+        steps = chosen(checkpoints.steps)
+        program, tokenizer = pretraining_program(experiment, mesh), _tokenizer(workdir, experiment)
+        for step in steps:
+            params = on_host(checkpoints.restore(step, program.state).params, mesh)
+            phase = experiment.phase_after(max(step - 1, 0))
+            yield step, trained_model(experiment.for_phase(phase), params, tokenizer)
+
+
+def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
+    """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
+    end."""
+    if (workdir / MODEL).is_dir():
+        model = workdir / MODEL
+        return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)
+    return open_splits(local_corpus(from_start(workdir, experiment.corpus.directory)))[0].tokenizer

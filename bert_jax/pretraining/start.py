@@ -1,4 +1,5 @@
-"""The start of a pretraining run: random weights or an existing model, and the teacher of a distillation."""
+"""The start of a pretraining run: random weights, an existing model (`config.init_from`), or the state of another run with its
+optimizer and its step (`config.init_state`); and the teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -13,22 +14,27 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.store import Corpus
+from bert_jax.configs.files import with_defaults
+from bert_jax.configs.pretraining import ROTARY_KEYS, PretrainingExperiment
+from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model.characters import piece_symbols
 from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.branch import load_branch_state
 from bert_jax.pretraining.program import teacher_config
+from bert_jax.pretraining.splits import FINGERPRINT
+from bert_jax.runtime.workdir import differences, from_start, run_config
+from bert_jax.storage.objects import as_path
+from bert_jax.storage.paths import AnyPath, checked, is_remote
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import Program, TrainState
-from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,8 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
+        from bert_jax.model.characters import piece_symbols
+
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
     flat = flatten_dict(state.params)
@@ -78,6 +86,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             "does not train; leave it out there, or choose other pairs"
         )
     tiling = experiment.init_tiled
+    from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
+
     model = load_start(
         experiment.init_from,
         init_new="" if tiling else experiment.init_new,
@@ -126,6 +136,112 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
         raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
 
 
+# ------------------------------------------------------------------------------------- the state of another run
+STATE = "config.init_state"
+
+
+def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
+    """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
+
+    Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
+    phases of the experiment up to its step differ from the phases of its run.
+    """
+    workdir, step = _workdir_and_step(experiment.init_state)
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", STATE), beside=FINGERPRINT)
+    stored.pop(FINGERPRINT, None)
+    trunk = PretrainingExperiment.from_dict(stored)
+    directory, there = workdir / "checkpoints", list[int]()
+    if directory.is_dir():
+        with Checkpoints(directory, read_only=True) as checkpoints:
+            there = checkpoints.steps
+            if step in there:
+                _require_same_model(experiment, trunk)
+                _require_same_vocabulary(experiment, trunk, workdir, corpus)
+                _require_same_past(experiment, trunk, step)
+                log.info("going on from step %s of %s, with its optimizer", f"{step:,}", workdir)
+                return checkpoints.restore(step, layout)
+    has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
+    raise UserError(
+        f"{STATE}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name a step that is there, or train that "
+        f"run with --config.checkpoints.keep_at='[{step}]'"
+    )
+
+
+def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
+    """Returns the workdir and the step of WORKDIR@STEP."""
+    workdir, _, step = text.rpartition("@")
+    if not workdir or not step.isdecimal():
+        raise UserError(f"{STATE}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
+    return as_path(checked(workdir, STATE)), int(step)
+
+
+def _decisive(experiment: PretrainingExperiment) -> JsonObject:
+    """Returns the settings that determine the arrays of a state and their meaning."""
+    model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
+    return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
+        "model.vocab_multiple": experiment.model.vocab_multiple,
+        "objective": "" if is_in_file(experiment.objective) else experiment.objective,
+        "objective_options": experiment.objective_options,
+        "optimizer.name": "" if is_in_file(experiment.optimizer.name) else experiment.optimizer.name,
+        "spikes.policy": experiment.spikes.policy if experiment.spikes.policy == "none" else "watched",
+        "examples.pairs": experiment.examples.pairs if experiment.examples.pairs == "none" else "pairs",
+        "teacher": bool(experiment.teacher),
+    }
+
+
+def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExperiment) -> None:
+    changed = differences(_decisive(trunk), _decisive(experiment))
+    if changed:
+        listed = ", ".join(f"config.{key} is {then} there and {now} here" for key, (then, now) in changed.items())
+        raise UserError(f"{STATE}={experiment.init_state} is a state of another model or optimizer: {listed}; give the same")
+
+
+def _require_same_vocabulary(
+    experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
+) -> None:
+    """Raises UserError where the corpus of that run is still there and has another vocabulary."""
+    directory = from_start(workdir, trunk.corpus.directory)
+    if is_remote(directory):
+        return
+    try:
+        vocabulary = open_splits(directory, ["train"])[0].vocabulary
+    except (UserError, OSError):
+        return
+    if vocabulary != corpus.vocabulary:
+        raise UserError(
+            f"{STATE}={experiment.init_state} is a state of a run with another vocabulary than the corpus "
+            f"{experiment.corpus.directory}; build the corpus with --vocab={directory}/{TOKENIZER}"
+        )
+
+
+def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExperiment, step: int) -> None:
+    """Raises UserError unless the phases of both are the same up to `step`, and those of `experiment` go on after it."""
+    if experiment.phase_starts()[-1] <= step:
+        raise UserError(
+            f"{STATE}={experiment.init_state} is after step {step:,}, and config.phases have "
+            f"{counted(experiment.phase_starts()[-1], 'step')} together; give the phases of the whole run, from its step 0"
+        )
+
+    def past(one: PretrainingExperiment) -> list[JsonObject]:
+        found = []
+        for start, phase in zip(one.phase_starts(), one.phases, strict=False):
+            if start < step:
+                values = dataclasses.asdict(phase)
+                end = min(start + values.pop("steps"), step)
+                for name in ("tokens", "accumulation", "corpus"):
+                    del values[name]
+                found.append({"ends at step": end, **values})
+        return found
+
+    changed = differences({"phases": past(trunk)}, {"phases": past(experiment)})
+    if changed:
+        key, (then, now) = next(iter(changed.items()))
+        raise UserError(
+            f"{STATE}={experiment.init_state}: up to step {step:,} the phases are those of that run, and config.{key} is {then} "
+            f"there and {now} here; repeat its phases up to that step, then give others"
+        )
+
+
 # --------------------------------------------------------------------------------------------------------- a teacher
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:
     """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
@@ -165,6 +281,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
             "a pretrained BERT"
         )
+    from bert_jax.training.warm_start import same_vocabulary
+
     theirs = model.tokenizer.vocabulary
     if not same_vocabulary(theirs, vocabulary):
         raise UserError(

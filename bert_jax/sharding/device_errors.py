@@ -1,18 +1,42 @@
-"""Recognizes device errors, e.g. of a collective that lost a process."""
+"""Recognizes the errors of devices, e.g. of a collective that lost a process. Parses the out-of-memory errors of compilers,
+devices and numpy, and raises an error with the figures and remedies."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
+import pathlib
 import re
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
+from jax.sharding import Mesh
+
+from bert_jax.errors import UserError
 
 _STATUS = re.compile(r"(ABORTED|CANCELLED|DATA_LOSS|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|UNAVAILABLE|UNKNOWN): ")
+_SIZE = r"(\d[\d.]*) ?([KMGTPE]?)(?:i?B| bytes)?"
+_TOTALS = (
+    re.compile(rf"Used {_SIZE} of {_SIZE} (\w+)"),
+    re.compile(rf"\({_SIZE}\) exceeds available (?:\w+) \({_SIZE}\)()"),
+)
+"""Messages of the TPU compiler: the memory of a program, and of a device."""
+_REQUESTS = (
+    re.compile(rf"Attempting to reserve {_SIZE} .* {_SIZE} reservable()"),
+    re.compile(rf"Attempting to allocate {_SIZE}\. .* There are {_SIZE} free()"),
+)
+"""Messages of a TPU at run time: requested and free memory."""
+_REQUEST = re.compile(rf"allocat(?:e|ing)(?: request for)? {_SIZE}")
+"""Messages of GPUs, CPUs and numpy: requested memory."""
+_UNITS = {unit: 2 ** (10 * power) for power, unit in enumerate(("", "K", "M", "G", "T", "P", "E"))}
+_SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 
 
 def is_device_error(error: BaseException | None) -> bool:
     """Returns whether `error` came from a program on the devices.
 
-    Mostly that is a JaxRuntimeError; from the fast path of jit it is a ValueError that begins with the name of XLA's status.
+    Usually this is a JaxRuntimeError. From the fast path of jit, it is a ValueError that starts with the name of XLA's status.
 
     >>> is_device_error(ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"))
     True
@@ -20,3 +44,116 @@ def is_device_error(error: BaseException | None) -> bool:
     False
     """
     return isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and bool(_STATUS.match(str(error))))
+
+
+class DoesNotFit(Exception):
+    """A program does not fit in the memory of a device.
+
+    `needs` and `has`: bytes per device, 0 if unknown; `space`: the memory that is too small, such as "hbm". `at_once`: the
+    program was running and requested `needs` more bytes while `has` bytes were free.
+    """
+
+    def __init__(self, needs: float, has: float, space: str, at_once: bool = False):
+        name = space if "memory" in space else space.upper()
+        there = f"{_format_bytes(has)} are free" if at_once else f"there are {_format_bytes(has)}"
+        asks = f"{'asks for' if at_once else 'needs'} {_format_bytes(needs)} of {name}{' at once' if at_once else ''}"
+        super().__init__(
+            f"needs more {name} than there is" if not needs else f"{asks}, and {there}" if has else f"{asks}, which is not free"
+        )
+        self.needs, self.has, self.space = needs, has, space
+
+    @classmethod
+    def from_message(cls, message: str) -> DoesNotFit:
+        """Parses an error message of a compiler, a device or numpy; 0 bytes where the message has no figures."""
+        for forms in (_TOTALS, _REQUESTS):
+            if found := next((match for form in forms if (match := form.search(message))), None):
+                needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
+                return cls(needs, has, found[5] or "hbm", at_once=forms is _REQUESTS)
+        space = next((space for space in ("vmem", "hbm") if space in message.lower()), "memory")
+        if found := _REQUEST.search(message):
+            return cls(float(found[1]) * _UNITS[found[2]], 0.0, space, at_once=True)
+        return cls(0.0, 0.0, space)
+
+
+def _format_bytes(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**27 else f"{size / 2**20:.2f} MiB"
+
+
+class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
+    """The remedies for too little memory. Also a JaxRuntimeError, since among several processes the others wait for this one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryAdvice:
+    """The part of a run that needs the memory, described for the error message."""
+
+    what: str
+    batch: str = ""
+    """The number of rows and their length."""
+    remedies: Sequence[str] = ()
+    """Flags that reduce the memory, the one with the fewest side effects first."""
+    advice: str = ""
+    """Further lines of the message."""
+
+    def sentence(self, shortage: DoesNotFit) -> str:
+        """Returns the error message: figures, remedies and advice."""
+        lines = [f"{self.what} does not fit in memory: it {shortage}{self.batch and f', with {self.batch}'}."]
+        if self.remedies:
+            lines += ["Each of these takes less:", *(f"    {remedy}" for remedy in self.remedies)]
+        owner = "a machine" if shortage.space == "host memory" else "devices"
+        lines.append(f"{'Or end' if self.remedies else 'End'} other programs that use this memory, or take {owner} with more.")
+        if jax.default_backend() == "gpu" and owner == "devices":
+            lines.append("XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 in the environment lets JAX use 95 % of a GPU, not 75 %.")
+        return "\n".join([*lines, *([self.advice] if self.advice else [])])
+
+
+@contextlib.contextmanager
+def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
+    """Raises OutOfMemory if the memory of a device or of the host runs out inside the `with` block."""
+    try:
+        yield
+    except OutOfMemory:  # an inner block knows more about the cause
+        raise
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if shortage := memory_shortage(error):
+            raise OutOfMemory(advice().sentence(shortage)) from error
+        raise
+
+
+def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice]) -> None:
+    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, the bytes that a step takes on it at the least.
+
+    A program that is far too large may compile for minutes, or fill the memory of the host, before a device refuses it.
+    """
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    limits = [limit for device in devices if (limit := (device.memory_stats() or {}).get("bytes_limit"))]
+    if len(limits) == len(devices):
+        has, space = min(limits), "hbm"
+    elif (memory := host_memory()) is not None and all(device.platform == "cpu" for device in devices):
+        needs, has, space = needs * len(devices), memory, "host memory"
+    else:
+        return
+    if needs > has:
+        raise OutOfMemory(advice().sentence(DoesNotFit(needs, has, space)))
+
+
+def host_memory() -> int | None:
+    """Returns the bytes of memory that this machine, or the container that this process is in, has; None if that is not known."""
+    try:
+        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, OSError, ValueError):
+        return None
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a limit
+            sizes.append(int(pathlib.Path(file).read_text()))
+    return min(sizes)
+
+
+def memory_shortage(error: BaseException) -> DoesNotFit | None:
+    """Returns the memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of
+    bert_jax."""
+    shortage = DoesNotFit.from_message(str(error))
+    if isinstance(error, MemoryError):
+        return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)
+    is_device = isinstance(error, jax.errors.JaxRuntimeError) and any(name in str(error) for name in _SHORTAGE)
+    return shortage if is_device and shortage.space != "vmem" else None

@@ -25,7 +25,7 @@ A task is one file. To add one, as `boolq_task.py` does:
 
     1. write tasks/NAME_task.py, which the registry finds, or a file elsewhere that `config.task.module=FILE` names. It defines
            NAMES          the names of its tasks, the values of `config.task.name`
-           KIND           the kind of their head in `heads/registry.py`: "sequence", "token", "span", "choice" or "mention"
+           KIND           the kind of their head in `heads.KINDS`: "sequence", "token", "span", "choice" or "mention"
            load           load(config, say) -> Task: the task `config.name` with its examples from `config.data_dir`. It reads the
                           files into the classes of `examples.py`, and passes them with a head and metrics to `TextTask`,
                           `TokenTask`, `SpanTask`, ... or to a class of its own with the methods of `task.Task`. `say("...")`

@@ -12,8 +12,8 @@ from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.python_files import load_module
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads import KINDS
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
@@ -46,7 +46,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     official = not config.name.startswith("own/")  # the files of an own/ task have a key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
-        problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} is not there"
+        problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} does not exist"
         raise UserError(f"config.task.data_dir={problem}; give the directory that holds the files of {config.name}")
     task = module.load(config, say)
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
@@ -58,7 +58,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
 
 
 def _with_local_files(config: TaskConfig) -> TaskConfig:
-    """`config` with local copies of the data that lie in a bucket."""
+    """Returns `config` with local copies of data in a bucket."""
 
     def local(path: str | None, key: str) -> str | None:
         if not path or not is_url(path):
@@ -77,7 +77,7 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
 
 def head_class(config: TaskConfig) -> type[TaskHead]:
     """Returns the class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
-    return HEADS[_task_module(config).KIND]
+    return head_classes()[_task_module(config).KIND]
 
 
 def _task_module(config: TaskConfig) -> Any:
@@ -89,15 +89,14 @@ def _task_module(config: TaskConfig) -> Any:
 
 
 def _own_tasks(file: str) -> Mapping[str, Any]:
-    """Returns the module in a Python file, by the names of its tasks. Raises UserError for a file without valid NAMES, KIND and
-    load."""
+    """Returns name of a task -> the module in a Python file. Raises UserError for a file without valid NAMES, KIND and load."""
     module = load_module(file, "config.task.module", _WANTED)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
     where = f"config.task.module={file}"
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) and name for name in names):
         raise UserError(f"{where}: NAMES is {names!r}, not a tuple of names; {_WANTED}")
-    if kind not in HEADS:
-        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(HEADS)}; {_WANTED}")
+    if kind not in KINDS:
+        raise UserError(f"{where}: KIND is {kind!r}; known: {', '.join(KINDS)}; {_WANTED}")
     try:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:

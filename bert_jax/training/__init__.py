@@ -11,12 +11,10 @@ log lines, checkpoints, results.json and model/.
     spikes.py             skips steps whose loss is a spike; rolls back to an earlier state
     data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
     compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
-    checkpoints.py        saves and restores the training state; the only module that imports Orbax
-    digests.py            digests of the arrays of a state: whether a restored array equals the saved one
+    checkpoints.py        saves, restores and checks the training state; the only module that imports Orbax
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
     log.py                RunLog: the log line and the record of the steps since the last one, their rates and utilisation
-    metrics.py            metrics.jsonl
-    sinks.py              TensorBoard, Weights & Biases, MLflow: additional outputs of metrics.jsonl
+    metrics.py            metrics.jsonl, and the log sinks: TensorBoard, Weights & Biases, MLflow
     curves.py             curves.png, drawn from metrics.jsonl
     warm_start.py         loads the model that a run starts from
     exporting.py          writes the trained model to the workdir, or to another disk if that one is full
@@ -44,8 +42,8 @@ SCHEDULES = {
 (`config.training.schedule`) -> location of its function. To add a schedule, write its function and list it here."""
 
 SINKS = {
-    "tensorboard": "bert_jax.training.sinks:Tensorboard",
-    "wandb": "bert_jax.training.sinks:Wandb",
-    "mlflow": "bert_jax.training.sinks:Mlflow",
+    "tensorboard": "bert_jax.training.metrics:Tensorboard",
+    "wandb": "bert_jax.training.metrics:Wandb",
+    "mlflow": "bert_jax.training.metrics:Mlflow",
 }
 """Name in `config.log.sinks` -> location of its class. To add a log sink, write its class and list it here."""

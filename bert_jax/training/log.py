@@ -24,8 +24,7 @@ from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.goodput import GoodputFile, GoodputRecorder, TimeCategory
 from bert_jax.runtime.launch import Run
 from bert_jax.training.config import LogConfig
-from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.sinks import load_sinks
+from bert_jax.training.metrics import MetricsWriter, load_sinks
 
 FIGURE = "curves.png"
 

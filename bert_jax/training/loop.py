@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,13 +24,15 @@ from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
-from bert_jax.storage.mirror import Mirror
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState, add_sums
+
+if TYPE_CHECKING:  # which runs in buckets load
+    from bert_jax.storage.mirror import Mirror
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

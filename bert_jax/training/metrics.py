@@ -2,24 +2,42 @@
 
 `metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The sinks are filled
 from it whenever a run starts, so they agree with it even after a kill.
+
+A sink is a class, constructed with the workdir and the run's configuration as nested dicts. `write(step, numbers)` is called only
+in process 0, with every line of the record in order, including the lines of earlier starts. A sink therefore starts empty and
+shows each step once, however often the run was killed or rolled back. `numbers` maps names to floats (`train/loss`; "time":
+seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the run: after
+an OSError the sink is recreated with the next line, after any other error it is disabled.
+
+`SINKS` in `training/__init__.py` lists the built-in sinks. Others can be defined in the user's own file (FILE.py:NAME, e.g.
+experiments/extensions/csv_log.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import logging
 import math
+import os
 import pathlib
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_text
+from bert_jax.interface.named import load_named
 from bert_jax.interface.words import counted
-from bert_jax.runtime.workdir import METRICS, read_metrics
+from bert_jax.runtime.workdir import EVENTS, METRICS, read_metrics
+from bert_jax.training import SINKS
 from bert_jax.training.config import LogConfig
-from bert_jax.training.sinks import Sinks, load_sinks
 
 log = logging.getLogger(__name__)
+
+KEY = "config.log.sinks"
 
 
 class MetricsWriter:
@@ -117,3 +135,164 @@ def _drop_later_lines(path: pathlib.Path, step: int) -> int:
     if wanted != text:
         write_text(path, wanted)
     return len(kept)
+
+
+def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """Returns the classes of the sinks by name. Raises UserError for an unknown sink or one whose package is not installed."""
+    found = {}
+    for name in names:
+        found[name] = load_named(name, SINKS, KEY)
+        package = getattr(found[name], "package", None)
+        if package and importlib.util.find_spec(package) is None:
+            raise UserError(f"{KEY} names {name}, whose package is not installed; `pip install {package}`, or leave it out")
+    return found
+
+
+class Sinks:
+    """The sinks of a run, by name in `config.log.sinks`."""
+
+    def __init__(self, kinds: Mapping[str, Callable[..., Any]], workdir: pathlib.Path, config: JsonObject):
+        self._kinds, self._workdir, self._config = dict(kinds), workdir, config
+        self._open: dict[str, Any] = {}
+        self._written: dict[str, int] = {}
+        self._failed: set[str] = set()
+
+    def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
+        """Brings every sink up to date with the record `records()`, which has `lines` lines and ends with `newest`."""
+        for name, kind in list(self._kinds.items()):
+            try:
+                if name not in self._open:
+                    self._written[name] = 0
+                    self._open[name] = kind(self._workdir, self._config)
+                done = self._written[name]
+                missing = [newest] if newest and done == lines - 1 else records()[done:lines] if done < lines else []
+                for record in missing:
+                    self._open[name].write(record["step"], _numbers(record))
+                self._written[name] = lines
+            except Exception as error:  # anything: user code, a network
+                self._close(name)
+                again = isinstance(error, OSError)
+                if name not in self._failed:
+                    then = "it will be retried with the next line" if again else "it is disabled"
+                    message = "the log sink %s failed (%s: %s); %s, and training continues"
+                    log.warning(message, name, type(error).__name__, error, then, exc_info=None if again else error)
+                self._failed.add(name)
+                if not again:
+                    del self._kinds[name]
+
+    def close(self) -> None:
+        """Closes every sink. `write` recreates them."""
+        for name in list(self._open):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        close = getattr(self._open.pop(name, None), "close", None)
+        with contextlib.suppress(Exception):
+            if close:
+                close()
+
+
+def _numbers(record: JsonObject) -> dict[str, float]:
+    return {name: math.nan if value is None else value for name, value in record.items() if name != "step"}
+
+
+class Tensorboard:
+    """TensorBoard event files in WORKDIR/tensorboard/, written without TensorFlow."""
+
+    def __init__(self, workdir: pathlib.Path, config: JsonObject):
+        # tensorboardX's FileWriter is not used: its thread ends at the first error, and the run would block after ten more
+        # records.
+        from tensorboardX.event_file_writer import EventsWriter
+
+        directory = workdir / EVENTS
+        directory.mkdir(exist_ok=True)
+        if not directory.is_symlink():  # other runs may have theirs behind a link
+            for old in directory.glob("events.out.tfevents.*"):
+                old.unlink()
+        self._events = EventsWriter(str(directory / "events"))
+        self._events.flush()
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Appends the numbers of a step."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items() if name != "time"]
+        self._events.write_event(Event(step=step, wall_time=numbers.get("time"), summary=Summary(value=values)))
+        self._events.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._events.close()
+
+
+class Wandb:
+    """A run of Weights & Biases, in WORKDIR/wandb/. Its own environment variables apply: WANDB_PROJECT, WANDB_MODE=offline."""
+
+    package = "wandb"
+
+    def __init__(self, workdir: pathlib.Path, config: JsonObject):
+        import wandb
+
+        name = workdir / "wandb" / "run_id"  # a resumed run is the same run there
+        name.parent.mkdir(exist_ok=True)
+        if not name.exists():
+            name.write_text(secrets.token_hex(4))
+        project = os.environ.get("WANDB_PROJECT", "bert_jax")
+        self._run = wandb.init(
+            project=project, id=name.read_text(), resume="allow", name=workdir.name, dir=str(workdir), config=config
+        )
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Logs the numbers of a step, unless it has them from an earlier start."""
+        if step >= self._run.step:
+            self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+class Mlflow:
+    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlruns/. A resumed run replaces the run of the earlier start."""
+
+    package = "mlflow"
+
+    def __init__(self, workdir: pathlib.Path, config: JsonObject):
+        import mlflow
+
+        here = f"sqlite:///{(workdir / 'mlflow.db').absolute()}"
+        self._client = mlflow.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", here))
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "bert_jax")
+        known = self._client.get_experiment_by_name(experiment)
+        number = known.experiment_id if known else self._client.create_experiment(experiment)
+        name = workdir / "mlflow_run_id"
+        if name.exists():
+            with contextlib.suppress(mlflow.MlflowException):
+                self._client.delete_run(name.read_text())
+        self._run: str = self._client.create_run(number, run_name=workdir.name).info.run_id
+        name.write_text(self._run)
+        for key, value in _leaves(config):
+            self._client.log_param(self._run, key, str(value)[:500])
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Logs the numbers of a step."""
+        from mlflow.entities import Metric
+
+        milliseconds = int(1000 * numbers.get("time", 0.0))
+        metrics = [Metric(name, value, milliseconds, step) for name, value in numbers.items() if name != "time"]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._client.set_terminated(self._run)
+
+
+def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted key, value) of nested dicts and lists."""
+    inner = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list | tuple) else None
+    if inner is None:
+        yield above, config
+        return
+    for key, value in inner:
+        yield from _leaves(value, f"{above}.{key}" if above else str(key))

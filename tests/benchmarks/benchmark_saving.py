@@ -41,9 +41,8 @@ from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage import objects
 from bert_jax.storage.paths import AnyPath
-from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints, digests
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.digests import digests
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import TrainState, new_state
 from tests.benchmarks.figures import flag_parser, give

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG
 from bert_jax.storage import objects
 from tests.chaos import network
 from tests.chaos.toy import BUCKET, DISK, WHOLE, Skipped, Trial, Wrong
@@ -292,7 +292,7 @@ def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
     JAX aborts all others at once where process 0 has died, which it calls the coordination service; our own sentence is there
     only if it was faster.
     """
-    fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has given no sign of life|has failed)"
+    fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has sent no heartbeat|has failed)"
     if victim == 0:
         fates += r"|remote target coordination_service"
     if not any(re.search(fates, end.output) for end in ends) and not trial.is_done():

@@ -20,7 +20,7 @@ from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.training.digests import _sum_and_nonfinite
+from bert_jax.training.checkpoints import _sum_and_nonfinite
 from tests.end_to_end.runs import EXPERIMENT, VOCABULARY
 
 MESH = AbstractMesh((1,) * len(AXES), AXES, abstract_device=AbstractDevice("cpu", None, "cpu"))

@@ -13,10 +13,9 @@ import jax
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.errors import UserError
+from bert_jax.errors import HUNG, UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import sweep
-from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime.processes import Processes, ProcessesLost, RunShard
 from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, run_in, summary_of
 from tests.runtime.connected import group

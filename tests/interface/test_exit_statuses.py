@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, STOPPED
 
 
 def test_a_run_is_started_again_after_a_hang_a_crash_and_a_signal_by_the_statuses_of_a_shell():

@@ -17,9 +17,8 @@ from bert_jax.interop.huggingface import NewParts, export_model, import_model, w
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
-from bert_jax.model.heads import registry
 from bert_jax.model.heads.choice import ChoiceHead
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
@@ -46,7 +45,7 @@ HEADS = [
     TokenHead(labels=("O", "B"), lstm=3, layers="last_four_concat", mix_at="output"),
     SpanHead(lstm=3, layers="last_four_mix", mix_at="both"),
 ]
-HEADS += [kind.typical() for kind in registry.HEADS.values() if not kind.architecture and kind is not MentionHead]
+HEADS += [kind.typical() for kind in head_classes().values() if not kind.architecture and kind is not MentionHead]
 TAGGER = HEADS[3]
 MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
 
@@ -212,7 +211,7 @@ def test_conversion_asks_for_a_pooler_only_where_the_head_reads_one(vocabulary, 
 
 
 def test_a_mention_head_is_no_function_of_a_text_alone(vocabulary, tmp_path):
-    with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are no input of"):
+    with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are not inputs of"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, HEADS[5]))
-    with pytest.raises(UserError, match="a CRF needs the positions of the words, which are no input of the exported function"):
+    with pytest.raises(UserError, match="a CRF needs the positions of the words, which are not inputs of the exported function"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, next(head for head in HEADS if head.has_crf)))

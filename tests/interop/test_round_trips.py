@@ -24,7 +24,7 @@ from bert_jax.interop.huggingface import Model, NewParts, export_model, import_m
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.heads.choice import ChoiceHead
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import bilm, characters, features, layers
+from bert_jax.model import bilm, characters, layers, lstm
 from bert_jax.model.characters import CharacterCnn, character_products, character_shapes
 from bert_jax.model.config import ModelConfig, Target
-from bert_jax.model.features import Lstm
+from bert_jax.model.lstm import Lstm
 from bert_jax.model.pretraining import initial_parameters
 
 BERT = ModelConfig(
@@ -36,7 +36,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[int, ...], set
 
         return init
 
-    for module in (bilm, characters, features, layers):
+    for module in (bilm, characters, lstm, layers):
         monkeypatch.setattr(module, "truncated_normal", truncated_normal)
     layers.initial_weights.cache_clear()
     yield seen

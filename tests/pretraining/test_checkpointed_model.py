@@ -15,8 +15,8 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.pretraining import checkpointed_model
-from bert_jax.pretraining.checkpointed_model import load_checkpointed_model
+from bert_jax.pretraining import results
+from bert_jax.pretraining.results import load_checkpointed_model
 from bert_jax.sharding.config import MeshConfig
 from tests.random_rows import TINY
 
@@ -42,13 +42,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def program(experiment: PretrainingExperiment, mesh: Any) -> Any:
         return types.SimpleNamespace(state=(experiment, mesh))
 
-    monkeypatch.setattr(checkpointed_model, "Checkpoints", checkpoints)
-    monkeypatch.setattr(checkpointed_model, "pretraining_program", program)
-    monkeypatch.setattr(checkpointed_model, "on_host", lambda params, mesh: {**params, "on": mesh})
-    monkeypatch.setattr(checkpointed_model, "load_tokenizer", lambda directory: ("tokenizer of", directory))
-    monkeypatch.setattr(checkpointed_model, "local_corpus", lambda directory: ("local_corpus", directory))
+    monkeypatch.setattr(results, "Checkpoints", checkpoints)
+    monkeypatch.setattr(results, "pretraining_program", program)
+    monkeypatch.setattr(results, "on_host", lambda params, mesh: {**params, "on": mesh})
+    monkeypatch.setattr(results, "load_tokenizer", lambda directory: ("tokenizer of", directory))
+    monkeypatch.setattr(results, "local_corpus", lambda directory: ("local_corpus", directory))
     of_split = [types.SimpleNamespace(tokenizer=("tokenizer of", split)) for split in ("train", "eval")]
-    monkeypatch.setattr(checkpointed_model, "open_splits", lambda directory: of_split if directory[0] == "local_corpus" else None)
+    monkeypatch.setattr(results, "open_splits", lambda directory: of_split if directory[0] == "local_corpus" else None)
     return calls
 
 

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.config import published
 from bert_jax.pretraining import evaluation, splits
 from bert_jax.pretraining.splits import PhaseBatches
-from bert_jax.sharding import out_of_memory
+from bert_jax.sharding import device_errors
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 
@@ -52,7 +52,7 @@ def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(m
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 1 << 30)
+    monkeypatch.setattr(device_errors, "host_memory", lambda: 1 << 30)
     mesh = make_mesh(MeshConfig(), jax.devices()[:2])
     for size, accumulation, fits in ((8, 1, True), (65_536, 1, False), (65_536, 1_024, True)):
         second = {"steps": 4, "length": 64, "batch_size": size, "accumulation": accumulation}
@@ -70,7 +70,7 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled(monkeypa
 def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
     rows = {"masked_targets": np.zeros((4_096, 20), np.int32), "nsp_labels": np.zeros((4_096, 1), np.int32)}
     monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([rows]))
-    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 1 << 30)
+    monkeypatch.setattr(device_errors, "host_memory", lambda: 1 << 30)
     train: Any = types.SimpleNamespace(token_counts=np.ones(30_522), vocabulary=types.SimpleNamespace(unk_id=1, sep_id=2))
     splits: Any = types.SimpleNamespace(train=train, eval="held out")
     values = {"model": published("tiny"), "phases": [{"steps": 3, "length": 32}], "evaluation": {"batch_size": 100_000}}

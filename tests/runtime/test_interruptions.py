@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG
 from bert_jax.runtime import interruptions
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import Processes

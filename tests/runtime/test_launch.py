@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.launch import start_run
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory
 from bert_jax.storage.fetching import downloading
 
 
@@ -295,7 +295,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         with downloading():  # data of a task, for example
             time.sleep(0.01)
         assert run.goodput.totals()["seconds"]["staging"] >= 0.01
-    with pytest.raises(UserError, match="holds a run with another configuration"), start_run("pretrain", flags, {"seed": 2}):
+    with pytest.raises(UserError, match="holds a run with a different configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
 
 

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import OutOfMemory
+from bert_jax.sharding.device_errors import OutOfMemory, is_device_error
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface import command
-from bert_jax.sharding import out_of_memory
+from bert_jax.sharding import device_errors
 from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.device_errors import DoesNotFit, MemoryAdvice, OutOfMemory, fits_in_memory, host_memory, require_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import DoesNotFit, MemoryAdvice, OutOfMemory, fits_in_memory, host_memory, require_memory
 
 ADVICE = MemoryAdvice("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")
 TPU = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
@@ -149,14 +149,14 @@ def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pyt
 
 
 def test_what_a_step_needs_is_compared_with_the_memory_of_the_machine_that_all_its_cpu_devices_share(monkeypatch):
-    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 8 << 30)
+    monkeypatch.setattr(device_errors, "host_memory", lambda: 8 << 30)
     for devices in (1, 4):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
         require_memory((8 << 30) / devices, mesh, lambda: ADVICE)
         says = f"it needs {9 if devices == 1 else 12}.00 GiB of host memory, and there are 8.00 GiB"
         with pytest.raises(OutOfMemory, match=says):
             require_memory((9 if devices == 1 else 3) << 30, mesh, lambda: ADVICE)
-    monkeypatch.setattr(out_of_memory, "host_memory", lambda: None)
+    monkeypatch.setattr(device_errors, "host_memory", lambda: None)
     require_memory(2**60, mesh, lambda: ADVICE)
 
 

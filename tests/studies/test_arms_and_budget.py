@@ -169,10 +169,10 @@ def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says:
 @pytest.mark.parametrize(
     ("model", "head", "says"),
     [
-        ({"encoder": "bilm"}, SequenceHead(labels=("a", "b")), "the [CLS] of a bilm has no meaning of its own; set head."),
+        ({"encoder": "bilm"}, SequenceHead(labels=("a", "b")), "the [CLS] of a bilm does not represent the text; set head."),
         ({"encoder": "static", "num_layers": 0}, SequenceHead(labels=("a", "b")), "the [CLS] of a static has no meaning of"),
         ({"direction": "left_to_right"}, ChoiceHead(), "from left to right; leave the task out: it has a choice head"),
-        ({"encoder": "bilm"}, ChoiceHead(), "the [CLS] of a bilm has no meaning of its own; leave the task out: it has a"),
+        ({"encoder": "bilm"}, ChoiceHead(), "the [CLS] of a bilm does not represent the text; leave the task out: it has a"),
     ],
 )
 def test_a_head_that_would_read_an_empty_cls_is_refused_with_what_its_task_can_do(

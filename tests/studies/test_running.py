@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.errors import UserError
-from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
+from bert_jax.errors import MENDED_BY_RESTART, UserError
 from bert_jax.runtime.workdir import LOCK, locked
 from bert_jax.studies import children
 from bert_jax.studies.running import Runner, Stopped

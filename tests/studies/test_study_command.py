@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bert_jax import study as command
-from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.errors import HUNG
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.studies import calibration
 from bert_jax.studies.calibration import Measurement

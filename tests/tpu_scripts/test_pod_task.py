@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART
+from bert_jax.errors import HUNG, MENDED_BY_RESTART
 from tests.tpu_scripts.checkout import REPOSITORY
 
 TASK = REPOSITORY / "tpu_scripts" / "pod.yaml"

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bert_jax.model.layers import hash_word
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.digests import by_name, differing, digests
+from bert_jax.training.checkpoints import by_name, differing, digests
 
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable
 
 from bert_jax import files
 from bert_jax.data.corpus.store import MANIFEST, CorruptedCorpus, check_sizes, read_manifest, remedy
-from bert_jax.data.corpus.workers import available_cores
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.hardware import available_cores
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.fetching import cached_path, downloading, fetch, forget

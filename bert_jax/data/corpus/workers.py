@@ -22,11 +22,6 @@ Report = Callable[[float, int], None]  # (fraction of the job done, tokens so fa
 Tick = Callable[[Sequence[float], int, int], None]  # (fraction of each job, tokens of all, jobs finished)
 
 
-def available_cores() -> int:
-    """Returns the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _SharedProgress:
     """Shared memory with the progress (fraction, tokens) of every job and a flag that stops all workers."""
 

@@ -7,6 +7,7 @@ In: text, files of a model. Out: token ids and their offsets, vocabularies.
     json_tokenizer.py        runs any tokenizer.json with the library `tokenizers`
     rust_tokenizer.py        converts our tokenizers to tokenizer.json
     sentencepiece_model.py   SentencePiece models
+    marian.py                Marian's pairs of SentencePiece models with a vocabulary
     wordpiece.py             WordPiece vocabularies
     vocabulary_training.py   trains vocabularies
 """

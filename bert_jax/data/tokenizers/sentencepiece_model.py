@@ -103,6 +103,15 @@ class SentencePiece:
         """Returns the text of these ids."""
         return self._processor.decode([int(i) for i in ids])
 
+    def surface_pieces(self, text: str) -> list[str]:
+        """Returns the pieces of `text` as text; an unknown one is what stands there."""
+        pieces: list[str] = self._processor.encode(self._prepared(text), out_type=str)
+        return pieces
+
+    def text_of(self, pieces: Sequence[str]) -> str:
+        """Returns the text of pieces."""
+        return str(self._processor.decode_pieces(list(pieces)))
+
     def is_continuation(self, piece: str) -> bool:
         """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS, JsonTokenizer
-from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+from bert_jax.data.tokenizers.marian import SPECIALS as MARIAN_SPECIALS
+from bert_jax.data.tokenizers.marian import MarianPieces, read_marian
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
     BACKENDS,
@@ -36,7 +37,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, write_json
 from bert_jax.interface.words import counted
 
-TABLE_KINDS = ("wordpiece", "sentencepiece")
+TABLE_KINDS = ("wordpiece", "sentencepiece", "marian")
 """The kinds of vocabularies whose pieces show whether they continue a word."""
 PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>")
 """The pattern of pieces reserved for tokens that are added later."""
@@ -91,7 +92,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        model: WordPiece | SentencePiece | JsonTokenizer,
+        model: WordPiece | SentencePiece | JsonTokenizer | MarianPieces,
         *,
         specials: Mapping[str, str] | None = None,
         added: Sequence[str] = (),
@@ -215,6 +216,15 @@ class Tokenizer:
         self._model.append(text, ids)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
+    def encode_target(self, text: str) -> list[int]:
+        """Returns the ids of a text in the language that a translator writes: those of `encode`, unless the language has a
+        tokenizer of its own, as Marian's."""
+        return self._model.encode_target(text) if isinstance(self._model, MarianPieces) else self.encode(text)
+
+    def decode_target(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids of `encode_target`."""
+        return self._model.decode_target(ids) if isinstance(self._model, MarianPieces) else self.decode(ids)
+
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of `encode` and the characters [start, end) of `text` of each."""
         return self._model.encode_with_offsets(text)
@@ -295,7 +305,16 @@ class Tokenizer:
         if isinstance(self._model, JsonTokenizer):
             self._save_json(self._model, directory, names)
             return
+        if isinstance(self._model, MarianPieces):
+            for name, content in self._model.contents.items():
+                (directory / name).write_bytes(content)
+            own = {name: piece for name, piece in names.items() if name in ("pad_token", "unk_token")} | {"eos_token": "</s>"}
+            classes = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": self._model.separate_vocabularies}
+            write_json(directory / CONFIG_FILE, own | classes | self._model.settings)
+            return
         config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
+        from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
@@ -358,6 +377,9 @@ def load_tokenizer(
     each other, `lowercase` decides. Raises UserError if the casing cannot be determined, or if `lowercase` contradicts the
     others, since every capitalised word would become [UNK].
     """
+    if (marian := read_marian(pathlib.Path(path))) is not None:
+        length = marian.settings.get("model_max_length")
+        return Tokenizer(marian, specials=MARIAN_SPECIALS, max_length=length if isinstance(length, int) else None)
     described = read_description(pathlib.Path(path))
     model: WordPiece | SentencePiece | JsonTokenizer
     if described.library is not None:
@@ -426,8 +448,8 @@ def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | Non
     return None, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
 
 
-def _content(model: WordPiece | SentencePiece | JsonTokenizer) -> bytes:
-    if isinstance(model, JsonTokenizer):
+def _content(model: WordPiece | SentencePiece | JsonTokenizer | MarianPieces) -> bytes:
+    if isinstance(model, JsonTokenizer | MarianPieces):
         return model.identity
     return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
 from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, JsonTokenizer, model_type, parts
+from bert_jax.data.tokenizers.marian import SOURCE_MODEL
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
@@ -98,7 +99,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files in `directory` from which pieces can be read, in order of preference."""
-    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
+    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, SOURCE_MODEL) if (directory / name).is_file()]
 
 
 def _read_files(path: pathlib.Path) -> TokenizerDescription:

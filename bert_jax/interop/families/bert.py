@@ -1,5 +1,5 @@
-"""BERT as transformers has it (`modeling_bert.py`), and the models that only this package computes: their files have BERT's names
-where there are such, and names of our own, with dots and our layout, for all other parameters."""
+"""BERT as in transformers (`modeling_bert.py`), and the models that only this package supports. Their files use BERT's names if
+they exist, and otherwise our own names, with dots and our layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.interop.families.family import REQUIRED, Constant, Family, Key, Row, TokenId
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import head_classes
 
 # Axis letters: D width, E width (as an output), H heads, G heads of keys and values, K head width, F feed-forward width, V
 # vocabulary, S positions, T token types, C = 2 classes, Y outputs of a task head.
@@ -47,7 +47,7 @@ TABLE = (
     Row("nsp_head/dense/bias", "C", "cls.seq_relationship.bias", "C"),
     *(
         row
-        for kind, head in HEADS.items()
+        for kind, head in head_classes().items()
         if head.architecture
         for row in (
             Row(f"{kind}_head/dense/kernel", "D Y", f"{head.module}.weight", "Y D"),
@@ -117,7 +117,7 @@ BERT = Family(
         "BertForNextSentencePrediction": ("pooler", "nsp_head"),
         **{
             head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
-            for kind, head in HEADS.items()
+            for kind, head in head_classes().items()
             if head.architecture
         },
     },
@@ -136,13 +136,16 @@ BERT = Family(
         ".dense_act.bias": ".dense.bias",
     },
     buffers={
-        "bert.embeddings.position_ids": ("0, 1, 2", np.arange),
-        "bert.embeddings.token_type_ids": ("0, 0, 0", np.zeros),
+        "bert.embeddings.position_ids": ("0, 1, 2", lambda size, config: np.arange(size)),
+        "bert.embeddings.token_type_ids": ("0, 0, 0", lambda size, config: np.zeros(size)),
     },
     position_table="bert.embeddings.position_embeddings.weight",
 )
 
 OWN = dataclasses.replace(BERT, model_type="bert_jax", position_table="")
-"""Transformers that no class of transformers computes. Their `model_type` makes transformers refuse them."""
-BILM, STATIC = (dataclasses.replace(BERT, model_type=name, prefix="", table=()) for name in ("bilm", "static"))
-"""The encoders of this package that are not Transformers."""
+"""Transformers that no transformers class supports. Their `model_type` makes transformers refuse them."""
+BILM, STATIC, ENCODER_DECODER = (
+    dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
+    for name in ("bilm", "static", "encoder_decoder")
+)
+"""The encoders of this package that are not BERT's, and encoder-decoders that Marian does not have."""

@@ -8,13 +8,12 @@ its names in other formats. All other folders call its methods and never compare
 
     pretraining.py      the pooler and the heads of pretraining: masked language modelling, next sentence prediction
     outputs.py          Outputs: classification, multi-label classification or regression: loss, accuracy, predictions
-    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text
+    head.py             TaskHead: the interface of all kinds, with the defaults of a head on the [CLS] of each text; `make_head`
     sequence.py         SequenceHead: classification or regression of a text or a pair
     token.py            TokenHead: a label for every token
     span.py             SpanHead: the first and the last token of an answer
     choice.py           ChoiceHead: a score for each candidate
     mention.py          MentionHead: the name that a pronoun refers to
-    registry.py         HEADS: the kinds by name
     bert_with_head.py   BertWithHead: the encoder with a task head, and its initial parameters
 """
 

@@ -13,10 +13,11 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
-from bert_jax.model.features import LayerMix, Lstm, chosen_layers, mean_pooling
+from bert_jax.model.features import LayerMix, chosen_layers, mean_pooling
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
+from bert_jax.model.lstm import Lstm
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)
@@ -90,9 +91,9 @@ class BertWithHead(Bert):
 
     Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
 
-    input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row cls_positions [B, P],
-    or read_positions [B, P, n] for a head that reads n other tokens of each text word_starts [B, L] for a CRF: 1 on the first
-    pieces of the words that have labels
+        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
+        cls_positions [B, P], or read_positions [B, P, n] for a head that reads n other tokens of each text
+        word_starts [B, L] for a CRF: 1 on the first pieces of the words that have labels
 
     Returns a dict:
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.data.rows import LabelLayout
-from bert_jax.model.features import mention_features
 from bert_jax.model.heads.head import Pooling, TaskHead
 from bert_jax.model.tokens import Batch
 
@@ -30,7 +30,7 @@ class MentionHead(TaskHead):
         return LabelLayout(read_positions=MENTIONS)
 
     def input_width(self, hidden_size: int) -> int:
-        """O, the width of `mention_features`."""
+        """O, the width of the input of the layer."""
         return 5 * self.token_width(hidden_size)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
@@ -38,5 +38,8 @@ class MentionHead(TaskHead):
         return batch["read_positions"].reshape(len(batch["read_positions"]), -1)
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
-        """Returns the `mention_features` [B, P, 5 I] of the tokens [B, 3 P, I]."""
-        return mention_features(tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1]))
+        """Returns the concatenation [B, P, 5 I] of m0, mA, mB, m0 * mA and m0 * mB, where m0, mA, mB are the hidden states of a
+        pronoun and two names in the tokens [B, 3 P, I]."""
+        marked = tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1])
+        m0, ma, mb = (marked[:, :, i].astype(jnp.float32) for i in range(MENTIONS))
+        return jnp.concatenate([m0, ma, mb, m0 * ma, m0 * mb], axis=-1)

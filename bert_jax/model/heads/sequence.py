@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.data.rows import LabelLayout
-from bert_jax.model.features import concat_pooling, final_states, last_positions
 from bert_jax.model.heads.head import Pooling, TaskHead
 from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
@@ -56,3 +57,43 @@ class SequenceHead(TaskHead):
         ids, cls = batch["sequence_ids"], batch["cls_positions"]
         one = final_states(tokens, cls, ids) if self.lstm else gather_positions(tokens, cls)
         return concat_pooling(tokens, one, ids) if self.pooling == "concat" else one
+
+
+def concat_pooling(
+    x: Float[Array, "B L I"], cls: Float[Array, "B P I"], sequence_ids: Int[Array, "B L"]
+) -> Float[Array, "B P 3*I"]:
+    """Returns the concatenation of [CLS], the mean and the maximum over the tokens of each text, float32 (arXiv:1801.06146,
+    section 3.3).
+
+    cls: the vectors of the [CLS] tokens, or the `final_states` of an LSTM, as in ULMFiT. The tokens of text p have sequence id p
+    + 1. Mean and maximum of a text without tokens are zero.
+    """
+    texts = cls.shape[1] + 1  # padding is segment 0
+
+    def mean_and_maximum(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P 2*I"]:
+        counts = jax.ops.segment_sum(jnp.ones_like(x[:, :1]), ids, texts)
+        mean = jax.ops.segment_sum(x, ids, texts) / jnp.maximum(counts, 1.0)
+        return jnp.concatenate([mean, jnp.where(counts > 0, jax.ops.segment_max(x, ids, texts), 0.0)], axis=-1)[1:]
+
+    over_tokens = jax.vmap(mean_and_maximum)(x.astype(jnp.float32), sequence_ids)
+    return jnp.concatenate([cls.astype(jnp.float32), over_tokens], axis=-1)
+
+
+def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B P O"]:
+    """Returns the final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last
+    token and the backward half at the first.
+
+    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have sequence id p + 1.
+    Empty slots have a finite, meaningless vector.
+    """
+    forward, backward = jnp.split(x, 2, axis=-1)
+    both = gather_positions(forward, last_positions(sequence_ids, first.shape[1])), gather_positions(backward, first)
+    return jnp.concatenate(both, axis=-1)
+
+
+def last_positions(sequence_ids: Int[Array, "B L"], texts: int) -> Int[Array, "B {texts}"]:
+    """Returns the position of the last token of each text. The tokens of text p have sequence id p + 1; empty slots have position
+    0."""
+    positions = jnp.arange(sequence_ids.shape[1], dtype=jnp.int32)
+    last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts + 1)[1:])(sequence_ids)  # padding is segment 0
+    return jnp.maximum(last, 0)

@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +29,12 @@ from bert_jax.hardware import VMEM
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
-from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import acts_on
+
+if TYPE_CHECKING:  # the kernels are loaded for devices that have them
+    from bert_jax.model.kernels.attention import QKV
 
 Chip: TypeAlias = jax.Device | AbstractDevice
 """A device, attached or only described."""
@@ -85,6 +86,8 @@ class _Attention:
     def __call__(
         self, qkv: QKV, sequence_ids: Int[Array, "B L"], *, num_heads: int, dropout: Dropout, radius: int | None = None
     ) -> Float[Array, "B L D"]:
+        from bert_jax.model.kernels.attention import fused_attention
+
         settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius}
         return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, **settings)
 
@@ -97,6 +100,8 @@ class _ResidualNorm:
 
     def computes(self, model: ModelConfig) -> bool:
         """Returns whether the kernel supports the width of `model`. If not and the kernel is required, raises UserError."""
+        from bert_jax.model.kernels.residual_norm import unsupported_width
+
         reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
         if reason and model.residual_norm == "fused":
             raise _refusal("residual_norm", reason)
@@ -105,6 +110,8 @@ class _ResidualNorm:
     def __call__(
         self, x: Float[Array, "B L D"], y: Float[Array, "B L D"], norm: NormParameters, dropout: Dropout
     ) -> Float[Array, "B L D"]:
+        from bert_jax.model.kernels.residual_norm import fused_residual_norm
+
         return fused_residual_norm(x, y, norm, dropout, spread=self.spread)
 
 
@@ -227,6 +234,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
     """Returns why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause, or None if
     it does."""
+    from bert_jax.model.kernels.attention import unsupported_heads
+
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
     if length > LONGEST:
@@ -248,6 +257,8 @@ def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str 
     does."""
     if platform != "tpu":
         return f"the fused residual norm needs a TPU, and this is a {platform}"
+    from bert_jax.model.kernels.residual_norm import unsupported_width
+
     return unsupported_width(width, dtype)
 
 

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.hardware import GIB
 from bert_jax.model.config import REMAT
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, program_memory, used_bytes
@@ -136,7 +136,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tuple[bool, int]:
-    """Compiles `lower()` and returns (whether it fits, bytes per device that it takes or would take, 0 where unknown). An invalid
+    """Compiles `lower()` and returns (whether it fits, bytes per device that it takes or would take, 0 if unknown). An invalid
     experiment, or a program that the compiler refuses for a reason other than memory, counts as not fitting."""
     try:
         return True, used_bytes(compiler.compile(lower()).memory)

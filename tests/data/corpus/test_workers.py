@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from bert_jax.data.corpus import workers as workers_module
-from bert_jax.data.corpus.workers import available_cores, run_jobs
+from bert_jax.data.corpus.workers import run_jobs
 from bert_jax.errors import UserError
+from bert_jax.hardware import available_cores
 from tests.data.corpus import jobs
 
 

@@ -12,9 +12,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import KINDS
 from bert_jax.model.heads.bert_with_head import HEAD_SEED, BertWithHead, HeadLayers, initial_label_parameters
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS, make_head
+from bert_jax.model.heads.head import TaskHead, head_class, make_head
 from bert_jax.model.heads.sequence import SequenceHead
 
 CONFIG = ModelConfig(
@@ -27,7 +27,7 @@ READ = np.array([4, 1, 3, 0, 2], np.int32)
 
 
 def head_of(kind: str, **fields) -> TaskHead:
-    return make_head(kind, labels=("a", "b", "c") if HEADS[kind].has_labels else (), **fields)
+    return make_head(kind, labels=("a", "b", "c") if head_class(kind).has_labels else (), **fields)
 
 
 def parts_of(head: TaskHead) -> set[str]:
@@ -78,7 +78,7 @@ def apply(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: 
     return outputs_of(config, head, params, batch, seed)["logits"]
 
 
-@pytest.fixture(scope="module", params=HEADS)
+@pytest.fixture(scope="module", params=KINDS)
 def head(request: pytest.FixtureRequest) -> TaskHead:
     return head_of(request.param)
 
@@ -102,7 +102,7 @@ def test_a_head_answers_for_every_example_or_for_every_token(head):
     assert outputs["hidden_states"].shape == (2, ROWS, LENGTH, 12)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included(kind):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
     params, batch = random_params(config, head), two_texts(head)
@@ -218,9 +218,9 @@ def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops
     assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_head_drops_nothing_at_a_rate_of_zero_and_something_at_one_of_its_own(kind):
-    for own, drops in ((0.0, False), (0.5, True), (None, HEADS[kind].has_dropout)):
+    for own, drops in ((0.0, False), (0.5, True), (None, head_class(kind).has_dropout)):
         config, head = dataclasses.replace(CONFIG, hidden_dropout=0.5), head_of(kind, dropout=own)
         layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
         params = layer.init(jax.random.key(0), x, None)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.model.heads.head import head_classes, make_head
 from bert_jax.model.heads.outputs import OUTPUTS
-from bert_jax.model.heads.registry import HEADS, make_head
 
 
 def test_a_regression_answers_a_number_and_with_several_outputs_the_value_of_each_by_name():
@@ -40,7 +40,7 @@ def test_the_ten_most_frequent_labels_are_tried_as_constant_predictions():
 
 
 def test_a_typical_head_has_the_labels_and_candidates_of_the_tasks_of_the_paper_and_of_gap():
-    found = {kind: (len(head.typical().labels), head.typical_candidates) for kind, head in HEADS.items()}
+    found = {kind: (len(head.typical().labels), head.typical_candidates) for kind, head in head_classes().items()}
     assert found == {"sequence": (3, 1), "token": (9, 1), "span": (0, 1), "choice": (0, 4), "mention": (3, 1)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.tpu.costs import compiler
 from bert_jax.tpu.costs.compiler import Compiled, Compiler
 from bert_jax.tpu.costs.kernels import Schedule

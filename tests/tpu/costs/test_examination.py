@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.tpu.costs import examination
 
 ARGUMENTS = {"parameters": jax.ShapeDtypeStruct((4,), "float32"), "batch": jax.ShapeDtypeStruct((3,), "int8")}

@@ -17,7 +17,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import Processes
-from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.tpu.diagnosis import experiment
 from bert_jax.tpu.diagnosis.experiment import estimate, slice_name
 from bert_jax.tpu.diagnosis.judgement import Check

@@ -1,0 +1,132 @@
+"""Marian's tokenizer (`source.spm`, `target.spm`, `vocab.json`), with the methods of `wordpiece.WordPiece`: a SentencePiece model
+for each language, whose pieces get their ids from a vocabulary that both share, or from one of their own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from array import array
+from collections.abc import Mapping, Sequence
+
+from bert_jax import files
+from bert_jax.data.tokenizers.sentencepiece_model import WORD_START, SentencePiece
+from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+
+SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
+MARIAN_FILES = (SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY)
+SPECIALS = {"pad": "<pad>", "unk": "<unk>", "sep": "</s>", "cls": "</s>", "mask": "<unk>"}
+"""Role -> piece. A source ends with </s>; nothing stands before it, and nothing is masked."""
+
+
+class MarianPieces:
+    """Converts text to ids as transformers' `MarianTokenizer` does, without the </s> at the end.
+
+    A text may begin with the code of its target language, such as ">>deu<<", which is one token. `contents` are the files by
+    name; without TARGET_VOCABULARY both languages share a vocabulary.
+    """
+
+    kind = "marian"
+    max_word_characters = None
+    split_cjk = True  # not used here; a field of VocabularyInfo
+    lowercase = False
+    strip_accents = None
+    strips = False
+
+    def __init__(self, contents: Mapping[str, bytes], settings: JsonObject | None = None):
+        self.contents = dict(contents)
+        self.settings: JsonObject = dict(settings or {})
+        self._source, self._target = (SentencePiece(contents[name]) for name in (SOURCE_MODEL, TARGET_MODEL))
+        self._ids: dict[str, int] = json.loads(contents[VOCABULARY])
+        self._target_ids: dict[str, int] = json.loads(contents.get(TARGET_VOCABULARY, contents[VOCABULARY]))
+        self.pieces, self.target_pieces = _by_id(self._ids), _by_id(self._target_ids)
+
+    @property
+    def separate_vocabularies(self) -> bool:
+        """Whether the target has a vocabulary of its own."""
+        return TARGET_VOCABULARY in self.contents
+
+    @property
+    def identity(self) -> bytes:
+        """The content of all files, from which the hash of the vocabulary follows."""
+        return b"".join(self.contents.get(name, b"") for name in MARIAN_FILES)
+
+    def append(self, text: str, out: array[int]) -> None:
+        """Appends the ids of a text of the source language to `out`."""
+        out.extend(_encoded(text, self._source, self._ids))
+
+    def encode_target(self, text: str) -> list[int]:
+        """Returns the ids of a text of the target language."""
+        return _encoded(text, self._target, self._target_ids)
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Returns the ids of a source, and for each its characters [start, end) of `text`."""
+        code, rest = _split_code(text)
+        own, spans = self._source.encode_with_offsets(rest)
+        ids = _encoded(text, self._source, self._ids)
+        assert len(ids) == len(own) + bool(code)
+        shifted = [(start + len(code), end + len(code)) for start, end in spans]
+        return ids, [(0, len(code))] * bool(code) + shifted
+
+    def word_spans(self, text: str) -> list[tuple[int, int]]:
+        """Returns the characters [start, end) of each word of a source; a language code is a word."""
+        code, rest = _split_code(text)
+        shifted = [(start + len(code), end + len(code)) for start, end in self._source.word_spans(rest)]
+        return [(0, len(code))] * bool(code) + shifted
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of the ids of a source, without special tokens."""
+        return _decoded(ids, self._source, self.pieces)
+
+    def decode_target(self, ids: Sequence[int]) -> str:
+        """Returns the text of the ids of a target, without special tokens."""
+        return _decoded(ids, self._target, self.target_pieces)
+
+    def is_continuation(self, piece: str) -> bool:
+        """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
+        return not piece.startswith(WORD_START)
+
+
+def read_marian(directory: pathlib.Path) -> MarianPieces | None:
+    """Returns the tokenizer of a directory with SOURCE_MODEL, None without one. Raises UserError for files that are missing or
+    damaged, and for a vocabulary without the special pieces."""
+    if not (directory / SOURCE_MODEL).is_file():
+        return None
+    if lacking := [name for name in MARIAN_FILES[:3] if not (directory / name).is_file()]:
+        raise UserError(f"{directory} holds {SOURCE_MODEL} but no {lacking[0]}; copy the whole model")
+    contents = {name: (directory / name).read_bytes() for name in MARIAN_FILES if (directory / name).is_file()}
+    config = directory / "tokenizer_config.json"
+    settings = files.read_object(config, "copy the file again") if config.is_file() else {}
+    if not settings.get("separate_vocabs", TARGET_VOCABULARY in contents):
+        contents.pop(TARGET_VOCABULARY, None)
+    try:
+        model = MarianPieces(contents, settings)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{directory}: its files are not Marian's tokenizer ({error}); copy the model again") from error
+    for pieces, name in ((model.pieces, VOCABULARY), (model.target_pieces, TARGET_VOCABULARY)):
+        if absent := [piece for piece in SPECIALS.values() if piece not in pieces]:
+            raise UserError(f"{directory / name} has no {absent[0]}, which every vocabulary of Marian has; copy the model again")
+    return model
+
+
+def _split_code(text: str) -> tuple[str, str]:
+    """(the code of the target language at the beginning of a text, such as ">>deu<<", or "", the rest)."""
+    end = text.find("<<") if text.startswith(">>") else -1
+    return (text[: end + 2], text[end + 2 :]) if end >= 0 else ("", text)
+
+
+def _encoded(text: str, model: SentencePiece, ids: Mapping[str, int]) -> list[int]:
+    code, rest = _split_code(text)
+    unknown = ids[SPECIALS["unk"]]
+    return [ids.get(piece, unknown) for piece in [code] * bool(code) + model.surface_pieces(rest)]
+
+
+def _decoded(ids: Sequence[int], model: SentencePiece, pieces: Sequence[str]) -> str:
+    kept = [pieces[i] for i in ids if pieces[i] not in SPECIALS.values()]
+    return model.text_of(kept).replace(WORD_START, " ").strip()
+
+
+def _by_id(ids: Mapping[str, int]) -> list[str]:
+    """Returns the pieces of a vocabulary in the order of their ids; ids without a piece have the empty one."""
+    found = {i: piece for piece, i in ids.items()}
+    return [found.get(i, "") for i in range(max(found) + 1)]

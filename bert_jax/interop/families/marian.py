@@ -1,0 +1,157 @@
+"""Marian's encoder-decoders as transformers has them (`modeling_marian.py`; Junczys-Dowmunt et al., arXiv:1804.00344): the
+translators of OPUS-MT, and every model of "Attention Is All You Need" that is trained here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+from bert_jax.interop.families.bert import ACTIVATIONS
+from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
+from bert_jax.model.config import Architecture, ModelConfig
+from bert_jax.model.positions import fixed_table
+
+ALWAYS = {
+    "encoder": "encoder_decoder", "type_vocab_size": 0, "positions": "sinusoidal_halves", "embedding_norm": False,
+    "layer_norm_epsilon": 1e-5, "initializer": "normal",
+}  # fmt: skip
+
+SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetVocabulary:
+    """Whether the target has a table of its own ("share_encoder_decoder_embeddings"), and its size."""
+
+    carried: bool = False
+    names: ClassVar[tuple[str, ...]] = ("share_encoder_decoder_embeddings", "decoder_vocab_size")
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Returns the number of words of a target with its own table, 0 if it shares the source's. Raises UserError for a shared
+        table of two sizes."""
+        shared, size = fields.get("share_encoder_decoder_embeddings", True), fields.get("decoder_vocab_size")
+        size = read["vocab_size"] if size is None else size
+        if not isinstance(shared, bool) or isinstance(size, bool) or not isinstance(size, int):
+            raise UserError(
+                f"{source}: share_encoder_decoder_embeddings={shared!r} must be true or false, and decoder_vocab_size={size!r} "
+                "a whole number"
+            )
+        if shared and size != read["vocab_size"]:
+            raise UserError(
+                f"{source}: decoder_vocab_size={size} and vocab_size={read['vocab_size']} contradict "
+                "share_encoder_decoder_embeddings=true; correct one"
+            )
+        return {"decoder_vocab_size": 0 if shared else size}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Returns both keys."""
+        size = config.decoder_vocab_size
+        return {"share_encoder_decoder_embeddings": not size, "decoder_vocab_size": size or config.vocab_size}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MarianFamily(Family):
+    """The family, whose word table has another name if the target has its own."""
+
+    def copies(self, config: ModelConfig) -> Mapping[str, str]:
+        """Copies of the word tables in files that hold them."""
+        shared = not config.decoder_vocab_size
+        tables = {SOURCE: SHARED, TARGET: SHARED} if shared else {}
+        return tables | ({"lm_head.weight": SHARED if shared else TARGET} if config.tied_decoder else {})
+
+    def lacks(self, config: ModelConfig) -> str:
+        """Returns the settings of an encoder-decoder that Marian does not have, such as "norm_placement=pre"."""
+        has = self.read(self.write(config, {}, {}), "")
+        fields = (field.name for field in dataclasses.fields(Architecture))
+        unlike = [name for name in fields if getattr(config, name) != has.get(name, getattr(ModelConfig, name))]
+        return ", ".join(f"{name}={getattr(config, name)}" for name in unlike)
+
+
+def generation_settings(config: ModelConfig, ids: Mapping[str, int]) -> JsonObject:
+    """Returns the content of generation_config.json: the padding starts a target and is never chosen, and a target of
+    `max_length` tokens is made to end. `ids` are the ids of the special tokens by role."""
+    return {
+        "pad_token_id": ids["pad"], "decoder_start_token_id": ids["pad"], "bad_words_ids": [[ids["pad"]]],
+        "eos_token_id": ids["sep"], "forced_eos_token_id": ids["sep"], "max_length": min(512, config.max_position),
+        "num_beams": 4,
+    }  # fmt: skip
+
+
+def _layers(side: str, ours: str) -> tuple[Row, ...]:
+    """The rows of the layers of one side."""
+    theirs = f"model.{side}.layers.{{}}"
+    attentions = {"attention": "self_attn"} | ({"cross_attention": "encoder_attn"} if side == "decoder" else {})
+    rows: list[Row] = []
+    for own, other in attentions.items():
+        for name, projection in {"query": "q_proj", "key": "k_proj", "value": "v_proj"}.items():
+            heads = "H K" if name == "query" else "G K"
+            rows += linear(f"{ours}/layers/{own}/{name}", "D", heads, f"{theirs}.{other}.{projection}")
+        rows += linear(f"{ours}/layers/{own}/output", "H K", "D", f"{theirs}.{other}.out_proj")
+        rows += norm(f"{ours}/layers/{own}_layer_norm", f"{theirs}.{other}_layer_norm")
+    rows += linear(f"{ours}/layers/feed_forward/intermediate", "D", "F", f"{theirs}.fc1")
+    rows += linear(f"{ours}/layers/feed_forward/output", "F", "D", f"{theirs}.fc2")
+    return (*rows, *norm(f"{ours}/layers/feed_forward_layer_norm", f"{theirs}.final_layer_norm"))
+
+
+def _shares(config: ModelConfig) -> bool:
+    return not config.decoder_vocab_size
+
+
+def _positions(size: int, config: ModelConfig) -> np.ndarray:
+    """The buffer of the positions of a model, flattened."""
+    table = fixed_table(config)
+    return np.zeros(0) if table is None else table.ravel()
+
+
+MARIAN = MarianFamily(
+    model_type="marian",
+    title="Marian",
+    prefix="model.",
+    table=(
+        Row("embeddings/word_embeddings/embedding", "V D", SHARED, "V D", when=_shares),
+        Row("embeddings/word_embeddings/embedding", "V D", SOURCE, "V D", when=lambda config: not _shares(config)),
+        *_layers("encoder", "encoder"),
+        Row("decoder/embeddings/word_embeddings/embedding", "W D", TARGET, "W D"),
+        *_layers("decoder", "decoder"),
+        Row("lm_head/final_logits_bias", "W", "final_logits_bias", "1:1 W"),
+        Row("lm_head/decoder", "W D", "lm_head.weight", "W D"),
+    ),
+    keys=(
+        Key("vocab_size", "vocab_size"),
+        TargetVocabulary(),
+        Key("d_model", "hidden_size"),
+        Key("encoder_layers", "num_layers", also=("num_hidden_layers",)),
+        Key("decoder_layers", "decoder_layers"),
+        Key("encoder_attention_heads", "num_heads"),
+        Key("decoder_attention_heads", "num_heads"),
+        Key("encoder_ffn_dim", "intermediate_size"),
+        Key("decoder_ffn_dim", "intermediate_size"),
+        Key("max_position_embeddings", "max_position", 1_024),
+        Key("activation_function", "activation", "gelu", ACTIVATIONS, carried=True),
+        Key("scale_embedding", "scale_embeddings", False),
+        Key("tie_word_embeddings", "tied_decoder", True),
+        Key("dropout", "hidden_dropout", 0.1),
+        Key("attention_dropout", "attention_dropout", 0.0),
+        Key("init_std", "initializer_range", 0.02),
+        *(Constant(name, 0.0, carried=True) for name in ("activation_dropout", "encoder_layerdrop", "decoder_layerdrop")),
+        Constant("is_encoder_decoder", True),
+        TokenId("pad_token_id", "pad"),
+        TokenId("decoder_start_token_id", "pad", carried=True),
+        TokenId("eos_token_id", "sep"),
+        TokenId("forced_eos_token_id", "sep", carried=True),
+        Constant("torch_dtype", "float32"),
+    ),
+    always=ALWAYS,
+    fixed={
+        "is_encoder_decoder": True, "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
+        "static_position_embeddings": True, "add_bias_logits": False, "is_decoder": False, "quantization_config": None,
+    },
+    classes={"MarianModel": (), "MarianMTModel": ("decoder", "lm_head")},
+    buffers=dict.fromkeys(POSITIONS, ("the sinusoids of every position, sines before cosines", _positions)),
+)  # fmt: skip

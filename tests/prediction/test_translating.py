@@ -1,0 +1,118 @@
+"""Targets by an encoder-decoder, greedy and by beam search, against transformers' `generate`, and the cache against none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.decoding import continue_targets, read_targets, start_targets
+from bert_jax.model.encoder import unstacked_layers
+from bert_jax.model.encoder_decoder import decode, encode, logits
+from bert_jax.model.tokens import Tokens
+from bert_jax.prediction.decoding import Decoding, Knobs, translated
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.translating import translate
+from tests.interop.test_marian import CASES, batch_of, golden, imported
+from tests.model.test_encoder_decoder import MODERN, TINY, pairs, parameters
+
+PAD, END, NEW = 0, 3, 11
+
+
+def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any) -> Any:
+    """What the golden batch is translated to, in 16 columns."""
+    model, (batch, _) = imported(case), batch_of(golden(case))
+    decoding = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
+    params = unstacked_layers(model.params)
+    knobs = Knobs(limit, length_penalty=penalty)
+    return translated(params, Tokens.of(batch), knobs, config=model.config, decoding=decoding, start_id=PAD, room=16)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
+    """Sources of unlike lengths in one batch, the padding barred, the end forced at the limit."""
+    stored, seen = golden(case), set()
+    for name, wanted in stored.items():
+        if not name.startswith("generated/"):
+            continue
+        _, *settings = name.removeprefix("generated/").split("_")
+        if not settings:
+            found = search(case)
+        else:
+            beams, penalty, early = settings
+            found = search(case, beams=int(beams), penalty=float(penalty), early_stopping=early == "True")
+        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # behind the end transformers fills up with other ids
+        np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
+        seen.add(name)
+    assert len(seen) == 9
+
+
+def test_gnmt_s_penalty_divides_by_its_own_power_of_the_length():
+    found = search("shared", beams=3, gnmt_penalty=True, penalty=0.6)
+    lengths = (np.asarray(found.ids) == END).argmax(1) + 1
+    np.testing.assert_allclose(found.score, found.log_probability / ((5 + lengths) / 6) ** 0.6, rtol=1e-5)
+    short, long = (search("untied", beams=3, gnmt_penalty=True, penalty=a).ids for a in (0.0, 3.0))
+    assert ((np.asarray(short) == END).argmax(1) <= (np.asarray(long) == END).argmax(1)).all()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_each_source_may_have_a_limit_of_its_own(beams):
+    limits = (4, NEW, 2, 7)
+    together = np.asarray(search("shared", beams=beams, limit=jnp.array(limits)).ids)
+    for row, limit in enumerate(limits):
+        np.testing.assert_array_equal(together[row], np.asarray(search("shared", beams=beams, limit=limit).ids)[row])
+
+
+@pytest.mark.parametrize("fields", [{}, MODERN, {"decoder_vocab_size": 47, "tied_decoder": False}])
+def test_the_cache_changes_nothing_whichever_hypothesis_goes_on(fields):
+    """Two hypotheses of each source, of which the second step continues the first or the second one."""
+    config = dataclasses.replace(TINY, **fields)
+    params, batch = parameters(config), pairs(config)
+    source = Tokens.of(batch)
+    cache = start_targets(unstacked_layers(params), config, source, 2, 5)
+    rng, texts = np.random.default_rng(1), [np.zeros((3, 2, 0), np.int32)]
+    for step in range(4):
+        ids = rng.integers(1, 40, (3, 2)).astype(np.int32)
+        texts.append(np.concatenate([texts[-1], ids[..., None]], axis=2))
+        found, cache = read_targets(unstacked_layers(params), config, cache, jnp.asarray(ids))
+        for beam in range(2):
+            whole = texts[-1][:, beam]
+            columns = np.broadcast_to(np.arange(step + 1, dtype=np.int32), whole.shape)
+            target = Tokens(*(jnp.asarray(x) for x in (whole, 0 * whole, columns, 0 * whole + 1)))
+            last = decode(params, config, target, encode(params, config, source), source)
+            np.testing.assert_allclose(found[:, beam], logits(params, config, last)[:, -1], atol=2e-5)
+        parents = rng.integers(0, 2, (3, 2))
+        cache = continue_targets(cache, jnp.asarray(parents))
+        texts[-1] = np.take_along_axis(texts[-1], parents[..., None], axis=1)
+
+
+@pytest.mark.parametrize("case", ["untied", "shared"])
+def test_translate_groups_sources_by_length_and_gives_the_same(case: str):
+    engine, stored = Engine(imported(case)), golden(case)
+    sources = [ids[: real.sum()].tolist() for ids, real in zip(stored["input_ids"], stored["attention_mask"], strict=True)]
+    for early, penalty in ((False, 2.0), (True, 1.0)):
+        found = translate(engine, sources * 2, 4, penalty, "transformers", early, NEW)
+        for one, wanted in zip(found, [*stored[f"generated/beams_4_{penalty}_{early}"]] * 2, strict=True):
+            assert [*one.ids] == wanted[: (wanted == END).argmax()].tolist()
+    greedy = translate(engine, sources, 1, max_length=NEW)
+    assert [len(one.ids) for one in greedy] == (stored["generated/greedy"] == END).argmax(1).tolist()
+    assert len(translate(engine, [[7, END]])[0].ids) < 30, "the limit is the number of positions, and the end is forced there"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"beams": 0}, "beams=0 must be between 1 and half of the 97 words"),
+        ({"penalty": "marian"}, "penalty='marian' is unknown"),
+        ({"max_length": 30}, "max_length=30 must be between 1 and 29"),
+        ({"sources": [[5] * 31]}, "a source has 31 tokens, and .* reads 1 to 30; split it"),
+        ({"sources": [[]]}, "a source has 0 tokens"),
+    ],
+)
+def test_options_out_of_range_and_sources_over_the_limit_are_refused(arguments, says):
+    with pytest.raises(UserError, match=says):
+        translate(Engine(imported("shared")), **{"sources": [[5, END]]} | arguments)
