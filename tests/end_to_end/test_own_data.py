@@ -91,7 +91,7 @@ def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(fol
     run(killed, *flags, at=Signal(ASKED, argument=10, once_there=(f"{killed}/checkpoints/8",)))
     done = run(killed, *flags)
     assert done.status == 0, done.output
-    assert "continuing from step 8" in done.output
+    assert "resuming from step 8" in done.output
     assert_same_weights(killed, whole)
     assert learned(killed) == learned(whole)
     assert run(plain, *SHORT).status == 0

@@ -178,12 +178,12 @@ def _own_items(source: Source) -> list[Item]:
 
 
 def _parts(records: int) -> tuple[int, ...]:
-    """The first record of each of at most `_PARTS` parts."""
+    """Returns the first record of each of at most `_PARTS` parts."""
     return tuple(sorted({round(part * records / _PARTS) for part in range(_PARTS)}))
 
 
 def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
-    """The files of a parallel: source."""
+    """Returns the files of a parallel: source."""
     sides = [Source(source.kind, side) for side in parallel.sides_of(source.name)]
     paths = [_text_files(side) for side in sides]
     for side, found in zip(sides, paths, strict=True):
@@ -197,7 +197,7 @@ def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
 
 
 def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
-    """The languages of a corpus of pairs, the one that is translated first; None for a corpus of documents.
+    """Returns the languages of a corpus of pairs, the source language first; None for a corpus of documents.
 
     Raises UserError for pairs in two directions, and for pairs and documents together.
     """
