@@ -202,7 +202,7 @@ DECODER = "decoder_"
 
 
 def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
-    """The batch of the plan's rows of pairs; -1 gives an empty row.
+    """Returns the batch of the plan's rows of pairs; -1 gives an empty row.
 
     input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
     sequence_ids, position_ids

@@ -1,4 +1,4 @@
-"""The held-out scores of a pretraining run, and the scores of the objective's baselines on the same rows."""
+"""The held-out scores of a pretraining run and its baselines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import Program, add_sums
 
 EVAL_SEED = 20_181_011
-"""The seed of held-out pairs and masks, which are the same for every seed of the experiment."""
+"""The seed of held-out pairs and masks, which do not depend on the experiment's seed."""
 
 
 class Evaluation:
-    """Computes held-out scores of parameters on rows of a phase's length, and the baselines of the objective on the same rows.
-    `plan` is the phase's plan of the training split, or of a block of it."""
+    """Computes held-out scores on rows of a phase's length, and the objective's baselines on the same rows. `plan` is the phase's
+    plan of the training split, or of a block of it."""
 
     def __init__(
         self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
@@ -61,7 +61,7 @@ class Evaluation:
         further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
-        self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
+        self._count = int((predicted >= 0).any(1).sum())  # excluding the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = len(rows[0][1]), mesh, run
         self._length = examples.length
         self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
@@ -83,7 +83,7 @@ class Evaluation:
                 progress(min(number * self._batch_size, self._count), self._count)
             sums = jax.device_get(total)
             scores = self._objective.summarise(sums)
-            if next(iter(self._objective.named_scores())) not in scores:  # of skip-gram, whose pairs are made on the device
+            if next(iter(self._objective.named_scores())) not in scores:  # e.g. skip-gram, whose pairs are made on the device
                 raise UserError(_nothing_to_predict(self._length))
             further = {name: value for name, formula in self._formulas.items() if (value := formula(scores)) is not None}
             return scores | further | self._baseline | self._objective.baseline_scores(sums)

@@ -158,7 +158,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 _require_same_model(experiment, trunk)
                 _require_same_vocabulary(experiment, trunk, workdir, corpus)
                 _require_same_past(experiment, trunk, step)
-                log.info("going on from step %s of %s, with its optimizer", f"{step:,}", workdir)
+                log.info("continuing from step %s of %s, with its optimizer", f"{step:,}", workdir)
                 return checkpoints.restore(step, layout)
     has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
     raise UserError(

@@ -239,7 +239,7 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
         "evaluation": {"rows": 8, "batch_size": 8},
     }
     if (objective, length) == ("skip_gram", 3):
-        with pytest.raises(UserError, match=r"config\.phases\.0\.length=3 has room for one token .*; set it to 4 or more"):
+        with pytest.raises(UserError, match=r"config\.phases\.0\.length=3 leaves room for one token .*; set it to at least 4"):
             PretrainingExperiment.from_dict(values)
         return
     experiment = PretrainingExperiment.from_dict(values)

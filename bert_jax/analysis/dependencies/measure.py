@@ -340,7 +340,7 @@ def score_dependencies(
 
 
 def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relations 3"]]:
-    """(the names of all groups, for each relation the indices of its groups of PICKS)."""
+    """Returns (the names of all groups, for each relation the indices of its groups of PICKS)."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(name.partition(":")[0], []).append(name)

@@ -332,7 +332,7 @@ def test_a_beginning_and_an_end_of_texts_serve_as_cls_and_sep(tmp_path):
 
 def test_a_missing_role_and_a_name_that_is_no_piece_are_refused(tmp_path):
     plain(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
-    says = r"none of its 261 pieces is known as \[MASK\], without .* as .\"mask_token\": \"<mask>\"."
+    says = r"none of its 261 pieces is known as \[MASK\], which .* as .\"mask_token\": \"<mask>\"."
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]"}')
