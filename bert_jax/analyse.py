@@ -11,9 +11,9 @@
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
-ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). A line that cannot be read is reported with its number; the
-others are read, and the exit status is 1. Tables are TSV files, every number with its n; next to each figure is the table that
-it shows.
+ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). Lines that cannot be read are reported with their numbers; the
+others are processed, and the exit status is 1. Tables are TSV files that give n for every number. Each figure comes with the
+table that it shows.
 """
 
 from __future__ import annotations

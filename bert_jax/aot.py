@@ -8,8 +8,8 @@ r"""Estimates memory, time and price of a step on a TPU slice, without a TPU.
 
 The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's cycle estimates
 times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/tpu/costs/`
-explains the method; the report lists what it leaves out). `run.sh` installs the TPU compiler, which runs on any CPU, into an
-environment of its own; elsewhere it is the extra `tpu` of requirements.txt.
+explains the method; the report lists what it leaves out). `run.sh` installs the TPU compiler, which runs on any CPU, into a
+separate environment; otherwise install the extra `tpu` of requirements.txt.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bert_jax.tpu.programs import cases
 def main() -> int:
     """Runs the command."""
     options, overrides, others = parse_flags(__doc__)
-    require_stdout("open it, or send it to a file with >FILE")
+    require_stdout("open it, or redirect it to a file with >FILE")
     quiet_libraries()
     topology = parse_topology(options.topology, options.slices)
     wanted = [cases(options.config, overrides, options)] + [cases(given, others, options, "against") for given in options.against]

@@ -1,4 +1,4 @@
-"""Converts a model from one format into another, and optionally changes it.
+"""Converts a model from one format to another, and optionally changes it.
 
     python -m bert_jax.convert --from=google/bert_uncased_L-2_H-128_A-2 --to=models/tiny
     python -m bert_jax.convert --from=uncased_L-12_H-768_A-12 --to=models/base --activation=gelu_tanh
@@ -9,9 +9,9 @@
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
-target format cannot hold is an error unless it is left out with --drop=PART, which also takes names of tensors, with `*` as a
-wildcard. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps; --last=5 the
-mean of the last five checkpoints, which `config.checkpoints.keep` keeps.
+target format cannot hold is an error unless it is removed with --drop=PART, which also accepts tensor names with `*` as a
+wildcard. --step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`); --last=5 the
+mean of the last five checkpoints (kept with `config.checkpoints.keep`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[str]:
-    """The model directory of the run `source` after `step` steps, or of the mean of its `last` checkpoints, which exists within
-    the context; without both, `source`."""
+    """Yields a model directory of the run `source`, which exists within the context: after `step` steps, or the mean of its
+    `last` checkpoints. Without either, yields `source`."""
     if step is None and last is None:
         yield source
         return
@@ -77,7 +77,7 @@ def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[
 
 
 def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
-    """Reads, changes and writes the model of the flags; returns lines of output, each with the title of its group."""
+    """Reads, changes and writes the model of the flags. Returns output lines, each with the title of its group."""
     sources = [flags.source, *flags.average]
     model = average(read_all(sources, flags)) if flags.average else next(read_all(sources, flags))
     lines = [("read", line) for line in (*model_lines(model, flags.new), *model.notes)]

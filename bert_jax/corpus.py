@@ -121,8 +121,8 @@ def _add_text_flags(parser: FlagParser) -> None:
         "--text-field",
         type=nonempty,
         metavar="NAME",
-        help="the field of a JSON record, or the column of a table, that holds the text (default: text; of a table without "
-        "one, the likeliest column, which is shown)",
+        help="the field of a JSON record, or the column of a table, that holds the text (default: text; in a table without "
+        "one, the most likely column, which is printed)",
     )
     text.add_argument(
         "--layout",
@@ -130,13 +130,13 @@ def _add_text_flags(parser: FlagParser) -> None:
         choices=["auto", *LAYOUTS],
         help="the meaning of line breaks in text: files (default: auto, detected for each file, shown in the report)",
     )
-    of_bytes = "what happens at bytes that are not UTF-8"
+    of_bytes = "what to do with bytes that are not UTF-8"
     text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help=of_bytes)
     text.add_argument(
         "--on-bad-records",
         default="error",
         choices=["error", "skip"],
-        help="what happens at lines that are not JSON or have no text, and at rows without text",
+        help="what to do with lines that are not JSON or have no text, and with rows without text",
     )
     text.add_argument(
         "--tfds-directory",
@@ -177,13 +177,13 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--alphabet",
         type=InRange(int, _PIECES),
         metavar="N",
-        help="the number of characters that a new vocabulary has pieces for; words with other characters are unknown (default: "
+        help="the number of characters in a new vocabulary; words with other characters are unknown (default: "
         "the characters that cover 99.99%% of the text)",
     )
     vocabulary.add_argument(
         "--splitting",
         choices=list(training.SPLITTINGS),
-        help="how bpe divides text into words: gpt2 (default); gpt4: numbers in groups of up to three digits",
+        help="how bpe splits text into words: gpt2 (default); gpt4: numbers in groups of up to three digits",
     )
     vocabulary.add_argument("--nfc", action="store_true", help="bpe: compose accents first (Unicode's NFC), as ModernBERT does")
     vocabulary.add_argument(
@@ -199,14 +199,14 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         action="store_true",
         default=None,
         help="lower-case text and strip accents (default for a new vocabulary, unless accents and marks carry meaning in the "
-        "text: then choose); for an existing vocabulary needed only if its files do not show the casing",
+        "text; then the choice is required); for an existing vocabulary only needed if its files do not show the casing",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
         "--max-word-characters",
         type=InRange(int, _CHARACTERS),
         metavar="N",
-        help="words with more characters are unknown (default: 200, as in the original BERT; transformers has 100)",
+        help="words with more characters are unknown (default: 200, as in the original BERT; transformers uses 100)",
     )
 
 
@@ -247,13 +247,13 @@ def _add_cleaning_flags(parser: FlagParser) -> None:
 
 def _add_output_flags(parser: FlagParser) -> None:
     output = parser.add_argument_group("output")
-    output.add_argument("--output", type=nonempty, metavar="DIR", help="the corpus directory, also gs://BUCKET/PATH")
+    output.add_argument("--output", type=nonempty, metavar="DIR", help="the corpus directory, or gs://BUCKET/PATH")
     output.add_argument(
         "--eval-fraction",
         type=InRange(float, _FRACTION),
         metavar="F",
         help="fraction of documents held out for evaluation, chosen by a hash of the text (default: 0.01, more for a small "
-        "corpus); a finished corpus is split again without tokenising",
+        "corpus); a finished corpus is re-split without tokenising",
     )
     output.add_argument(
         "--shards",
@@ -279,7 +279,7 @@ def _add_output_flags(parser: FlagParser) -> None:
         "--verify",
         type=nonempty,
         metavar="DIR",
-        help="build nothing: read the finished corpus in DIR and verify its checksums",
+        help="only verify the checksums of the finished corpus in DIR",
     )
 
 
@@ -341,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
-    """Builds the corpus in the directory --output, which messages call `shown`, and prints its report."""
+    """Builds the corpus in the directory --output (called `shown` in messages) and prints its report."""
     with arrays.disk_errors(flags.output):
         tokenizer = _tokenizer(flags, config)
     if flags.vocab_only:
@@ -360,7 +360,7 @@ def _say(line: str) -> None:
 
 def _verify(flags: argparse.Namespace) -> None:
     if flags.source or flags.output:
-        raise UserError(f"--verify={flags.verify} builds nothing: give it alone, without --source and --output")
+        raise UserError(f"--verify={flags.verify} builds nothing: use it without --source and --output")
     directory = local_corpus(flags.verify, "--verify")
     open_splits(directory)
     count, size = verify(directory)
@@ -372,7 +372,7 @@ def _verify(flags: argparse.Namespace) -> None:
 
 
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
-    """Returns the vocabulary of --vocab, or a new one, which is trained once and then read from the output directory."""
+    """Returns the vocabulary of --vocab, or a new one that is trained once and then read from the output directory."""
     if (flags.vocab is None) == (flags.train_vocab is None):
         raise UserError("give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
     if flags.vocab is not None:

@@ -3,11 +3,11 @@
     tpu_scripts/run.sh doctor
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
 
-On one machine, or on all hosts of a slice at once: versions and code equal everywhere, chips seen and expected, free memory, the
-FLOP/s of a matrix product and the bandwidth of memory and links compared with published figures (each device alone, so that a
-slow one is named), each kernel compared with the plain path, clocks, disks. With --workdir it tries a run's file operations
-there. With --config it compiles the steps of the experiment, and reports whether they fit and how long one takes. Ends with
-status 0 if all is well, 1 if there is a fault.
+It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere, the chips
+found and expected, free memory, clocks and disks. It compares the FLOP/s of a matrix product and the bandwidth of memory and
+links with published figures (device by device, so that a slow one is named), and each kernel with the plain path. With --workdir
+it tries a run's file operations there. With --config it compiles the steps of the experiment and reports whether they fit and how
+long they take. The exit status is 0 if all is well, 1 if there is a fault.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from bert_jax.tpu.programs import experiment_class
 log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a command
 
 FAULT = 1
-"""The exit status where something is wrong."""
+"""The exit status if there is a fault."""
 
 
 def main() -> int:
     """Runs the command."""
     flags, overrides = parse_flags(__doc__)
-    require_stdout("open it, or send it to a file with >FILE")
+    require_stdout("open it, or redirect it to a file with >FILE")
     quiet_libraries()
     if overrides and not flags.config:
         raise UserError(f"--config.{overrides[0][0]} sets a key of --config, which is not given; add --config=FILE")
     if flags.json and not flags.json.absolute().parent.is_dir():
         raise UserError(
-            f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; make it, or name another file"
+            f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; create it, or name another file"
         )
     values = read_experiment(flags.config, overrides, experiment_class) if flags.config else {}
     workdir = as_path(checked(flags.workdir, "--workdir")) if flags.workdir else None
@@ -93,7 +93,7 @@ def _examine(
 
 
 def gathered(processes: Processes, values: JsonObject) -> list[JsonObject]:
-    """Returns the records of all processes, in every one of them; `values` is the configuration."""
+    """Gathers the records of all processes in each of them; `values` is the configuration."""
     own, devices = machine.record(), jax.local_devices()
     operations = KERNELS.get(devices[0].platform, ())
     if operations:
@@ -114,7 +114,7 @@ def _run_checks(
     workdir: AnyPath | None,
     records: list[JsonObject],
 ) -> list[Check]:
-    """Returns the checks of the workdir and of the experiment that are given."""
+    """Runs the checks of the workdir and of the experiment, if given."""
     checks = []
     if workdir is not None:
         checks.append(workdir_check(processes, workdir))

@@ -37,15 +37,15 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 """A value that can be written as JSON."""
 
 BUCKETS = {"gs": "bert_jax.storage.objects"}
-"""Scheme of a path -> the module that reads, writes and removes what lies there, loaded when it is used."""
+"""Scheme of a path -> the module that reads, writes and removes such paths, imported when needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"
-"""Suffix of a temporary file with the content written so far; the process that writes it holds its lock."""
+"""The suffix of temporary files with partial content. The writing process holds the file's lock."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
-"""The errors of a file system that has no locks, as some network file systems."""
+"""The errors of file systems without locks, such as some network file systems."""
 
 
 def _bucket_module(path: Path) -> Any:
-    """Returns the module for a path in a bucket; None for a local path."""
+    """Returns the module for a path in a bucket, or None for a local path."""
     scheme, separator, _ = os.fspath(path).partition("://")
     return importlib.import_module(BUCKETS[scheme]) if separator and scheme in BUCKETS else None
 
@@ -76,8 +76,8 @@ def write_text(path: Path, content: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Yields a temporary file next to `path`, which is renamed to `path` at the end of the `with` block. After an exception, such
-    as a full disk, it is removed, and `path` is as before."""
+    """Yields a temporary file next to `path`, which is renamed to `path` at the end of the `with` block. After an exception, e.g.
+    on a full disk, it is removed and `path` is unchanged."""
     partial = PartialFile(path)
     try:
         yield partial.file
@@ -90,7 +90,7 @@ class PartialFile:
     """A temporary file next to `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
     not completed.
 
-    This process holds its lock, so that others tell it from what a killed process left (`is_being_written`).
+    This process holds its lock, so that others can distinguish it from leftovers of a killed process (`is_being_written`).
     """
 
     def __init__(self, path: pathlib.Path):
@@ -99,7 +99,7 @@ class PartialFile:
         while True:
             try:
                 self.file: IO[bytes] = self._own.open("xb")
-            except FileExistsError:  # of another thread, or left by a killed process that had the number of this one
+            except FileExistsError:  # of another thread, or left by a killed process with the same id
                 try:
                     with _leftover(self._own) as is_free:
                         self._own.unlink() if is_free else time.sleep(0.001)
@@ -108,14 +108,14 @@ class PartialFile:
                 except OSError:  # a link, or a file system without locks
                     self._own.unlink(missing_ok=True)
                 continue
-            while try_lock(self.file.fileno()) is False:  # another process sees whether it is a leftover
+            while try_lock(self.file.fileno()) is False:  # another process is checking whether it is a leftover
                 time.sleep(0.001)
             if os.fstat(self.file.fileno()).st_nlink:
                 break
-            self.file.close()  # before it was locked, another process took it for a leftover and removed it
+            self.file.close()  # before it was locked, another process removed it as a leftover
 
     def flush_to_disk(self) -> None:
-        """Waits until the content, to which nothing is added any more, is on the disk."""
+        """Waits until the final content is on the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self._is_on_disk = True
@@ -129,21 +129,21 @@ class PartialFile:
 
     def close(self) -> None:
         """Closes the file, and removes it if it was not completed."""
-        if not self._is_complete:  # else the name may be another thread's by now
+        if not self._is_complete:  # otherwise the name may belong to another thread by now
             self._own.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.file.close()
 
 
 def is_being_written(part: pathlib.Path) -> bool:
-    """Returns whether a process that still runs writes the temporary file `part`."""
+    """Returns whether a running process is writing the temporary file `part`."""
     with contextlib.suppress(OSError), _leftover(part) as is_free:
         return not is_free
     return False
 
 
 def remove_leftovers(directory: pathlib.Path) -> None:
-    """Removes the temporary files of processes that no longer run: regular files of this user that no process has locked."""
+    """Removes temporary files of processes that no longer run: unlocked regular files of this user."""
     for part in directory.glob(f".*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(OSError), _leftover(part) as is_free:
             if is_free and part.lstat().st_uid == os.geteuid():
@@ -152,9 +152,9 @@ def remove_leftovers(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _leftover(part: pathlib.Path) -> Iterator[bool]:
-    """Holds the lock of a temporary file within the block if it is free: True, or False if another process holds it.
+    """Holds the lock of a temporary file within the block, if it is free. Yields whether it was.
 
-    Raises OSError if that cannot be found out, for example for a symbolic link or a file of another user.
+    Raises OSError if that cannot be determined, e.g. for a symbolic link or another user's file.
     """
     descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -170,7 +170,7 @@ def _leftover(part: pathlib.Path) -> Iterator[bool]:
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
-    """Waits until a file, or the names in a directory, are on the disk, where a power failure does not reach them."""
+    """Waits until a file, or the entries of a directory, are on the disk and safe from a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -182,11 +182,11 @@ def flush_to_disk(path: pathlib.Path) -> None:
 
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
-    """Returns the value of JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python
-    writes but the JSON standard does not allow, and numbers like 1e999, which Python reads as infinite.
+    """Parses JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python writes but the
+    JSON standard does not allow, and numbers like 1e999, which Python reads as infinite.
 
-    Raises ValueError for invalid text, for an object with a key twice, for brackets nested so deeply (about ten thousand) that
-    json.loads raises RecursionError, and for integers of more digits than Python converts.
+    Raises ValueError for invalid text, duplicate keys, brackets nested so deeply (about ten thousand) that json.loads raises
+    RecursionError, and integers with more digits than Python converts.
     """
     try:
         if strict:
@@ -195,14 +195,14 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     except RecursionError:
         raise ValueError("brackets are nested too deep") from None
     except ValueError as error:
-        if "integer string conversion" in str(error):  # whose remedy, a call of sys, is not one for a user
+        if "integer string conversion" in str(error):  # Python's suggested remedy does not help a user
             raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
         raise
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
-    if len(found) < len(pairs):  # Python would take the last value without a word
+    if len(found) < len(pairs):  # Python would silently use the last value
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice[:80]!r} is in one object twice")
@@ -252,8 +252,8 @@ def _finite(value: Json) -> Json:
 
 
 def json_lines(path: Path, *, strict: bool = False) -> list[JsonObject]:
-    """Returns the objects of a file of JSON lines in order, without lines that are empty, incomplete (a kill or a full disk came
-    in between) or no object. Raises OSError if the file cannot be read."""
+    """Returns the objects of a JSON lines file in order, skipping lines that are empty, incomplete (after a kill or a full disk)
+    or not objects. Raises OSError if the file cannot be read."""
     found = []
     for line in read_bytes(path).splitlines():
         with contextlib.suppress(ValueError):
@@ -266,11 +266,11 @@ def json_lines(path: Path, *, strict: bool = False) -> list[JsonObject]:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -> Iterator[IO[str]]:
-    """Holds the lock file `path` in the block, and makes it if there is none. The lock is released at the end, also by a kill,
-    and is not inherited by forked processes.
+    """Holds the lock file `path` within the block, creating it if necessary. The lock is released at the end, even by a kill, and
+    is not inherited by forked processes.
 
-    If another process of this machine holds it, raises UserError with the `refusal`, or without one waits for it. On a file
-    system without locks the block runs after a warning. Yields the lock file, opened, for a word on who holds it.
+    If another process on this machine holds it, raises UserError with the `refusal` or, without one, waits. On a file system
+    without locks, the block runs after a warning. Yields the open lock file, for a note on its holder.
     """
     import filelock  # takes 0.04 s
 
@@ -299,7 +299,7 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
 
 
 def is_locked(path: pathlib.Path) -> bool:
-    """Returns whether a process holds a lock file that exists."""
+    """Returns whether a process holds an existing lock file."""
     try:
         with locked(path, "it is"):
             return False
@@ -308,7 +308,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Returns whether the file or directory at `path`, which is not a link, is still the one opened as `descriptor`."""
+    """Returns whether `path`, which is not a link, is still the file or directory opened as `descriptor`."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -330,8 +330,8 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory with all that is in it, if it is there; no error stops it. Links in it are removed, not followed, and a
-    link to a directory stays."""
+    """Removes a directory with its contents, if it exists, ignoring errors. Links inside are removed, not followed; a link to a
+    directory is kept."""
     if bucket := _bucket_module(path):
         bucket.remove_tree(path)
     else:
@@ -339,8 +339,8 @@ def remove_tree(path: Path) -> None:
 
 
 def clear(descriptor: int, keep: str = "") -> None:
-    """Removes everything in an open directory but the file `keep`. Works on the directory that was opened, whatever has its name
-    by now, and follows no link."""
+    """Removes everything in an open directory except the file `keep`. It works on the opened directory, even if its name now
+    refers to another one, and follows no links."""
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
     for name, is_directory in found:

@@ -6,7 +6,7 @@ r"""Fine-tunes a model on a labelled task: every task of the paper, or your own 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official
 format) and model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs
 (`config.sweep`) are separate runs in runs/, in parallel on several devices or hosts; results.json then compares them, and
-predictions/ and model/ come from the best run. The same command continues an interrupted run from its last checkpoint.
+predictions/ and model/ come from the best run. The same command resumes an interrupted run from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ MAY_CHANGE = (
     *(f"model.{name}" for name in Execution.exact()),
     "sweep.devices_per_run",
 )
-"""Keys that a continued run may change. None of them changes the result, apart from the random bits of dropout (of fused
-attention, and in microbatches). Models and data may have moved; their content is compared by `fingerprints`."""
+"""Keys that a resumed run may change. They do not affect the result, apart from the random bits of dropout (in fused attention
+and in microbatches). Models and data may have moved; `fingerprints` compares their content."""
 
 FINGERPRINTS = "fingerprints"
 """The key of a workdir's config.json that holds the hashes of the run's examples and initial weights."""
@@ -84,7 +84,7 @@ PREDICTIONS = "predictions"
 
 
 def finetune(job: Job) -> JsonObject | None:
-    """Trains one run until the last step or early stopping, and returns its results; None if it was asked to stop."""
+    """Trains one run until the last step or early stopping. Returns its results, or None if it was asked to stop."""
     started = time.monotonic()
     experiment, run, program = job.experiment, job.run, job.program
     profile = run.profile.for_run(job.last_step, alone=not job.prefix)
@@ -166,9 +166,8 @@ def finetune(job: Job) -> JsonObject | None:
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
-    """Returns the content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split
-    and each test split with labels, and of which `seconds` have passed since its last start. Includes the published scores of
-    other systems, if there are any."""
+    """Returns the content of `results.json`: the final numbers of a run. `logits` are those of the best weights on each dev split
+    and labelled test split; `seconds` have passed since the last start. Includes published scores of other systems, if any."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {
@@ -195,8 +194,8 @@ def results(
 
 
 def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
-    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/; the
-    splits without logits in `predicted` are evaluated."""
+    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/.
+    Splits without logits in `predicted` are evaluated."""
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     job.predicted = dict(predicted)
     with BestWeights(job) as best:
@@ -218,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
-    """Trains the runs of `experiment` in the workdir of `flags`; returns the exit status."""
+    """Trains the runs of `experiment` in the workdir of `flags`. Returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     experiment, note = with_pooling(experiment, task.head, flags.given)
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}

@@ -9,8 +9,9 @@ import re
 
 GB, GIB = 10**9, 2**30
 
-# Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
-# of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match is used.
+# Peak bf16 FLOP/s of one JAX device, from the manufacturers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device
+# is one of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match
+# is used.
 PEAKS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
@@ -34,13 +35,13 @@ PEAKS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the bf16 peak of one device in FLOP/s; None if the table does not list it."""
+    """Returns the bf16 peak of one device in FLOP/s, or None if it is not listed."""
     known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
     return PEAKS[max(known, key=len)] if known else None
 
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
-"""MiB of a core's vector memory, by `device_kind`; the smallest is assumed for an unknown kind."""
+"""The vector memory of a core in MiB, by `device_kind`. Unknown kinds use the smallest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Chip:
 
     @property
     def whole_ring(self) -> int:
-        """A dimension whose length is a multiple of this is a ring, with a wrap-around link: on two-dimensional pods only the
-        full side of 16, on the others every dimension built of cubes of 4."""
+        """A dimension whose length is a multiple of this is a ring with a wrap-around link: on two-dimensional pods only the full
+        side of 16, on others every dimension built of cubes of 4."""
         return 16 if self.dimensions == 2 else 4
 
 
@@ -128,18 +129,18 @@ GPU_BANDWIDTH = {
 
 
 def find_chip(device_kind: str) -> Chip | None:
-    """Returns the TPU generation of a `device_kind`; None for other devices."""
+    """Returns the TPU generation of a `device_kind`, or None for other devices."""
     return next((chip for chip in CHIPS.values() if chip.kind == device_kind), None)
 
 
 def memory_bandwidth(device_kind: str) -> float | None:
-    """Returns the bytes a second between one device and its memory; None if they are not known."""
+    """Returns the bytes per second between one device and its memory, or None if unknown."""
     chip = find_chip(device_kind)
     return chip.bandwidth / chip.devices if chip else GPU_BANDWIDTH.get(device_kind)
 
 
 def link_bandwidth(device_kind: str) -> float | None:
-    """Returns the bytes a second that a TPU device sends over all links of its chip together; None for other devices."""
+    """Returns the total bytes per second that a TPU device sends over all links of its chip, or None for other devices."""
     chip = find_chip(device_kind)
     return chip.links * chip.link_bandwidth / chip.devices if chip else None
 

@@ -1,4 +1,4 @@
-"""Runs a model on texts: masked words, continuations, labels, answers, embeddings.
+"""Runs a model on texts: masked words, continuations, translations, labels, answers, embeddings.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl
@@ -9,7 +9,7 @@ MODEL is a Hugging Face model directory, the workdir of a run, or a name on the 
 or a table (.csv, .tsv, .parquet, .arrow) whose columns have the names of the fields, or those that the model was trained with;
 files may be compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the input. A line without a prediction is
 reported with its number; the other lines are predicted, and the exit status is 1. Blank lines are skipped, except by `embed`,
-which writes a row for each line: NaN in a .npy, null in JSON.
+which writes a row for every line (NaN in a .npy, null in JSON).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OTHER_FORMATS = (
     ".npz", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml", ".yml", ".xlsx", ".pt", ".pth", ".pkl", ".pickle", ".bin",
     ".h5", ".mat", ".parquet", ".arrow", ".feather", ".safetensors", ".tfrecord", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst",
 )  # fmt: skip
-"""Extensions of other formats, which are refused for --output."""
+"""Extensions of other formats, which --output rejects."""
 
 AS_A_PAIR = "two texts, judged as one pair, as the model was trained on; give each as a line of --input to judge it alone"
 AS_TWO_TEXTS = "two texts, each judged alone; a pair is one argument with a TAB between its texts"
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
-    """Answers the question of a command with its flags; returns the exit status."""
+    """Runs a command with its flags. Returns the exit status."""
     asking = command.question
     options = {field.name for field in dataclasses.fields(asking)}  # type: ignore[arg-type]
     question = asking(**{option: value for option, value in vars(flags).items() if option in options})
@@ -68,7 +68,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     as_text = not flags.json and not flags.output
     blank = getattr(question, "blank_answer", None)
-    columns: dict[str, str | Sequence[str]] = {}  # of the model, which is loaded later
+    columns: dict[str, str | Sequence[str]] = {}  # known once the model is loaded
     records = read_texts(
         flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None, columns=columns
     )
@@ -106,13 +106,15 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     engine.profile = Profile(flags.profile, _beside(flags.output) / PROFILE, "predict")
     with writer, engine.profile as profile:
         answer_records(records, engine.group_size, answer, writer)
+    for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
+        print(line, file=sys.stderr)
     if profile.steps and not profile.was_taken:
-        raise UserError(f"{profile} begins after the last of {counted(engine.batch_count, 'batch')}; name earlier ones")
+        raise UserError(f"{profile} starts after the last of {counted(engine.batch_count, 'batch')}; name earlier ones")
     return writer.status
 
 
 def _beside(output: str | None) -> pathlib.Path:
-    """Returns the directory of the output; the current one for the terminal."""
+    """Returns the directory of the output, or the current directory for the terminal."""
     return pathlib.Path(output).parent if output and output != "-" else pathlib.Path()
 
 
@@ -131,7 +133,7 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
 
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:
-    """Raises UserError where `output` is a file of the model directory, which would be overwritten."""
+    """Raises UserError if `output` is a file of the model directory, which would be overwritten."""
     path = local_path(output or "-")
     if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
         raise UserError(f"--output={output} is a file of the model itself; choose another --output")

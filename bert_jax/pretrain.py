@@ -3,11 +3,11 @@
     python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, checkpoints/ and model/ to the
-workdir; the transformers library can load model/. The same command continues an interrupted run from its last checkpoint.
+workdir; the transformers library can load model/. The same command resumes an interrupted run from its last checkpoint.
 
     python -m bert_jax.pretrain --workdir=runs/quickstart --replay=1234
 
-prints training step 1234 of that run once more: the texts of its batch, the loss of each row, the norm of every gradient.
+recomputes and prints training step 1234 of that run: the texts of its batch, the loss of each row, the norm of every gradient.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ MAY_CHANGE = (
     *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
-"""Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with
-fused attention, the random bits of its dropout."""
+"""Keys that a resumed run may change. They do not affect the result, apart from the order and rounding of sums and, with fused
+attention, the random bits of its dropout."""
 
 
 def pretrain(
@@ -91,7 +91,7 @@ def pretrain(
     teacher: Teacher | None = None,
     file: str = "",
 ) -> int:
-    """Trains the experiment of `file` (FILE[:ARG]) until its last step or until asked to stop; returns the exit status."""
+    """Trains the experiment of `file` (FILE[:ARG]) until its last step or until asked to stop. Returns the exit status."""
     started = time.monotonic()
     starts = experiment.phase_starts()
     last_step = starts[-1]
@@ -124,7 +124,7 @@ def pretrain(
         index = experiment.phase_after(step)
         end = starts[index + 1]
         with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
-            for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
+            for later in range(index, len(experiment.phases)):  # later phases too: fail early
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
@@ -190,6 +190,15 @@ def pretrain(
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
+        if experiment.model.encoder == "encoder_decoder":
+            from bert_jax.prediction.translating import held_out_scores  # which other runs do not load
+
+            with run.goodput.during(TimeCategory.EVALUATING):
+                found["translations"] = own = held_out_scores(model, splits.eval, lambda: run.watchdog.alive("translating"))
+            if own:
+                log.info(
+                    "translations of %s: BLEU %.2f, chrF %.2f", counted(own["pairs"], "held-out pair"), own["bleu"], own["chrf"]
+                )
         told = training_section(experiment, splits, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
         curves = in_formats(FIGURE, run.figure_formats)[0]

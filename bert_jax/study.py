@@ -5,9 +5,9 @@ r"""Compares ways to pretrain, over seeds and tasks, in one table.
 
 Each arm of a study is pretrained with several seeds, and each of these models is fine-tuned on a set of tasks.
 
-The workdir gets table.md, table.json and figure.png, and a folder for each arm and seed with its runs. The same command continues
-an interrupted study: runs that are done are not repeated, and one that was cut off goes on from its last checkpoint. More seeds,
-arms and tasks may be added later. Several processes (the hosts of a TPU slice) divide arms and seeds among themselves.
+The workdir gets table.md, table.json and figure.png, and a folder for each arm and seed with its runs. The same command resumes
+an interrupted study: finished runs are not repeated, and an interrupted one resumes from its last checkpoint. Seeds, arms and
+tasks may be added later. Several processes (the hosts of a TPU slice) divide arms and seeds among themselves.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TABLE, TEXT, FIGURE = "table.json", "table.md", "figure.png"
 
 
 def study(checked: Checked, flags: Flags, run: Run) -> int:
-    """Runs the parts of a study that are not done, and writes its table; returns the exit status."""
+    """Runs the unfinished parts of a study and writes its table. Returns the exit status."""
     runner = Runner(run, flags.hang_seconds)
     try:
         # -------------------------------------------------------------------------------------------- the steps of every arm
@@ -66,7 +66,7 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
     try:
         found = run.shard.gather({}, waiting=functools.partial(_waiting, run))
     except ProcessesLost as error:
-        log.error("%s; start the same command on all of them again: finished parts are not repeated", error)
+        log.error("%s; rerun the same command on all of them: finished parts are not repeated", error)
         return HUNG
     if found is None:
         return run.preemption.exit_status if run.shard.index == 0 else 0
@@ -78,8 +78,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """Returns the steps of every arm by name: process 0 fixes them; the others wait for its plan, or train meanwhile where it
-    measures a speed. Raises Stopped."""
+    """Returns the steps of every arm by name. Process 0 determines them; the others wait for its plan, or train while it measures
+    a speed. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):
@@ -93,13 +93,13 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
 
 
 def _waiting(run: Run) -> bool:
-    """Returns whether this process, which waits for the others, was asked to stop."""
+    """Returns whether this process was asked to stop while waiting for the others."""
     run.watchdog.alive("waiting for the other processes")
     return run.preemption.requested(0)
 
 
 def _write(whole: Planned, run: Run) -> None:
-    """Writes the table and the figure of the parts that are done."""
+    """Writes the table and the figure of the finished parts."""
     if run.shard.index:
         return
     run.require_in_place()
@@ -112,7 +112,7 @@ def _write(whole: Planned, run: Run) -> None:
 def main() -> int:
     """Runs the command."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
-    # The parts compute, in processes of their own. This process only traces, and must not take a TPU that they need.
+    # The parts compute in separate processes. This process only traces and must not occupy a TPU that they need.
     jax.config.update("jax_platforms", "cpu")
     checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()

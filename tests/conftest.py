@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # No setting of the user's changes a test, and HOME is empty.
 FOREIGN = ("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "TPU_", "MPL", "GOOGLE_", "STORAGE_EMULATOR")
@@ -42,6 +42,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.contexts import share_contexts
 from tests.shapes import begin_test, check_shapes
+
+if TYPE_CHECKING:
+    from tests.storage.emulator import Emulator
 
 of_data = (f"data.{name}" for name in ("config", "counter_rng", "plan", "packing", "masking", "rows", "batches", "prefetch"))
 check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "training", "prediction", "analysis")])
@@ -155,6 +158,33 @@ def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
     """Fails a test that leaves a file in the working directory, or that leaves the process in another one."""
     yield
     assert (pathlib.Path.cwd(), {path.name for path in directory_of_tests.iterdir()}) == (directory_of_tests, {*CHECKOUT})
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[Emulator]:
+    """A bucket on loopback, which the programs that tests start use too. One for the process: the environment names one address,
+    so with a second one the faults of a test would go to another emulator than its requests."""
+    from bert_jax.storage import objects
+    from tests.end_to_end.runs import free_port
+    from tests.storage.emulator import running
+
+    with pytest.MonkeyPatch.context() as patch, running(free_port()) as emulator:
+        for name, value in emulator.environment.items():
+            patch.setenv(name, value)
+        objects.set_up.cache_clear()
+        yield emulator
+        objects.set_up.cache_clear()
+
+
+@pytest.fixture
+def bucket(
+    emulator: Emulator, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> Iterator[str]:
+    """A directory of a test's own in the bucket; its local copies lie below the test's directory."""
+    assert os.environ["STORAGE_EMULATOR_HOST"] == emulator.url
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
+    yield f"gs://{emulator.bucket}/{request.node.name.replace('[', '-').replace(']', '')}"
+    emulator.fail(200, count=0)
 
 
 @pytest.fixture(autouse=True)

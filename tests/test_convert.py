@@ -347,7 +347,7 @@ def test_an_export_in_one_format_is_not_replaced_by_one_in_another(original, tmp
     with pytest.raises(UserError, match="exported in the format tf1, so it is not overwritten in huggingface; name another"):
         convert(original, tmp_path / "m")
     for source in ("m", "m/bert_model.ckpt", "m/bert_model.ckpt.index"):
-        with pytest.raises(UserError, match=r"^--to=\S+/m is the directory that \S+ is read from; name another directory"):
+        with pytest.raises(UserError, match=r"^--to=\S+/m is the directory of the source \S+; name another directory"):
             convert(tmp_path / source, tmp_path / "m")
     convert(original, tmp_path / "m", "--format=tf1", "--max-position=7")
     assert import_tf1(tmp_path / "m")[1].max_position == 7

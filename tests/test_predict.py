@@ -158,7 +158,7 @@ def test_a_command_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_name_of_a_file_is_no_text(models, command, tmp_path):
     (tmp_path / "reviews.txt").write_text("the\n")
-    with pytest.raises(UserError, match=r"reviews\.txt is the name of a file, and not read as a text; read it with --input="):
+    with pytest.raises(UserError, match=r"reviews\.txt is the name of a file; read it with --input="):
         main([command, f"--model={models(command)}", str(tmp_path / "reviews.txt")])
 
 
@@ -197,7 +197,7 @@ def test_people_get_text(ask, command):
         (["fill-mask", "--model=M", "--top-k=three", "[MASK]"], "--top-k=three must be a whole number, at least 1"),
         (["fill-mask", "--model=M", "--top-k=0", "[MASK]"], "--top-k=0 must be at least 1 and at most"),
         (["embed", "--model=M", "--layers=99", "x"], r"--layers=99 is outside \[-2, 1\]: the model has 1 layer "),
-        (["embed", "--model=M", "--layers=last", "x"], "--layers: 'last' is not numbers with commas between them"),
+        (["embed", "--model=M", "--layers=last", "x"], "--layers: 'last' is not a comma-separated list of numbers"),
         (["embed", "--model=M", "--pooling=sum", "x"], "--pooling: invalid choice: 'sum' .*mean.*cls.*pooler"),
         (
             ["embed", "--model=M", "--words", "--output=x.npy", "x"],
@@ -346,7 +346,7 @@ def test_the_command_reads_its_own_arguments_and_enables_the_cache(ask, monkeypa
 
 @pytest.mark.parametrize(
     ("steps", "was_taken", "says"),
-    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile begins after the last of .* batches; name")],
+    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile starts after the last of .* batches; name")],
 )
 def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken(
     ask, tmp_path, monkeypatch, steps, was_taken, says
@@ -398,15 +398,15 @@ def test_the_input_is_never_the_output(ask, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for output in (texts, "texts.jsonl", "./texts.jsonl", "symbolic", "hard"):
         for source in (texts, "symbolic", "hard"):
-            with pytest.raises(UserError, match=rf"--output={output} is the file that the texts are read from"):
+            with pytest.raises(UserError, match=rf"--output={output} is the input file"):
                 main(["embed", "--model=nowhere/at/all", f"--input={source}", f"--output={output}"])
     with texts.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        with pytest.raises(UserError, match="is the file that the texts are read from"):
+        with pytest.raises(UserError, match="is the input file"):
             main(["embed", "--model=nowhere/at/all", "--output=hard"])
     with texts.open("a") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        with pytest.raises(UserError, match="standard output is the file that the texts are read from"):
+        with pytest.raises(UserError, match="standard output is the input file"):
             main(["embed", "--model=nowhere/at/all", "--input=texts.jsonl"])
     assert texts.read_text() == '{"text": "the"}\n'
 

@@ -156,8 +156,8 @@ class Analyser:
 
     @contextlib.contextmanager
     def _reading(self, texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-        """(`texts`, a function that receives progress messages). Raises UserError for a single string, which would be read as a
-        list of characters."""
+        """Returns (`texts`, a function that receives progress messages). Raises UserError for a single string, which would be
+        read as a list of characters."""
         if isinstance(texts, str):
             raise UserError("texts is one text, not a list of them; give [text]")
         if self.show_progress:

@@ -45,7 +45,8 @@ class ResampledSums:
 def interval(
     replicates: Float64[np.ndarray, "*shape replicates"], confidence: float = CONFIDENCE
 ) -> tuple[Float64[np.ndarray, " *shape"], Float64[np.ndarray, " *shape"]]:
-    """(low, high) of the percentile interval over the last axis, without replicates that are NaN; NaN where all are."""
+    """Returns (low, high) of the percentile interval over the last axis. Replicates that are NaN are left out; if all are NaN, so
+    is the interval."""
     tail = (1 - confidence) / 2
     known = ~np.isnan(replicates).all(-1)
     ends = np.full((2, *replicates.shape[:-1]), np.nan)

@@ -12,6 +12,8 @@ from typing import TypeVar
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.streams import check_whole_file
 from bert_jax.storage.fetching import local_path
 
@@ -72,6 +74,24 @@ def load_analyser(flags: argparse.Namespace) -> Analyser:
         if "activation" in note:  # which the checkpoint does not say, and which changes every number
             print(note, file=sys.stderr)
     return analyser
+
+
+def write_windows(folder: Folder, config: ModelConfig) -> bool:
+    """Writes for each head how many tokens it can see, and prints the layers with a window; nothing for a model without. Returns
+    whether there are any."""
+    local = [layer for layer in range(config.num_layers) if config.layer_type(layer) == "sliding"]
+    if not local:
+        return False
+    seen = 2 * config.sliding_radius + 1
+    rows = (
+        (f"{layer + 1}-{head + 1}", layer + 1, head + 1, config.layer_type(layer), seen if layer in local else "all")
+        for layer in range(config.num_layers)
+        for head in range(config.num_heads)
+    )
+    folder.table("windows.tsv", ("head", "layer", "number", "attention", "tokens"), rows)
+    each = counted(config.sliding_radius, "token")
+    print(f"the heads of layers {', '.join(str(layer + 1) for layer in local)} see {each} on each side, {seen} in all")
+    return True
 
 
 def print_written(folder: Folder) -> None:

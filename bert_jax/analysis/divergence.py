@@ -15,8 +15,8 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """(the attention of all heads from about `most` words of each row, in even steps, 0 in rows of other columns; which of the
-    columns chosen are words).
+    """Returns (the attention of all heads from about `most` words of each row, in even steps, 0 in rows of other columns; which
+    of the columns chosen are words).
 
     `sources` is 1 for words that are read.
     """
@@ -28,7 +28,8 @@ def sampled_sources(
 
 
 def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:
-    """[k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats, where j is the head k places after i, around the end.
+    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats, where j is the head k places after i, around the
+    end.
 
     Every pair of heads once, twice where k is half of them; k = 0 gives the heads' own entropies.
     """
@@ -40,7 +41,7 @@ def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"
 
 
 def cross_entropies(maps: Float[Array, "heads R Z"], others: Float[Array, "_ R Z"]) -> Float[Array, "_ heads"]:
-    """[j, i]: the entropy of (p_i + q_j) / 2 summed over R, in nats, for heads of two models."""
+    """Returns [j, i]: the entropy of (p_i + q_j) / 2 summed over R, in nats, for heads of two models."""
     return jax.lax.map(lambda other: entropies((maps + other[None]) / 2), others)
 
 
@@ -78,7 +79,7 @@ def tree(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, 
 
 
 def plane(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "heads 2"]:
-    """Points whose distances are as near as possible to the roots of the divergences: classical multidimensional scaling."""
+    """Returns points whose distances approximate the square roots of the divergences (classical multidimensional scaling)."""
     count = len(divergence)
     centring = np.eye(count) - 1 / count
     values, vectors = np.linalg.eigh(-0.5 * centring @ divergence @ centring)

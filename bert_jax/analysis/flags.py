@@ -48,7 +48,7 @@ Replicates = Annotated[int, Interval(ge=100, le=100_000)]
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
     parse_flags(description)
 
 
@@ -76,7 +76,7 @@ def flag_parser(name: str) -> FlagParser:
 
 
 def text_flags(parser: FlagParser) -> None:
-    """The flags of commands that read texts."""
+    """Returns the flags of commands that read texts."""
     texts = parser.group("texts")
     texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; without any, standard input is read")
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"

@@ -78,7 +78,7 @@ def appearing_together() -> Iterator[None]:
 
 
 class Folder:
-    """The directory that the files of a command go to; made with the first of them.
+    """The output directory of a command, created with its first file.
 
     Raises UserError where it cannot be one or cannot be written, and for `source`, the file that the texts are read from, among
     the files to write (`names`, those of figures end in .png). Figures are written in those of `formats` that are images.

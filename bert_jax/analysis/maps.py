@@ -65,8 +65,8 @@ def word_slots(batch: Batch, in_words: bool = True) -> Slots:
 
 
 def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array, "B H Z Z"]:
-    """Attention [from, to] between words: the sum over the pieces of the word that is attended to, and the mean over the pieces
-    of the word that attends. Each word's weights sum to 1; empty columns are 0."""
+    """Returns the attention [from, to] between words: the sum over the pieces of the target word, and the mean over the pieces of
+    the source word. Each word's weights sum to 1; empty columns are 0."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
     to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, slots.members, precision=exact)
@@ -76,7 +76,7 @@ def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array
 def from_chosen_words(
     weights: Float[Array, "B H Q L"], slots: Slots, rows: Int[Array, " X"], columns: Int[Array, " X"]
 ) -> Float[Array, "X H Z"]:
-    """`between_words` for the words at some columns of some rows, [query, head, to], without the others."""
+    """Returns `between_words` only for the words at some columns of some rows, [query, head, to]."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members[rows, :, columns]
     of_row = jax.nn.one_hot(rows, weights.shape[0])

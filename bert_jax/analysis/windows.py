@@ -66,7 +66,7 @@ class Window:
         )
 
     def context(self, number: int, reach: int = 8) -> str:
-        """Word `number` in brackets, with up to `reach` words of the text before and after it."""
+        """Returns word `number` in brackets, with up to `reach` words of the text before and after it."""
         first, last = max(1, number - reach), min(len(self.words) - 1, number + reach + 1)
         shown = (f"[{word.text}]" if i == number else word.text for i, word in enumerate(self.words[:last]) if i >= first)
         return _NO_SPACE.sub("", " ".join(shown)).lstrip(" .,;:!?)")
@@ -103,7 +103,7 @@ def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 
 def _kind(word: str) -> Kind:
-    """PUNCTUATION if the word consists only of punctuation marks and symbols."""
+    """Returns PUNCTUATION if the word consists only of punctuation marks and symbols."""
     return Kind.PUNCTUATION if all(unicodedata.category(letter)[0] in "PS" for letter in word) else Kind.WORD
 
 
@@ -117,7 +117,7 @@ def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
 
 
 def _fitting(engine: Engine, window: Window, text: str) -> Window:
-    """`window`. Raises UserError where it has more tokens than the position table."""
+    """Returns `window`. Raises UserError if it has more tokens than the position table."""
     size, table = sum(len(word.ids) for word in window.words), engine.config.max_position
     if size > table:
         raise UserError(
@@ -169,7 +169,7 @@ def read_windows(engine: Engine, text: str) -> Iterator[Window]:
 
 
 def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
-    """Given words, each with its own pieces, in as many windows as the position table makes necessary.
+    """Returns given words, each with its own pieces, in as many windows as the position table requires.
 
     Word i is word `i - window.start + 1` of its window, [CLS] being word 0. A word without pieces is the unknown token; of a word
     with more pieces than the table, the first ones are read.

@@ -1,7 +1,7 @@
-"""Turns experiment files and flags into frozen dataclasses. No module outside this folder handles a ConfigDict.
+"""Converts experiment files and flags to frozen dataclasses. No module outside this folder handles a ConfigDict.
 
-In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a FinetuningExperiment or a StudyExperiment,
-every value checked.
+In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a FinetuningExperiment or a StudyExperiment with
+checked values.
 
     files.py          reads an experiment file and applies the overrides of the command line
     overrides.py      `--config.key=value`: finds the key and parses the value by the key's type

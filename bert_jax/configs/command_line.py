@@ -25,17 +25,17 @@ class Flags(StartFlags):
     """A parsed command line."""
 
     config: JsonObject
-    """The values of the experiment file as plain dicts, with the overrides applied; empty where a step is replayed."""
+    """The values of the experiment file as plain dicts, with the overrides applied. Empty if a step is replayed."""
     given: frozenset[str]
-    """The dotted keys that the command line sets."""
+    """The dotted keys set on the command line."""
     experiment: str
-    """FILE[:ARG] of --config; empty where a step is replayed."""
+    """FILE[:ARG] of --config. Empty if a step is replayed."""
     verify: bool
     """Whether the checksums of the whole corpus are verified before training."""
     replay: int | None
-    """The step to compute once more instead of training."""
+    """The step to recompute instead of training."""
     overrides: tuple[tuple[str, str], ...]
-    """The keys that the command line sets, with their texts."""
+    """The keys set on the command line, with their texts."""
 
 
 SCHEMAS = {
@@ -46,7 +46,7 @@ SCHEMAS = {
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help of a command that is asked for, and exits; else raises UserError as `parse_flags` does."""
+    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
     parse_flags(command, description, schema=SCHEMAS[command])
 
 
@@ -55,9 +55,9 @@ def parse_flags(
 ) -> Flags:
     """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `command` is its name and `description` the text of its --help. `schema`, the dataclass of the experiment or
-    its place as "MODULE:NAME", has the known keys and their types; with None, these are the keys of the file. Raises UserError
-    for a missing flag and for an unknown key, with a suggestion.
+    `command` is its name and `description` the text of its --help. `schema` is the dataclass of the experiment, or its location
+    "MODULE:NAME"; it defines the known keys and their types. If None, the keys of the file are used. Raises UserError for a
+    missing flag or an unknown key, with a suggestion.
     """
     parser = flag_parser(command, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
@@ -97,8 +97,7 @@ def _found(schema: type | str | None) -> type | None:
 
 
 def suggested_key(argument: str) -> str:
-    """Returns the end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for
-    any other flag."""
+    """Returns the end of an error message for an unknown flag that resembles a key of pretraining or fine-tuning, or ""."""
     return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[command])) for command in ("pretrain", "finetune"))), "")
 
 
@@ -111,15 +110,15 @@ def flag_parser(command: str, description: str | None, schema: type | str | None
     parser.may_be_in_bucket = ("--workdir",)
     run = parser.group("the run")
     run.add_argument("--config", metavar="FILE[:ARG]", help="the experiment file; ARG is the argument of its get_config")
-    of_workdir = "the directory of this run, or gs://BUCKET/PATH; a run that is there already is continued"
+    of_workdir = "the directory of this run, or gs://BUCKET/PATH; an existing run is resumed"
     run.add_argument("--workdir", metavar="DIR", help=of_workdir)
-    one = "set one key of the experiment, such as --config.phases.0.learning_rate=1e-4"
+    one = "set a key of the experiment, e.g. --config.phases.0.learning_rate=1e-4"
     whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
     run.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if command == "pretrain" else one)
-    start = parser.group("this start of it")
+    start = parser.group("this start of the run")
     hang = "seconds without a finished step after which the run is considered hung"
     start.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hang)
-    changed = "continue although a FILE.py that the run uses has changed"
+    changed = "resume even if a FILE.py used by the run has changed"
     start.add_argument("--changed-files", action="store_true", help=changed)
     format_flag(start)
     if command == "pretrain":
@@ -128,12 +127,12 @@ def flag_parser(command: str, description: str | None, schema: type | str | None
         verify = "verify the checksums of the whole corpus first, even if this machine has verified it before"
         start.add_argument("--verify", action="store_true", help=verify)
     if command != "study":
-        steps = parser.group("a look at single steps")
+        steps = parser.group("inspecting single steps")
         profile = "profile these steps, into DIR/profile"
         steps.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
     if command == "pretrain":
         step = InRange(int, Interval(ge=1, le=MAX_COUNT))
-        replay = "compute this step of DIR again, and print its texts, losses and gradient norms"
+        replay = "recompute this step of DIR, and print its texts, losses and gradient norms"
         steps.add_argument("--replay", type=step, metavar="STEP", help=replay)
     add_process_flags(parser)
     return parser

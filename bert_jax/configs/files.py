@@ -1,4 +1,4 @@
-"""Reads an experiment file with the overrides of the command line, and completes configurations that workdirs store."""
+"""Reads an experiment file with command-line overrides, and adds new defaults to stored configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface import python_files
 from bert_jax.interface.ranges import Count
 
-if TYPE_CHECKING:  # they import jax, and the help of a command needs none
+if TYPE_CHECKING:  # they import jax, which --help does not need
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.configs.pretraining import PretrainingExperiment
 
@@ -26,9 +26,9 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     """Returns the configuration of an experiment file as nested plain dicts, with the overrides applied.
 
     `given` is the value of `--config` (or of another `flag`): FILE[:ARG]. `overrides` are pairs of dotted key and text, such as
-    ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to it; with None, keys and
-    types come from the file's values. "steps" of a pretraining experiment, which is not a key of its own, scales the whole run
-    before the other overrides: see `with_total_steps`.
+    ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to it. If None, keys and types
+    come from the file's values. In a pretraining experiment, the pseudo-key "steps" scales the whole run before the other
+    overrides (see `with_total_steps`).
     """
     config = python_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
@@ -43,7 +43,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
-    for key, text in overrides:  # then it is known what objective these are of
+    for key, text in overrides:  # by then the objective is known
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
             from bert_jax.configs.pretraining import read_objective
 
@@ -58,9 +58,9 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
 def with_defaults(
     kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, beside: str
 ) -> JsonObject:
-    """Returns a configuration that a workdir or a reference curve stores, with the defaults of keys added since.
+    """Adds the defaults of newer keys to a configuration stored in a workdir or a reference curve.
 
-    The key `beside`, which is not part of the experiment, is kept. Values that are no configuration of this kind are returned
+    The key `beside`, which is not part of the experiment, is kept. Values that are not a configuration of this kind are returned
     unchanged.
     """
     values = {key: value for key, value in stored.items() if key != beside}

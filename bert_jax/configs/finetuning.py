@@ -37,20 +37,19 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOverrides(Execution):
-    """The settings that may differ from the model of `init_from`: computation and training, not the architecture."""
+    """The model settings that may differ from `init_from`: execution and training, not the architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
     dtype: Annotated[str, OneOf(("auto", *DTYPES))] = "auto"
-    """The type of matrix products and activations: "float32", "bfloat16", or "auto", which is bfloat16 on TPUs (a product in
-    float32 takes six passes of their matrix units, and a float32 program takes several times as long to compile) and float32
-    elsewhere."""
+    """The type of matrix products and activations: "float32", "bfloat16", or "auto": bfloat16 on TPUs, float32 elsewhere. On a
+    TPU, a float32 product takes six passes of the matrix unit, and a float32 program takes several times as long to compile."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadOverrides:
-    """The input of the task's head, its LSTM, CRF and dropout; the defaults are the paper's. See `TaskHead`."""
+    """The settings of the task's head: its input, LSTM, CRF and dropout. The defaults are the paper's; see `TaskHead`."""
 
     pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
     layers: Annotated[str, OneOf(LAYERS)] = "last"
@@ -62,16 +61,16 @@ class HeadOverrides:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """The hyperparameters of fine-tuning; the defaults are within the paper's grid (appendix A.3)."""
+    """The hyperparameters of fine-tuning. The defaults are within the paper's grid (appendix A.3)."""
 
     epochs: Epochs = 3
     batch_size: BatchSize = 32
-    """Examples of one update, over all devices."""
+    """The number of examples per update, over all devices."""
     learning_rate: Positive = 2e-5
     warmup_fraction: Fraction = 0.1
-    """The fraction of all steps that is warmup (run_classifier.py)."""
+    """The fraction of all steps used for warmup (run_classifier.py)."""
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
-    """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup; or
+    """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT), "constant" (after the warmup), or
     FILE.py:NAME."""
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation)."""
@@ -83,25 +82,25 @@ class TrainingConfig:
     layer_decay: Fraction = 1.0
     """The learning rate of a layer, as a fraction of the rate of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0
-    """The learning rate of the transitions of `head.crf`, as a multiple of `learning_rate`. Adam moves a weight by about its
-    learning rate in a step, and the scores of transitions differ by about one: at 5e-5 they would take 20,000 steps."""
+    """The learning rate of the transitions of `head.crf`, as a multiple of `learning_rate`. Adam moves a weight by about the
+    learning rate per step, and transition scores differ by about one: at 5e-5 they would need 20,000 steps."""
     freeze_encoder: bool = False
-    """Trains the head alone; embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
+    """Whether to train only the head. Embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
     gradual_unfreezing: bool = False
-    """Trains the head alone in the first epoch, and one more layer in each later epoch (ULMFiT, section 3.3)."""
+    """Whether to train only the head in the first epoch and one more layer in each later epoch (ULMFiT, section 3.3)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectionConfig:
-    """The evaluations on the dev set, and the selection of the exported weights."""
+    """The evaluations on the dev set and the selection of the exported weights."""
 
     per_epoch: Annotated[int, Interval(ge=1, le=1_000)] = 1
     """Evaluations per epoch."""
     select: Annotated[str, OneOf(SELECTIONS)] = "best"
     """"best": the weights with the best score on dev (arXiv:2002.06305); "last": the weights after the last step."""
     patience: CountOrZero = 0
-    """Training ends after this many evaluations without an improvement (Prechelt 1998, "Early Stopping - But When?"); 0 turns
-    early stopping off."""
+    """The number of evaluations without an improvement after which training ends (Prechelt 1998, "Early Stopping - But When?"). 0
+    disables early stopping."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,17 +108,17 @@ class DistillationConfig:
     """Knowledge distillation from a larger fine-tuned model (Hinton et al., arXiv:1503.02531)."""
 
     teacher: PathText = ""
-    """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty for no distillation."""
+    """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name. Empty: no distillation."""
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     soft_weight: Fraction = 0.5
-    """The weight of the loss against the teacher's softened predictions; the loss against the labels has 1 minus this."""
+    """The weight of the loss against the teacher's softened predictions. The loss against the labels has 1 minus this weight."""
     hidden_weight: LossWeight = 0.0
     """The weight of the loss between the hidden states of both models, which must have the same hidden size."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """A sweep over the Cartesian product of these lists; an empty list means the single value in `training` (or `seed`).
+    """A sweep over the Cartesian product of these lists. An empty list means the single value in `training` (or `seed`).
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """
@@ -129,8 +128,8 @@ class SweepConfig:
     epochs: tuple[Epochs, ...] = ()
     seeds: tuple[Seed, ...] = ()
     devices_per_run: Annotated[int, Interval(ge=0, le=2**20)] = 1
-    """Devices per run. The runs of a sweep train in parallel, each on this many devices of one process; several processes (the
-    hosts of a TPU slice) divide the runs among themselves. 0: one run after another, each on all devices of all processes, for
+    """The number of devices per run. The runs of a sweep train in parallel, each on this many devices of one process; several
+    processes (the hosts of a TPU slice) share the runs. 0: one run after another, each on all devices of all processes, for
     models that need the memory of all devices."""
 
 
@@ -139,16 +138,18 @@ class FinetuningExperiment:
     """The configuration of a fine-tuning run or sweep."""
 
     seed: Seed = 0
-    """Determines the order of the examples, the dropout masks, and the initial weights of a new head."""
+    """The seed of the order of examples, the dropout masks, and the initial weights of a new head."""
     init_from: PathText = ""
-    """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, a model
-    fine-tuned on MNLI first scores higher (arXiv:1811.01088)."""
+    """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, starting from
+    a model fine-tuned on MNLI scores higher (arXiv:1811.01088)."""
     init_new: str = ""
-    """Comma-separated parts that `init_from` lacks and that start from random weights ("pooler"), besides the task's head."""
+    """Comma-separated parts that `init_from` lacks and that start from random weights ("pooler"), in addition to the task's
+    head."""
     init_random: bool = False
-    """Takes the architecture and vocabulary of `init_from`, but random weights: the baseline without pretraining."""
+    """Whether to use only the architecture and vocabulary of `init_from`, with random weights: the baseline without
+    pretraining."""
     keep_head: bool = False
-    """Keeps the head of `init_from`, which must have the task's labels; False starts a new head from random weights."""
+    """Whether to keep the head of `init_from`, which must have the task's labels. False starts a new head from random weights."""
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     model: ModelOverrides = ModelOverrides()
     head: HeadOverrides = HeadOverrides()
@@ -162,11 +163,11 @@ class FinetuningExperiment:
     log_every: Count = 50
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     abort_after_skipped: Count = 10
-    """The run ends after this many consecutive steps without a finite loss and gradient."""
+    """The number of consecutive steps with a non-finite loss or gradient after which the run ends."""
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> FinetuningExperiment:
-        """Returns the experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
+        """Builds the experiment from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
         experiment = dataclass_from_dict(cls, values, "config")
         experiment.validate()
         return experiment
@@ -183,9 +184,9 @@ class FinetuningExperiment:
         if self.checkpoints.keep_at:
             raise UserError("config.checkpoints.keep_at is for pretraining; leave it out, and see config.selection.per_epoch")
         if self.init_random and (self.keep_head or self.init_new):
-            raise UserError("config.init_random starts from random weights, without keep_head and init_new; leave them out")
+            raise UserError("config.init_random starts from random weights and excludes keep_head and init_new; leave them out")
         if s.patience and s.select == "last":
-            raise UserError(f"config.selection.patience={s.patience} waits for a better evaluation; set selection.select=best")
+            raise UserError(f"config.selection.patience={s.patience} needs selection.select=best; set it")
         o = self.optimizer
         if (o.decay_power, o.end_learning_rate, o.schedule, o.layer_decay, o.decouple_rate) != (1.0, 0.0, "original", 1.0, False):
             raise UserError(
@@ -219,7 +220,7 @@ class FinetuningExperiment:
 
     @property
     def side_by_side(self) -> bool:
-        """Whether the runs of the sweep train in parallel, each on a part of the devices."""
+        """Whether the runs of the sweep train in parallel, each on some of the devices."""
         return bool(self.sweep.devices_per_run) and len(self.runs()) > 1
 
     @property
@@ -233,14 +234,14 @@ class FinetuningExperiment:
         c = self.head
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
-            dropout = self.model.hidden_dropout  # `model_config` sets the frozen encoder's own to 0
+            dropout = self.model.hidden_dropout  # `model_config` sets the dropout of a frozen encoder to 0
         asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
-        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # of the model: `model_config`
+        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # a setting of the model, see `model_config`
             asked["pooling"] = "pooler"
         return dataclasses.replace(own, **asked, dropout=dropout)
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
-        """Returns the `loaded` configuration with the overrides of `config.model` on a `platform` ("cpu", "gpu" or "tpu"); a
+        """Applies the overrides of `config.model` to the `loaded` configuration, for a `platform` ("cpu", "gpu" or "tpu"). A
         frozen encoder has no dropout."""
         asked = dataclasses.asdict(self.model)
         if self.model.dtype == "auto":

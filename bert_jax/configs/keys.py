@@ -1,4 +1,4 @@
-"""The dotted keys of an experiment, and suggestions for unknown keys, by spelling and by the names of other codebases."""
+"""The dotted keys of an experiment, and suggestions for unknown keys based on spelling and names in other codebases."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ALIASES = {
     "seed": ("random_seed",),
     "data_dir": ("data", "dataset", "data_path"),
 }
-"""From the last part of a key (two parts where one would be ambiguous) to the names that other codebases give it."""
+"""The last part of a key (two parts if one is ambiguous) -> its names in other codebases."""
 
 RENAMED = {
     "skip_gram": "objective_options",
@@ -57,11 +57,11 @@ RENAMED = {
     "spikes.back": "spikes.rollback_steps",
     "spikes.times": "spikes.max_rollbacks",
 }
-"""Former names of keys and groups of an experiment, and their names now. A former name is an error that gives the new one."""
+"""Old names of keys and groups -> their current names. An old name is an error that gives the current one."""
 
 
 def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every dotted key of a config dataclass with its annotation; a list of groups appears as its item 0 only, as in
+    """Yields every dotted key of a config dataclass with its annotation. A list of groups only appears as its item 0, e.g.
     "phases.0.steps"."""
     for name, hint in hints(schema).items():
         inner = typing.get_args(hint)[:1]
@@ -74,7 +74,7 @@ def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def suggested_keys(key: str, schema: Any) -> list[str]:
-    """Returns the known keys most similar to the unknown `key`, most similar first; an empty list where none is similar."""
+    """Returns the known keys similar to the unknown `key`, most similar first, or an empty list."""
     known = [name for name, _ in leaf_keys(schema)]
     group, _, last = key.replace("-", "_").lower().rpartition(".")
     ours = (last, *(name for name, others in ALIASES.items() if last in others))
@@ -91,7 +91,7 @@ def suggested_keys(key: str, schema: Any) -> list[str]:
 
 
 def renamed_key(key: str, schema: Any) -> str | None:
-    """Returns the present name of the dotted `key` of a `schema` if the key or its group was renamed, otherwise None."""
+    """Returns the current name of the dotted `key` if the key or its group was renamed, otherwise None."""
     known = {name for name, _ in leaf_keys(schema)}
     for old, new in RENAMED.items():
         if new in known and (key == old or key.startswith(f"{old}.")):
@@ -100,10 +100,10 @@ def renamed_key(key: str, schema: Any) -> str | None:
 
 
 def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
-    """Returns the end of an error message about an unknown key: the new name of a renamed key, the suggested keys, or else the
-    names `inside` its group."""
+    """Returns the end of an error message for an unknown key: its new name if it was renamed, suggested keys, or the names
+    `inside` its group."""
     if now := renamed_key(key, schema):
-        return f"it is called {now!r} now"
+        return f"it is now called {now!r}"
     if found := suggested_keys(key, schema):
         return f"did you mean {' or '.join(map(repr, found))}?"
     return f"known there: {', '.join(sorted(inside))}" if inside else "there are no keys"

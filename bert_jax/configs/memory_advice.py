@@ -1,4 +1,4 @@
-"""Describes the steps of a run and the settings that lower their memory, for the message when a step does not fit the devices."""
+"""Describes a run's steps and the settings that lower their memory, for the message when a step does not fit the devices."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:  # a run of pretraining loads no tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import LabelledBatches
 
-CONTINUES = "The workdir is unchanged: the same command with one of these flags continues the run."
+CONTINUES = "The workdir is unchanged: the same command with one of these flags resumes the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"
 
 
 def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
-    """Returns a lower bound on the bytes that a step takes on one device for its part of `rows`: the hidden states of `layers`
-    layers, and the logits of the predicted tokens."""
+    """Returns a lower bound on the bytes that a step needs on one device for its part of `rows`: the hidden states of `layers`
+    layers and the logits of the predicted tokens."""
     hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
     logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
     return rows / mesh.size * (hidden + logits)
 
 
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
-    """Raises OutOfMemory if the batch of a phase cannot fit into the memory of the devices, before anything is compiled."""
+    """Raises OutOfMemory, before anything is compiled, if the batch of a phase cannot fit in the memory of the devices."""
     p, model = experiment.phases[phase], experiment.model
     layers = max(model.num_layers, 1) if model.remat == "none" else 1  # their inputs are kept for the backward pass
     needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)

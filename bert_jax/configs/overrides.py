@@ -1,7 +1,7 @@
-"""Overrides on the command line, `--config.a.b=1`: finds the key in the experiment and parses the value by its annotation.
+"""Command-line overrides, `--config.a.b=1`: finds the key in the experiment and parses the value according to its annotation.
 
-`ml_collections.config_flags` is not used: it knows only the keys and types of the values in the experiment file, so it cannot set
-a key at its default or a key that is None. It reads `null` as a string, refuses 2e3 for an integer, and suggests no nearest key.
+`ml_collections.config_flags` is not used because it only knows the keys and types in the experiment file, so it cannot set a key
+that has its default or is None. It also reads `null` as a string, rejects 2e3 for an integer, and does not suggest similar keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NONE = (UNSET, "none", "None")
 def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[list[tuple[str, str]], list[str]]:
     """Splits `arguments` into overrides, as pairs ("a.b", "1") for `--config.a.b=1` or `--config.a.b 1`, and the rest.
 
-    Raises UserError for an override without a value, and for a key that is given two values.
+    Raises UserError for an override without a value or a key with two values.
     """
     overrides: dict[str, str] = {}
     rest = []
@@ -49,9 +49,9 @@ def split_overrides(arguments: Sequence[str], flag: str = "config") -> tuple[lis
 def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str = "config") -> None:
     """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
 
-    `phases.0.steps` indexes into a list. `null` undoes the value of the experiment file: the key becomes None where its type
-    allows that, and its default otherwise. `schema` is a config dataclass; with None, the types come from the values in
-    `config`. Raises UserError for an unknown key, a group, or a value of another type.
+    `phases.0.steps` indexes into a list. `null` undoes the experiment file's value: the key becomes None if its type allows it,
+    otherwise its default. `schema` is a config dataclass; if None, the types come from the values in `config`. Raises UserError
+    for an unknown key, a group, or a value of the wrong type.
     """
     flag = f"--{flag}.{key}={text}"
     *groups, name = key.split(".")
@@ -82,9 +82,9 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
 
 
 def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, asked: tuple[Any, str, str]) -> Any:
-    """Returns the annotation of `name` in a group or in a list of groups. Raises UserError where the group or list has no `name`.
+    """Returns the annotation of `name` in a group or a list of groups. Raises UserError if there is no `name`.
 
-    `asked` is the schema, the whole key and the flag that sets it, for messages.
+    `asked` is (schema, whole key, flag), for messages.
     """
     schema, key, flag = asked
     place = ".".join([flag.removeprefix("--").partition(f".{key}=")[0], *above])
@@ -108,7 +108,7 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
 
 
 def _current_value(there: Any, schema: Any, key: str) -> str:
-    """Returns the end of an error message, " (now VALUE)": the key's value in the experiment file, or its default; "" without
+    """Returns the end of an error message, " (now VALUE)", with the key's value in the experiment file or its default; "" without
     either."""
     if there is None and schema is not None:
         for name in key.split("."):
@@ -149,7 +149,7 @@ def _parse(text: str, kind: Any) -> Any:
 
 
 def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
-    """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`: a shell removes the quotes inside of unquoted brackets."""
+    """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`, since a shell removes the quotes inside unquoted brackets."""
     if not text.strip():
         raise ValueError
     with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # the last two: nested too deep
@@ -173,7 +173,7 @@ def _type_name(kind: Any) -> str:
 
 
 def suggested_flag(argument: str, schema: Any) -> str:
-    """Returns the end of an error message about an unknown flag that is similar to a key of the experiment, such as
-    `--learning_rate`: "did you mean --config.optimizer.learning_rate?"; "" for any other flag."""
+    """Returns the end of an error message for an unknown flag that resembles a key of the experiment, e.g. "did you mean
+    --config.optimizer.learning_rate?" for `--learning_rate`, or ""."""
     found = suggested_keys(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
     return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

@@ -1,7 +1,7 @@
 """The frozen dataclasses of a pretraining experiment: every key, its type, range and default.
 
 An experiment file contains only the keys that it changes. The defaults of all other keys are here, or in the dataclass of the
-folder that a group belongs to (`ModelConfig`, `ExampleConfig`, ...). An unknown key is an error that suggests the nearest one.
+group's folder (`ModelConfig`, `ExampleConfig`, ...). An unknown key is an error that suggests the most similar one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # they import JAX
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """The directory of the tokenised corpus, which `python -m bert_jax.corpus` writes."""
+    """The directory of the tokenised corpus, written by `python -m bert_jax.corpus`."""
 
     directory: GivenPath = "runs/embedded_corpus"
 
@@ -62,7 +62,7 @@ ROW_KEYS = ("length", "max_predictions", "packed_examples", "masked_fraction", "
 """The keys of `config.examples` that a phase may override."""
 
 ROTARY_KEYS = ("rotary_theta", "sliding_rotary_theta")
-"""The keys of `config.model` that a phase may override; they change no parameter."""
+"""The keys of `config.model` that a phase may override. They do not affect parameters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,38 +71,39 @@ class PhaseConfig:
     to the next phase. The keys of `ROW_KEYS` default to `config.examples`, the keys of `ROTARY_KEYS` to the model."""
 
     steps: CountOrZero = 0
-    """The updates of the phase; it needs these or `tokens`."""
+    """The number of updates in the phase; either this or `tokens` is required."""
     tokens: Annotated[int, Interval(ge=0, le=2**53)] = 0
-    """A budget in place of `steps`, which are this divided by batch_size x length and rounded up: padding counts too."""
+    """A token budget instead of `steps`: steps = tokens / (batch_size x length), rounded up. Padding counts too."""
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
     batch_size: BatchSize = 256
-    """Rows of one update, over all devices."""
+    """The number of rows per update, over all devices."""
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     mask_probability: Fraction = 0.8
     random_probability: Fraction = 0.1
     corpus: PathText = ""
-    """The directory of a corpus with the vocabulary of `config.corpus`, whose training split the phase reads in its place; held
-    out are the texts of `config.corpus` in all phases."""
+    """The directory of another corpus with the same vocabulary, whose training split the phase reads instead of `config.corpus`.
+    The held-out texts are those of `config.corpus` in all phases."""
     rotary_theta: Theta | None = None
-    """The base of rotary positions in full layers, such as 160,000 for rows of 8,192 tokens (ModernBERT). The exported model has
-    the last phase's."""
+    """The base of rotary positions in full-attention layers, e.g. 160,000 for rows of 8,192 tokens (ModernBERT). The exported
+    model has the value of the last phase."""
     sliding_rotary_theta: Theta | None = None
     """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
     memory."""
     learning_rate: LearningRate = 1e-4
-    """The peak of the schedule; where a phase begins with a decay, the rate that it begins with."""
+    """The peak of the schedule. If the phase starts with a decay, this is its initial rate."""
     warmup_steps: CountOrZero = 0
     schedule: Annotated[str, NamedIn(("", *SCHEDULES))] = ""
-    """The learning-rate schedule of this phase, as in `config.optimizer.schedule`, which is the default."""
+    """The learning-rate schedule of this phase. Default: `config.optimizer.schedule`."""
     end_fraction: Fraction | None = None
-    """The end of the schedule as a fraction of `learning_rate`; the default is 0 ("linear", "cosine", "1-sqrt"), or 1 of
+    """The end of the schedule as a fraction of `learning_rate`. Default: 0 for "linear", "cosine" and "1-sqrt", 1 for
     "warmup"."""
     continue_schedule: bool = False
-    """True: no new warmup; the phase continues the decay of the previous phase (the paper's 128-then-512 run is one schedule)."""
+    """Whether the phase continues the previous phase's schedule without a new warmup. The paper's 128-then-512 run is one
+    schedule."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,9 +111,9 @@ class EvaluationConfig:
     """The evaluation on the held-out split."""
 
     every: Count = 1_000
-    """Steps between evaluations."""
+    """The number of steps between evaluations."""
     rows: Count = 10_000
-    """At most this many rows, the same rows at every evaluation; all rows of a smaller split."""
+    """The maximum number of rows; the same rows are used at every evaluation."""
     batch_size: BatchSize = 256
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
     """The fraction of tokens to predict in every phase's evaluation, so that scores of all phases are comparable. Tokens are
@@ -124,12 +125,12 @@ class CheckpointConfig:
     """The checkpoints of the training state."""
 
     every: Count = 1_000
-    """Steps between checkpoints."""
+    """The number of steps between checkpoints."""
     keep: Count = 2
-    """The newest checkpoints that are kept; older ones are deleted."""
+    """The number of newest checkpoints to keep; older ones are deleted."""
     keep_at: tuple[Count, ...] = ()
-    """Steps whose checkpoints are saved and kept in addition to the newest, for `convert --step`: the model at several steps of
-    one run. Each needs the disk space of a whole state, three times the weights in float32."""
+    """Steps whose checkpoints are kept in addition to the newest, so that `convert --step` can export the model at several steps
+    of one run. Each takes the disk space of a whole state, three times the weights in float32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,28 +139,26 @@ class PretrainingExperiment:
 
     seed: Seed = 0
     init_from: PathText = ""
-    """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
-    weights."""
+    """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub. Empty: random weights."""
     init_tiled: bool = False
-    """True: `init_from` is a smaller Transformer of the same kind, and the larger one of `config.model` begins as its tiling, as
-    ModernBERT-large did (`interop/tiling.py`). The sizes are then those of `config.model`, everything else is the model's."""
+    """Whether `init_from` is a smaller Transformer of the same kind, whose tiling initialises the larger `config.model`, as in
+    ModernBERT-large (`interop/tiling.py`). The sizes come from `config.model`, everything else from the smaller model."""
     init_state: PathText = ""
-    """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
-    run keeps. The phases describe the whole run: the same as WORKDIR's up to STEP, then any. Empty to start at step 0."""
+    """WORKDIR@STEP: a kept checkpoint of another run from which this run continues, with its optimizer state and step. The phases
+    describe the whole run: up to STEP they must equal those of WORKDIR. Empty: start at step 0."""
     init_new: str = ""
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
-    """Comma-separated parts of `init_from` that are left out."""
+    """Comma-separated parts of `init_from` to drop."""
     teacher: PathText = ""
-    """The model that this one learns from in addition to the text, a masked language model of the same vocabulary: directory,
-    workdir, or name on the hub; empty for no distillation."""
+    """The teacher, a masked language model with the same vocabulary that the model learns from in addition to the text:
+    directory, workdir, or name on the hub. Empty: no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
-    """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
-    predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
-    neighbours are predicted from a word. "translation": the words of a translation are predicted from the text and the words
-    before. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an `Objective` in a file of your
-    own."""
+    """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
+    those before it. "bilm": predicts every token from those before it and, separately, from those after it. "skip_gram": predicts
+    the neighbours of a word. "translation": predicts a translation from the text and the preceding words. "auto": the default for
+    the model's encoder (`natural_objective`). FILE.py:NAME: your own `Objective`."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -174,18 +173,18 @@ class PretrainingExperiment:
     log_every: Count = 100
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     abort_after_skipped: Count = 10
-    """The run ends after this many consecutive steps without a finite loss and gradient."""
+    """The number of consecutive steps with a non-finite loss or gradient after which the run ends."""
 
-    @functools.cached_property  # a user's file that is edited during a run must neither change it nor end it
+    @functools.cached_property  # editing a user's file during a run must have no effect
     def trained_objective(self) -> Objective:
-        """The objective of the run for its model, with the terms against a teacher if there is one."""
+        """The run's objective, with distillation terms if there is a teacher."""
         from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
 
         kind = objective_class(self.objective, self.model)
         with file_errors_explained(source_file(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
         if self.teacher:
-            from bert_jax.objectives.distillation import Distillation  # which other runs do not load
+            from bert_jax.objectives.distillation import Distillation  # not needed by other runs
             from bert_jax.objectives.mlm_nsp import MlmNsp
 
             plain = Distillation(plain, self.distillation) if isinstance(plain, MlmNsp) else plain
@@ -193,12 +192,12 @@ class PretrainingExperiment:
 
     @property
     def next_sentence(self) -> bool:
-        """Whether next sentence prediction, and with it the pooler, is trained: True where examples are sentence pairs."""
+        """Whether examples are sentence pairs, so that next sentence prediction and the pooler are trained."""
         return self.examples.pairs != "none"
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
-        """Returns the experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
+        """Builds the experiment from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
         if isinstance(values, Mapping):
             values = _with_budgets(_with_objective(values))
             # first, so that an error in config.examples is not reported as one of the phases that inherit its values
@@ -217,7 +216,7 @@ class PretrainingExperiment:
         from bert_jax.objectives.objective import trains_sentence
 
         if not self.phases:
-            raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
+            raise UserError("the experiment has no phases, so there is nothing to train; add one to config.phases")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
         if self.init_tiled and not self.init_from:
@@ -226,7 +225,7 @@ class PretrainingExperiment:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
         if self.init_state and self.init_from:
             raise UserError(
-                f"config.init_state={self.init_state} and config.init_from={self.init_from} both say what the run starts from; "
+                f"config.init_state={self.init_state} and config.init_from={self.init_from} both set what the run starts from; "
                 "leave one of them out"
             )
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
@@ -240,12 +239,12 @@ class PretrainingExperiment:
             raise UserError(wrong)
         if self.next_sentence and self.model.encoder != "transformer":
             raise UserError(
-                f"config.examples.pairs={self.examples.pairs} trains [CLS] to judge a pair, which model.encoder="
+                f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, which model.encoder="
                 f"{self.model.encoder} does not learn; set config.examples.pairs=none"
             )
         if self.next_sentence and self.model.direction == "left_to_right":
             raise UserError(
-                f"config.examples.pairs={self.examples.pairs} trains [CLS] to judge a pair, and the [CLS] of a left-to-right "
+                f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, but the [CLS] of a left-to-right "
                 "model sees no other token; set config.examples.pairs=none"
             )
         self._validate_distillation()
@@ -295,14 +294,14 @@ class PretrainingExperiment:
             return
         if (model.direction, model.encoder) != ("both", "transformer"):
             raise UserError(
-                f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} and "
+                f"config.teacher={self.teacher} predicts masked words, which a model with direction={model.direction} and "
                 f"encoder={model.encoder} does not predict; set direction=both and encoder=transformer, or leave the teacher out"
             )
         from bert_jax.objectives.distillation import Distillation
 
         if not isinstance(self.trained_objective, Distillation):
             raise UserError(
-                f"config.teacher={self.teacher} teaches masked words, which config.objective={self.objective} does not predict; "
+                f"config.teacher={self.teacher} predicts masked words, which config.objective={self.objective} does not; "
                 "leave one of them out"
             )
         if not (d.soft_weight or d.hidden_weight or d.attention_weight):
@@ -312,7 +311,7 @@ class PretrainingExperiment:
             )
         if d.attention_weight and (model.attention == "fused" or model.remat != "none" or model.scan_layers):
             raise UserError(
-                f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are held only with "
+                f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are available with "
                 "model.attention=plain, model.remat=none and model.scan_layers=false; set these, or attention_weight=0"
             )
 
@@ -323,7 +322,7 @@ class PretrainingExperiment:
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
     def eval_config(self, phase: int) -> ExampleConfig:
-        """Returns the configuration of the held-out rows in a phase: its length, and the same masks in all phases."""
+        """Returns the configuration of the held-out rows in a phase. They have its length, and the same masks in all phases."""
         mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
         rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)
         return dataclasses.replace(rows, **mix)
@@ -336,20 +335,20 @@ class PretrainingExperiment:
         return starts
 
     def phase_after(self, step: int) -> int:
-        """Returns the number of the phase, from 0, that the step after `step` steps belongs to."""
+        """Returns the index of the phase that the step after `step` steps belongs to."""
         return bisect.bisect(self.phase_starts(), step) - 1
 
     def span_steps(self, phase: int) -> int:
-        """Returns the steps of a phase and of those that continue its schedule."""
+        """Returns the number of steps of a phase and of those that continue its schedule."""
         later = itertools.takewhile(lambda other: other.continue_schedule, self.phases[phase + 1 :])
         return self.phases[phase].steps + sum(other.steps for other in later)
 
     def phase_seed(self, phase: int) -> int:
-        """Returns the seed of a phase's rows: every phase reads the corpus in a different order."""
+        """Returns the seed of a phase's rows. Every phase reads the corpus in a different order."""
         return self.seed + phase * 2**32
 
     def schedules(self) -> list[Span]:
-        """Returns the schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
+        """Returns the schedules: one per phase without `continue_schedule`, extended over following phases that have it."""
         from bert_jax.training.schedules import Span
 
         return [
@@ -369,8 +368,8 @@ class PretrainingExperiment:
         ]
 
     def for_phase(self, phase: int) -> PretrainingExperiment:
-        """Returns the experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is
-        multiplied by the learning rate."""
+        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases, and the `weight_decay` that
+        is multiplied by the learning rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
@@ -382,13 +381,13 @@ class PretrainingExperiment:
         if (model, optimizer) == (self.model, self.optimizer):
             return self
         found = dataclasses.replace(self, model=model, optimizer=optimizer)
-        # the objective of a user's file is not read again
+        # a user's objective is not loaded again
         vars(found)["trained_objective"] = self.trained_objective.for_model(Model(model, self.next_sentence))
         return found
 
 
 def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
-    """Returns the steps of all phases times `factor`, at least 1 each.
+    """Scales the steps of all phases by `factor`, to at least 1 each.
 
     >>> scaled_steps([7_000, 2_000], 0.01)
     [70, 20]
@@ -397,7 +396,7 @@ def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
 
 
 def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
-    """Returns the values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
+    """Replaces the steps of a pretraining experiment's phases, scaling warmups in proportion."""
     values, phases = _with_budgets(values), []
     for phase, count in zip(values["phases"], steps, strict=True):
         warmup = phase.get("warmup_steps", 0)
@@ -408,11 +407,10 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
-    """Returns the values of a phase with a budget in tokens as several phases, in which the batch grows: equal numbers of steps
-    with each of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule and the
-    rows of a microbatch (`accumulation`) of the phase.
+    """Splits a phase with a token budget into several phases with a growing batch size. Each of `sizes` gets the same number of
+    steps, together `tokens` tokens; the rest uses the `batch_size` of the phase. All share the phase's schedule.
 
-    A size is a program of its own, since shapes are static. Raises UserError for a ramp that is longer than its phase.
+    Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
 
     >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
     {'tokens': 0, 'length': 10, 'batch_size': 20, 'continue_schedule': True, 'steps': 100}
@@ -430,24 +428,24 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
 
 
 def with_total_steps(values: JsonObject, total: int) -> JsonObject:
-    """Returns the values of a pretraining experiment that takes `total` steps: phases, warmups, and the steps between
-    evaluations, checkpoints and log lines keep their proportions. Raises UserError for fewer steps than phases."""
+    """Scales a pretraining experiment to `total` steps. Phases, warmups, and the steps between evaluations, checkpoints and log
+    lines keep their proportions. Raises UserError if there are fewer steps than phases."""
     values = _with_budgets(values)
     phases = values.get("phases")
     given = phases if isinstance(phases, list | tuple) else []
     each = [phase["steps"] for phase in given if isinstance(phase, Mapping) and isinstance(phase.get("steps"), int)]
     if not given or len(each) != len(given) or min(each) < 1:
-        return values  # `from_dict` reports what is wrong
+        return values  # `from_dict` reports the problem
     before = sum(each)
     if total < len(each):
-        raise UserError(f"config.steps={total} is fewer than the {counted(len(each), 'phase')}; each needs a step at the least")
+        raise UserError(f"config.steps={total} is fewer than the {counted(len(each), 'phase')}; each needs at least one step")
     ends = [round(end * total / before) for end in itertools.accumulate(each[:-1])]
-    for i in range(len(ends)):  # a step each at the least, for those after it too
+    for i in range(len(ends)):  # at least one step each, including later phases
         ends[i] = min(max(ends[i], (ends[i - 1] if i else 0) + 1), total - (len(ends) - i))
     counts = [end - begin for begin, end in itertools.pairwise([0, *ends, total])]
 
     def scaled(count: Any) -> Any:
-        return max(1, round(count * total / before)) if isinstance(count, int) else count  # `from_dict` reports another type
+        return max(1, round(count * total / before)) if isinstance(count, int) else count  # `from_dict` reports wrong types
 
     changed: JsonObject = {"log_every": scaled(values.get("log_every", PretrainingExperiment.log_every))}
     for group, default in (("evaluation", EvaluationConfig.every), ("checkpoints", CheckpointConfig.every)):
@@ -460,8 +458,7 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
 
 
 def _with_budgets(values: JsonObject) -> JsonObject:
-    """Returns the `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError
-    for steps that contradict the budget."""
+    """Sets `steps` of phases with a budget in `tokens`. Raises UserError if steps and budget contradict each other."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values
@@ -486,13 +483,13 @@ def _with_budgets(values: JsonObject) -> JsonObject:
 
 
 def objective_class(name: str, model: ModelConfig) -> type[Objective]:
-    """Returns the class of the objective `name` in `config.objective`. Raises UserError for a name that is not one."""
+    """Returns the class of the objective `name` in `config.objective`. Raises UserError for an unknown name."""
     from bert_jax.objectives.objective import Objective
 
     found = load_named(natural_objective(model) if name == "auto" else name, OBJECTIVES, OBJECTIVE)
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise UserError(
-            f"{OBJECTIVE}={name} is not an objective but {found!r}; make it a class that inherits from "
+            f"{OBJECTIVE}={name} is {found!r}, not an objective; make it a class that inherits from "
             "bert_jax.objectives.objective.Objective"
         )
     if lacking := sorted(found.__abstractmethods__):
@@ -501,7 +498,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
 
 
 def read_objective(values: JsonObject) -> type[Objective]:
-    """Returns the class of the objective that the values of an experiment name."""
+    """Returns the class of the objective in the values of an experiment."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")
     if not isinstance(name, str):
@@ -510,11 +507,10 @@ def read_objective(values: JsonObject) -> type[Objective]:
 
 
 def _with_objective(values: JsonObject) -> JsonObject:
-    """Returns the `values` of an experiment with the name of its objective in place of "auto", all of its settings, and the
-    targets of its examples.
+    """Fills in the objective's name instead of "auto", all of its settings, and the targets of the examples.
 
-    So a stored configuration holds all of them. Raises UserError for targets that differ from the objective's, and for settings
-    that it does not have.
+    A stored configuration is therefore complete. Raises UserError for targets that differ from the objective's and for unknown
+    settings.
     """
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
@@ -523,7 +519,9 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
-        raise UserError(f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out")
+        raise UserError(
+            f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out"
+        )
     given = values.get(OBJECTIVE_OPTIONS, {})
     with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
@@ -531,7 +529,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
 
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:
-    """Returns the `values` of an experiment, in which phases take the `ROW_KEYS` that they leave out from `config.examples`."""
+    """Fills in the missing `ROW_KEYS` of phases from `config.examples`."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values

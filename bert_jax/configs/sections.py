@@ -1,8 +1,8 @@
-"""Builds frozen dataclasses from nested plain values; unknown keys, wrong types and values out of range are UserErrors.
+"""Builds frozen dataclasses from nested plain values. Unknown keys, wrong types and values out of range are UserErrors.
 
 dacite would not make this shorter: with the same messages it takes 81 lines. It does not report the path of an unknown key, which
-the suggestion of the nearest key needs; it accepts True for 1; and it builds a group before its ranges can be checked, so that
-the group's own checks fail first.
+suggestions need. It also accepts True for 1, and builds a group before its ranges can be checked, so that the group's own checks
+fail first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Section = TypeVar("Section")
 
 
 def dataclass_from_dict(kind: type[Section], values: Any, where: str, root: Any = None) -> Section:
-    """Builds the dataclass `kind` from nested dicts; dataclasses and lists of dataclasses in its fields are built recursively.
+    """Builds the dataclass `kind` from nested dicts. Dataclasses and lists of dataclasses in its fields are built recursively.
 
-    `where` is the dotted key of `values`, for messages. `root` is the dataclass of the whole experiment, whose keys are
-    suggested for an unknown key. Raises UserError for an unknown or missing key, and for a value whose type or range differs
-    from the annotation.
+    `where` is the dotted key of `values`, for messages. `root` is the dataclass of the whole experiment, for suggestions. Raises
+    UserError for an unknown or missing key, or a value whose type or range does not match the annotation.
     """
     root = root or kind
     if not isinstance(values, Mapping):
@@ -49,7 +48,7 @@ def dataclass_from_dict(kind: type[Section], values: Any, where: str, root: Any 
 
 
 def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
-    """Converts and checks `value` by the annotation `hint` of its field."""
+    """Converts and checks `value` according to the annotation `hint` of its field."""
     items = typing.get_args(hint)[:1]
     if is_group(hint):
         return dataclass_from_dict(hint, value, key, root)
@@ -60,14 +59,14 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
     made = _typed(key, value, value_types(hint), default)
     if is_path(hint) and isinstance(made, str):
         if "\0" in made:
-            raise UserError(f"{key}={made!r} holds a zero byte, which no path does; correct the experiment file")
+            raise UserError(f"{key}={made!r} contains a zero byte, which is invalid in a path; correct the experiment file")
         made = expand_home(made, f"{key}={made}")
     check_value(key, made, hint)
     return made
 
 
 def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
-    """Returns `value` as one of the types `kinds`; only integers are converted to floats, and lists to tuples."""
+    """Returns `value` as one of the types `kinds`. The only conversions are from integers to floats and from lists to tuples."""
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
@@ -77,7 +76,7 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
             if isinstance(value, Mapping):
                 return dict(value)
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value) if abs(value) < 10**300 else value  # float() would overflow; the range check refuses the integer
+            return float(value) if abs(value) < 10**300 else value  # float() would overflow; the range check rejects the integer
         elif type(value) is kind:
             return value
     names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none", dict: "a group of keys"}

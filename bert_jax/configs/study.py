@@ -1,7 +1,7 @@
-"""The frozen dataclasses of a study: arms x seeds of pretraining, and the tasks that every arm is fine-tuned on.
+"""The frozen dataclasses of a study: arms x seeds of pretraining, and the tasks on which every arm is fine-tuned.
 
 A study file's `get_config(setting)` returns these keys. Groups that change an experiment (`pretrain`, `finetune`, `heads`) hold
-nested keys of `PretrainingExperiment` or `FinetuningExperiment`; lists in them replace those that they change.
+nested keys of `PretrainingExperiment` or `FinetuningExperiment`; lists are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ EQUAL = ("steps", "tokens", "seconds")
 AVERAGE = "average"
 """The column with the mean over all tasks."""
 RESERVED = ("pretraining", "model", "calibration", AVERAGE)
-"""Names of a study's own files and columns, which no task may have."""
+"""Names that tasks may not have, since a study uses them for its own files and columns."""
 Changes = dict[str, Any]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArmConfig:
-    """An arm: a way to pretrain, or another use of a model that another arm pretrains."""
+    """An arm of a study: a way to pretrain, or another use of a model that another arm pretrains."""
 
     name: Name
-    """Its name in files and tables: letters, digits, `_`, `-` and `.`."""
+    """The name in files and tables: letters, digits, `_`, `-` and `.`."""
     label: str = ""
-    """Its name in the figure and the tables; empty: `name`."""
+    """The name in figures and tables. Default: `name`."""
     pretrain: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the pretraining experiment in which it differs."""
+    """The keys of the pretraining experiment that the arm changes."""
     shares: str = ""
-    """The arm whose pretrained model it fine-tunes; it pretrains none of its own."""
+    """The arm whose pretrained model this arm fine-tunes, instead of pretraining its own."""
     at: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """The fraction of the steps of `shares` after which the model is taken, from a checkpoint that is kept."""
+    """The fraction of the steps of `shares` after which the model is taken, from a kept checkpoint."""
     continues: str = ""
-    """The arm whose trained model its own pretraining begins with."""
+    """The arm from whose trained model this arm continues pretraining."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the fine-tuning experiments in which it differs. They override the task's, which override the
-    study's, which override the experiment file; `heads` overrides all."""
+    """The keys of the fine-tuning experiments that the arm changes. Precedence: `heads`, the arm, the task, the study, the
+    experiment file."""
     heads: Changes = dataclasses.field(default_factory=dict)
-    """Likewise for the tasks with one kind of head: {"sequence": {...}, "token": {...}}."""
+    """The same for tasks with one kind of head: {"sequence": {...}, "token": {...}}."""
     paper: Changes = dataclasses.field(default_factory=dict)
-    """The paper's row, printed next to it: {column: number}."""
+    """The paper's row, printed next to the arm's: {column: number}."""
 
     @property
     def title(self) -> str:
@@ -62,15 +62,15 @@ class StudyTaskConfig:
     """A task that every arm is fine-tuned on."""
 
     name: Name
-    """Its name in files and tables."""
+    """The name in files and tables."""
     experiment: GivenPath
-    """The experiment file, FILE[:ARG], such as experiments/finetune/glue.py:stsb."""
+    """The experiment file, FILE[:ARG], e.g. experiments/finetune/glue.py:stsb."""
     data_dir: PathText = ""
-    """The directory of its files, within `data` of the study unless it is absolute; empty: the tfds catalogue."""
+    """The directory of its files, relative to the study's `data` unless absolute. Empty: the tfds catalogue."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the experiment that the study changes on this task; an arm's override them."""
+    """The keys of the experiment that the study changes for this task. An arm's keys override them."""
     metric: str = ""
-    """The score, as SPLIT/METRIC; empty: the task's own metric on its first dev split."""
+    """The score, as SPLIT/METRIC. Default: the task's main metric on its first dev split."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,16 +78,16 @@ class BudgetConfig:
     """The amount of pretraining that every arm gets."""
 
     equal: Annotated[str, OneOf(EQUAL)] = "steps"
-    """"steps": every arm takes the steps of its experiment. "tokens": every arm reads `tokens`. "seconds": every arm trains for
-    `seconds` on this machine, by a speed that is measured once. The phases of an experiment keep their proportions."""
+    """"steps": every arm runs the steps of its experiment. "tokens": every arm reads `tokens`. "seconds": every arm trains for
+    `seconds` on this machine, based on a speed measured once. The phases of an experiment keep their proportions."""
     tokens: Annotated[float, Interval(ge=0, le=1e18)] = 0.0
-    """Places in the rows of all steps, padding included."""
+    """The number of tokens in the rows of all steps, including padding."""
     seconds: Annotated[float, Interval(ge=0, le=1e9)] = 0.0
-    """The time of the training steps; compiling, evaluating and saving are not in it."""
+    """The time of the training steps, excluding compilation, evaluation and saving."""
     calibration_steps: Count = 120
-    """The fewest steps of each phase that measure the speed, over six log lines. Fast arms take more: 30 seconds of them, or a
-    sixtieth of the budget where that is less. Each line waits for the steps under way: with 5 steps a line the speed of small
-    models came out a tenth too low."""
+    """The minimum number of steps per phase for measuring the speed, over six log lines. Fast arms use more: 30 seconds, or a
+    sixtieth of the budget if that is less. Each log line waits for pending steps; with 5 steps per line, the speed of small
+    models was measured a tenth too low."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,13 +95,14 @@ class OrderConfig:
     """An order that was expected before the study ran."""
 
     order: Name
-    """Arms from the highest score to the lowest: "bert > left_to_right, bilm > static"; arms between commas are not compared."""
+    """Arms from the highest to the lowest score: "bert > left_to_right, bilm > static". Arms separated by commas are not
+    compared."""
     tasks: tuple[Name, ...] = ()
-    """The tasks on which it was expected, or "average"; empty: all of them."""
+    """The tasks for which it was expected, or "average". Empty: all tasks."""
 
     @property
     def ranks(self) -> list[list[str]]:
-        """The names of the arms of every rank, the highest first."""
+        """The names of the arms of each rank, highest first."""
         return [[name.strip() for name in rank.split(",")] for rank in self.order.split(">")]
 
 
@@ -111,41 +112,41 @@ class StudyExperiment:
 
     title: Name
     setting: str = ""
-    """The argument of the study file, such as "laptop"."""
+    """The argument of the study file, e.g. "laptop"."""
     corpus: GivenPath = "runs/wikipedia_corpus"
-    """The directory of the tokenised corpus of every arm that names no other one."""
+    """The directory of the tokenised corpus, unless an arm names another."""
     data: GivenPath = "data"
     """The directory with the files of the tasks."""
     pretraining: GivenPath = "experiments/pretrain/laptop.py"
     """The pretraining experiment that the arms change, FILE[:ARG]."""
     pretrain: Changes = dataclasses.field(default_factory=dict)
-    """The keys of that experiment in which all arms differ from it."""
+    """The keys of that experiment that all arms change."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys that all fine-tuning runs change; a task's and an arm's override them."""
+    """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]
     only_arms: tuple[Name, ...] = ()
-    """The names of the arms to run, and of those whose models they use; empty: all."""
+    """The names of the arms to run, in addition to those whose models they use. Empty: all."""
     only_tasks: tuple[Name, ...] = ()
     """The names of the tasks to run; empty: all."""
     reference: str = ""
-    """The arm with which the others are compared; empty: the first."""
+    """The arm with which the others are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
     seeds: tuple[Seed, ...] = (0, 1, 2)
-    """Each seed is a pretraining run of every arm, and the fine-tuning runs from it."""
+    """The seeds. Each is a pretraining run of every arm and the fine-tuning runs from it."""
     restarts: Annotated[int, Interval(ge=1, le=1_000)] = 1
-    """Fine-tuning runs from one pretrained model, whose mean counts (the paper's Table 6 has 5)."""
+    """The number of fine-tuning runs per pretrained model, which are averaged (5 in the paper's Table 6)."""
     budget: BudgetConfig = BudgetConfig()
     evaluations: Count = 10
-    """Held-out evaluations of a pretraining run, and its checkpoints."""
+    """The number of held-out evaluations and checkpoints per pretraining run."""
     expected: tuple[OrderConfig, ...] = ()
     paper: str = ""
-    """The source of the arms' rows `paper`, with the model and data that they are of."""
+    """The source of the arms' `paper` rows, with their model and data."""
     keep_models: bool = False
-    """Keeps the fine-tuned models, which are removed otherwise; pretrained ones stay."""
+    """Whether to keep the fine-tuned models, which are removed otherwise. Pretrained models are always kept."""
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> StudyExperiment:
-        """Returns the study of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
+        """Builds the study from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
         study = dataclass_from_dict(cls, values, "config")
         study.validate()
         return study._chosen()
@@ -155,11 +156,11 @@ class StudyExperiment:
         return dataclasses.asdict(self)
 
     def arm(self, name: str) -> ArmConfig:
-        """Returns the arm of a name that is known."""
+        """Returns the arm with a known name."""
         return next(arm for arm in self.arms if arm.name == name)
 
     def trainer(self, arm: ArmConfig) -> ArmConfig:
-        """Returns the arm that pretrains the model of `arm`: itself, or the one that it shares."""
+        """Returns the arm that pretrains the model of `arm`: itself, or the one in `shares`."""
         return self.arm(arm.shares) if arm.shares else arm
 
     @property
@@ -169,9 +170,9 @@ class StudyExperiment:
 
     def _chosen(self) -> StudyExperiment:
         """Returns the study with the arms of `only_arms`, those that they depend on, and the tasks of `only_tasks`. Expected
-        orders keep the arms that are left; a reference that is not among them gives way to the first."""
+        orders keep only the remaining arms; if the reference was removed, the first arm replaces it."""
         wanted = [*self.only_arms]
-        for name in wanted:  # grows as it is read
+        for name in wanted:  # grows while it is read
             arm = self.arm(name)
             wanted += [other for other in (arm.shares, arm.continues) if other and other not in wanted]
         arms = tuple(arm for arm in self.arms if arm.name in wanted or not wanted)
@@ -195,7 +196,7 @@ class StudyExperiment:
         _check_names("task", [task.name for task in self.tasks])
         for task in self.tasks:
             if task.name in RESERVED:
-                raise UserError(f"a task cannot have the name {task.name!r}, which a study uses itself; name it otherwise")
+                raise UserError(f"a task cannot have the name {task.name!r}, which a study uses itself; choose another name")
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"config.seeds={list(self.seeds)} repeats a seed; name each once")
         arms = [arm.name for arm in self.arms]
@@ -215,7 +216,7 @@ class StudyExperiment:
             )
 
     def _check_arm(self, arm: ArmConfig, arms: Sequence[str]) -> None:
-        """Raises UserError for an arm whose keys contradict each other or name no arm."""
+        """Raises UserError if the keys of an arm contradict each other or name an unknown arm."""
         where = f"the arm {arm.name!r}"
         for key in ("shares", "continues"):
             if other := getattr(arm, key):
@@ -223,22 +224,22 @@ class StudyExperiment:
                 if other == arm.name:
                     raise UserError(f"{where} {key} itself; name another arm, or leave {key} out")
                 if self.arm(other).shares:
-                    raise UserError(f"{where} {key} {other!r}, which pretrains no model of its own; name an arm that does")
+                    raise UserError(f"{where} {key} {other!r}, which does not pretrain a model; name an arm that does")
         if arm.shares and (arm.pretrain or arm.continues):
-            raise UserError(f"{where} shares the model of {arm.shares!r}, so it pretrains none; leave out shares, or the rest")
+            raise UserError(f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or the rest")
         if arm.at != 1 and not arm.shares:
-            raise UserError(f"{where} has at={arm.at:g}, a step of a model that it shares; name that model's arm in shares")
+            raise UserError(f"{where} has at={arm.at:g}, which needs a shared model; name its arm in shares")
         seen = [arm.name]
         while (previous := self.arm(seen[-1]).continues) in arms:
             if previous in seen:
-                raise UserError(f"the arms {' and '.join(sorted(seen))} continue each other; let one begin from random weights")
+                raise UserError(f"the arms {' and '.join(sorted(seen))} continue each other; let one start from random weights")
             seen.append(previous)
         for column, number in arm.paper.items():
             if type(number) not in (int, float):
-                raise UserError(f"{where}: the paper's {column}={number!r} must be a number; leave it out where there is none")
+                raise UserError(f"{where}: the paper's {column}={number!r} must be a number; leave it out if there is none")
 
     def _check_order(self, key: str, expected: OrderConfig) -> None:
-        """Raises UserError for an expected order that names no arm or task, or one arm twice."""
+        """Raises UserError for an expected order with an unknown arm or task, or the same arm twice."""
         named = [name for rank in expected.ranks for name in rank]
         for name in named:
             _known(f"{key}.order", name, [arm.name for arm in self.arms])
@@ -253,7 +254,7 @@ def _check_names(kind: str, names: Sequence[str]) -> None:
         if not _NAME.fullmatch(name):
             raise UserError(f"the {kind} {name!r} gives files their names; use letters, digits, '_', '-' and '.' only")
         if names.count(name) > 1:
-            raise UserError(f"the study names the {kind} {name!r} twice; give each {kind} a name of its own")
+            raise UserError(f"the study names the {kind} {name!r} twice; give each {kind} a different name")
 
 
 def _known(key: str, name: str, known: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ state the differences.
 `config.examples.masking` names the mask policy: one of `data.MASKING`, or a function in the user's own file, which handles one
 `Example` at a time:
 
-def entities(example, rate, rng): # a pure function of its arguments return positions
+    def entities(example, rate, rng):  # a pure function of its arguments
+        return positions
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def translations(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     config: ExampleConfig,
 ) -> Pairs:
-    """The documents of a parallel corpus whose sides both fit into a row, each with its [SEP]."""
+    """Returns the documents of a parallel corpus of which both sides, each with its [SEP], fit into a row."""
     first = document_offsets[:-1]
     bounds = [sentence_offsets[first + side] for side in range(3)]
     lengths = np.diff(bounds, axis=0)

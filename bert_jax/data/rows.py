@@ -68,6 +68,22 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     return batch
 
 
+def words_begun(
+    corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], batch: Batch, tables: MaskingTables
+) -> Bool[np.ndarray, "B M"]:
+    """Returns whether each masked token of the `batch`, which are these `rows` of the plan, begins a word; False where unused."""
+    used = batch["masked_targets"] >= 0
+    if corpus.word_starts is None:
+        assert tables.continuation is not None, "a vocabulary whose words the corpus does not mark has a continuation table"
+        return used & ~tables.continuation[batch["masked_targets"]]
+    positions, pairs = batch["masked_positions"], plan.pairs
+    slots, column = (np.take_along_axis(batch[name], positions, axis=1) for name in ("sequence_ids", "position_ids"))
+    examples = plan.rows[rows[:, np.newaxis], np.maximum(slots - 1, 0)]
+    a = pairs.a_length[examples].astype(np.int64)
+    begins = np.where(column > a + 1, pairs.b_start[examples] - a - 2, pairs.a_start[examples] - 1)
+    return used & corpus.word_starts.at(np.where(used, begins + column, 0))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Examples:
     """Examples with their targets before packing, one in each row."""
@@ -202,7 +218,7 @@ DECODER = "decoder_"
 
 
 def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
-    """The batch of the plan's rows of pairs; -1 gives an empty row.
+    """Returns the batch of the plan's rows of pairs; -1 gives an empty row.
 
     input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
     sequence_ids, position_ids

@@ -1,4 +1,4 @@
-"""The parts that `bert_jax/finetune.py` puts into the training loop.
+"""The parts of the training loop for `bert_jax/finetune.py`.
 
 In: an experiment, a task, a model to start from. Out: trained weights, log lines, compared runs, results.
 

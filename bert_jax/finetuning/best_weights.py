@@ -1,4 +1,4 @@
-"""The weights with the best dev score of a fine-tuning run: saved to disk during the run, exported as its model at the end."""
+"""The weights with the best dev score of a fine-tuning run, saved during the run and exported at its end."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ BEST = "best"
 
 
 class BestWeights:
-    """The parameters, score and step of the best evaluation so far, in memory and in the folder `best` of the run.
+    """The parameters, score and step of the best evaluation so far, in memory and in the run's folder `best`.
 
-    A run that continues from the step `until` loads the best weights of the steps up to it; with None, the newest saved ones.
+    A run that resumes from step `until` loads the best weights up to that step; with None, the newest saved ones.
     """
 
     def __init__(self, job: Job, until: int | None = None):
@@ -61,8 +61,8 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError where there are none: the last step is always
-        evaluated, so the files have been removed."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none: the last step is always
+        evaluated, so the files must have been removed."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
@@ -70,8 +70,8 @@ class BestWeights:
     def offer(
         self, step: int, score: float, params: PyTree[jax.Array], logits: Mapping[str, list[np.ndarray]]
     ) -> None:
-        """Keeps the weights of `step` and their `logits` on each dev split if their `score` is the best so far, and starts saving
-        the weights."""
+        """If `score` is the best so far, keeps the weights of `step` and their `logits` on each dev split, and starts saving the
+        weights."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
             self._job.predicted = dict(logits)
             self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
@@ -79,12 +79,12 @@ class BestWeights:
                 self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
-        """Returns whether early stopping ends the run: `patience` evaluations up to `step` without an improvement."""
+        """Returns whether early stopping ends the run, i.e. the last `patience` evaluations brought no improvement."""
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
-        """Returns the logits of the best weights on a split. If this process ran the evaluation that selected them, its logits
-        are reused; any other split is evaluated once, with a log line."""
+        """Returns the logits of the best weights on a split. If this process ran the evaluation that selected the weights, its
+        logits are reused. Any other split is evaluated once, with a log line."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")
@@ -93,23 +93,22 @@ class BestWeights:
         return job.predicted[split]
 
     def ensure_saved(self) -> None:
-        """Waits until the best weights are on disk. Call it before a state is saved, since a run that continues from that state
-        does not repeat earlier evaluations."""
+        """Waits until the best weights are on disk. Call it before saving a state, since a run that resumes from it does not
+        repeat earlier evaluations."""
         try:
             self.checkpoints.finish()
-        except UserError:  # logged when the save failed; the disk may have space again
-            if self._best is not None and jax.process_count() == 1:  # with several processes, only some may see the failure
+        except UserError:  # already logged; the disk may have space again
+            if self._best is not None and jax.process_count() == 1:  # not all processes may see the failure
                 self.checkpoints.save(int(self._best["step"]), self._best)
 
     def export(self, directory: pathlib.Path, start: Model, results: JsonObject | None = None) -> None:
         """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
-        task's head. Its card has the scores of `results`, if the run has them already. A collective: every process must call
-        it."""
+        task's head. Its card has the scores of `results`, if available. This is a collective that every process must call."""
         job, best = self._job, self.found
         params = on_host(best["params"], job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.config, **dropout)  # dropout was 0 for a frozen encoder
+            config = dataclasses.replace(job.config, **dropout)  # undo the dropout of 0 of a frozen encoder
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
@@ -144,13 +143,13 @@ def training_section(experiment: FinetuningExperiment, task: str, start: Model, 
 
 
 def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:
-    """Returns whether `patience` evaluations have passed since `best_step` without an improvement."""
+    """Returns whether `patience` evaluations have passed since `best_step`."""
     patience = experiment.selection.patience
     return bool(patience) and sum(best_step < e <= step for e in evaluations) >= patience
 
 
 def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
-    """Returns whether the weights of `step` replace the `best` so far."""
+    """Returns whether the weights of `step` replace the `best` ones so far."""
     if experiment.selection.select == "last":
         return step > int(best["step"])
     return float(np.float32(score)) > float(best["score"])  # the stored score is float32

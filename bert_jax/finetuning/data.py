@@ -31,7 +31,7 @@ class Data:
 
     @property
     def dev(self) -> list[str]:
-        """The splits that are scored during training; the score on the first one selects the best weights."""
+        """The splits that are scored during training. The score on the first one selects the best weights."""
         return [split for split in self.features if split.startswith("dev")]
 
     @property
@@ -42,28 +42,27 @@ class Data:
 
 
 def read_features(task: Task, start: Model) -> Data:
-    """Converts the task's examples to features for the model `start`. Raises UserError where train or a dev split has no
-    labels."""
+    """Converts the task's examples to features for the model `start`. Raises UserError if train or a dev split has no labels."""
     features = {split: task.features(split, start.tokenizer) for split in task.splits}
     if start.config.direction == "left_to_right":
         features = {split: [_without_segments(feature) for feature in some] for split, some in features.items()}
     if all(feature.target is None for feature in features["train"]):
-        raise UserError(f"no example of {task.name} to train on has a label; give the file with labels")
+        raise UserError(f"no training example of {task.name} has a label; give the file with labels")
     baselines = {split: task.baseline(split) for split in features if split.startswith("dev")}
     for split, baseline in baselines.items():
         if not baseline.scores:
-            raise UserError(f"no example of {task.name}, {split}, has a label to score it by; give the file with labels")
+            raise UserError(f"no example of {task.name}, {split}, has a label, so it cannot be scored; give the file with labels")
     everything = [feature for split in features.values() for feature in split]
     return Data(task, features, row_shape(everything, task.head.layout), start.tokenizer.pad_id, baselines)
 
 
 def _without_segments(feature: Feature) -> Feature:
-    """`feature` with token type 0 for both texts of a pair."""
+    """Sets the token type of both texts of a pair to 0."""
     return dataclasses.replace(feature, types=tuple(np.zeros_like(types) for types in feature.types))
 
 
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
-    """Hashes of the examples and the weights by name. A continued run compares them, so that files may have moved but must have
+    """Returns hashes of the examples and the weights by name. A resumed run compares them, so files may have moved but must have
     the same content."""
     digest = hashlib.sha256()
     for split, examples in task.splits.items():

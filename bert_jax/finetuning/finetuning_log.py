@@ -29,11 +29,11 @@ from bert_jax.training.log import RunLog
 log = logging.getLogger(__name__)
 
 DRAWN_EVERY = 10.0
-"""Minimum seconds between two plots during a run: drawing takes longer than an epoch of some small tasks."""
+"""The minimum number of seconds between two plots during a run. Drawing takes longer than an epoch of some small tasks."""
 
 
 class FinetuningLog(RunLog):
-    """The log of a run that begins or continues at `step`; the lines of a run of a sweep begin with its name."""
+    """The log of a run that starts or resumes at `step`. In a sweep, lines start with the name of the run."""
 
     unit = "examples"
 
@@ -45,7 +45,7 @@ class FinetuningLog(RunLog):
         self._drawn = time.monotonic()
         training = job.experiment.training
         if step:
-            self.note(f"continuing from step {step:,}")
+            self.note(f"resuming from step {step:,}")
         else:
             self.note(
                 f"{counted(job.last_step, 'step')} of {counted(training.batch_size, 'example')} in rows of "
@@ -60,7 +60,8 @@ class FinetuningLog(RunLog):
 
     @contextlib.contextmanager
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
-        """A context for the compilation of `what` for the shapes of `batch`: logs it, and excludes its time from the rates."""
+        """Returns a context that logs the compilation of `what` for the shapes of `batch` and excludes its time from the
+        rates."""
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.compiling()
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
@@ -80,7 +81,7 @@ class FinetuningLog(RunLog):
         return [score.text(scores[name]) for name, score in named if name in scores]
 
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns the examples, the FLOPs of their rows, and the FLOPs of the steps left if they are like these."""
+        """Returns the number of examples, the FLOPs of their rows, and the estimated FLOPs of the remaining steps."""
         flops, since = float(window["rows"]) * self._job.row_flops, step - self._done
         self._done = step
         return float(window["examples"]), flops, flops / since * (self._job.last_step - step)
@@ -103,11 +104,11 @@ class FinetuningLog(RunLog):
             self.note(line)
 
     def warn_degenerate(self, split: str, reason: str) -> None:
-        """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
-        self.warn(f"{split}: {reason} (degenerate); take another seed, or a smaller learning rate")
+        """Warns that the predictions on `split` are degenerate for the given `reason`, which makes the weights useless."""
+        self.warn(f"{split}: {reason} (degenerate); use another seed or a smaller learning rate")
 
     def draw(self) -> None:
-        """Draws the curves, and notes the time."""
+        """Draws the curves and records the time."""
         self._drawn = time.monotonic()
         super().draw()
 
@@ -125,7 +126,7 @@ class FinetuningLog(RunLog):
 
 
 def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:
-    """Returns the scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122) accuracy
+    """Formats the scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122) accuracy
     0.8456"."""
     beside = "" if bar is None else f" (baseline {bar:.4g})"
     parts = [f"{name} {value:.4g}" + (beside if name == metric else "") for name, value in scores.items()]

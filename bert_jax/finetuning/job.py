@@ -38,20 +38,20 @@ from bert_jax.training.steps import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The inputs that all runs of a sweep share."""
+    """The inputs shared by all runs of a sweep."""
 
     data: Data
     start: Model
     """The model that is fine-tuned, without the head of the task."""
     teaching_on: Callable[[Mesh], Teach]
-    """From a mesh to the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
+    """Mesh -> the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
     teacher: Model | None = None
 
 
 class Job:
-    """The data, batches and compiled functions of one run: `experiment` on `devices`, with its files in `directory`.
+    """One run, `experiment` on `devices`: its data, batches and compiled functions, with files in `directory`.
 
-    `prefix` begins the log lines of a run of a sweep. Raises UserError for more than 2^31 - 1 steps.
+    In a sweep, `prefix` starts its log lines. Raises UserError for more than 2^31 - 1 steps.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Job:
         require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.memory_advice)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
-        """The logits of the best weights so far, by split, as far as they have been computed."""
+        """The logits of the best weights so far by split, if they have been computed."""
 
     @functools.cached_property
     def evaluations(self) -> frozenset[int]:
@@ -110,7 +110,7 @@ class Job:
 
     @functools.cached_property
     def row_flops(self) -> float:
-        """Model FLOPs of a training step for each row, with the forward pass of the teacher."""
+        """The model FLOPs of a training step per row, including the teacher's forward pass."""
         shape, teacher = self.data.shape, self._inputs.teacher
         frozen = self.experiment.training.freeze_encoder
         own = task_row_flops(self.config, self.head, shape, frozen=frozen)
@@ -125,8 +125,8 @@ class Job:
         return state
 
     def rows(self, step: int) -> Batch:
-        """Returns the rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the
-        model's embedding tables."""
+        """Returns this process's rows of the batch of `step`. Checks on the host that their ids are within the model's embedding
+        tables."""
         batch = self.batches.at(step, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.start.config, **ids)
@@ -139,7 +139,7 @@ class Job:
 
     @functools.cached_property
     def logits(self) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-        """A function (parameters, split) -> the logits of each of the split's features, in their order."""
+        """A function (parameters, split) -> the logits of the split's features, in order."""
         return evaluation(self)
 
     def evaluate(self, params: PyTree[jax.Array]) -> tuple[dict[str, Mapping[str, float]], dict[str, list[np.ndarray]]]:
@@ -156,8 +156,8 @@ def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> froze
 
 
 def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-    """Returns a function (parameters, split) -> the logits of each of the split's features, in their order. It logs compilations,
-    and the progress of long evaluations."""
+    """Returns a function (parameters, split) -> the logits of the split's features, in order. It logs compilations and the
+    progress of long evaluations."""
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)
@@ -171,7 +171,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
                     program.evaluation_step.lower(*arguments).compile()
             found = program.evaluation_step(*arguments)
             job.run.watchdog.alive("evaluation")
-            return np.asarray(found)  # every device holds all of it
+            return np.asarray(found)  # replicated on every device
 
         batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
         shown = evaluation_progress(job.prefix + split, "examples", job.run.is_first)

@@ -1,4 +1,4 @@
-"""The program of a fine-tuning run: what its experiment and its task say of the steps, and the outputs of a teacher."""
+"""The program of a fine-tuning run, made from its experiment and task, and the outputs of a teacher."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Array = jax.Array
 def finetuning_program(
     experiment: FinetuningExperiment, config: ModelConfig, head: TaskHead, loss: LabelLoss, steps_per_epoch: int, mesh: Mesh
 ) -> Program:
-    """Returns the program of a run that fine-tunes a model of this `config` with a task `head`, whose epochs have so many steps.
+    """Returns the program that fine-tunes a model of this `config` with a task `head`, for epochs of `steps_per_epoch` steps.
 
-    Runs that differ in what their program does not depend on, as those of a sweep do, get the same one.
+    Runs that differ only in settings that do not affect the program, such as those of a sweep, share it.
     """
     training = experiment.training
     neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
@@ -50,10 +50,10 @@ def finetuning_program(
 
 
 NOT_COMPILED = ("epochs", "batch_size", "learning_rate", "warmup_fraction", "class_weights", "label_smoothing")
-"""The fields of `TrainingConfig` that do not affect the program, or do by way of `LabelLoss`."""
+"""The fields of `TrainingConfig` that do not affect the program, or only through `LabelLoss`."""
 
 
-@functools.cache  # few entries: one mesh for each run that trains in parallel
+@functools.cache  # few entries: one mesh per parallel run
 def _program(
     config: ModelConfig,
     head: TaskHead,
@@ -90,7 +90,7 @@ def _program(
 
 
 def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
-    """Returns the scalars of every step of a run of so many steps."""
+    """Returns the scalars of a run of `steps` steps."""
     return {
         "steps": np.int32(steps),
         "warmup_steps": np.int32(round(experiment.training.warmup_fraction * steps)),
@@ -100,8 +100,8 @@ def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.g
 
 
 def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
-    """Returns the loss settings of the experiment for these training `features`. Raises UserError unless the class weights are
-    one per label."""
+    """Returns the experiment's loss settings for these training `features`. Raises UserError unless there is one class weight per
+    label."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
     takes = task.head.outputs.takes_class_weights and bool(labels)
     if takes and weights == (0.0,):
@@ -109,7 +109,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
         counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
     if weights and not takes:
-        raise UserError(f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} is none")
+        raise UserError(f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} does not")
     if weights and len(weights) != len(labels):
         raise UserError(
             f"config.training.class_weights has {counted(len(weights), 'number')}, but {task.name} has "
@@ -117,7 +117,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
             f"({', '.join(labels)}); give one for each, or a single 0 to balance them"
         )
     if experiment.training.label_smoothing and not task.head.outputs.takes_smoothing:
-        raise UserError(f"config.training.label_smoothing is for classification, and {task.name} is a regression; set it to 0")
+        raise UserError(f"config.training.label_smoothing is for classification, but {task.name} is a regression; set it to 0")
     distilled = bool(d.teacher)
     return LabelLoss(
         label_smoothing=experiment.training.label_smoothing,
@@ -132,8 +132,8 @@ Teach = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
-    """Returns a function that adds the teacher's outputs to a batch: "teacher_logits", and, where the loss compares them,
-    "teacher_hidden_states" [R, N+1, L, D] of as many of its layers as the student has. Without a teacher it adds nothing."""
+    """Returns a function that adds the teacher's outputs to a batch: "teacher_logits" and, if the loss compares them,
+    "teacher_hidden_states" [R, N+1, L, D] of as many layers as the student has. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch
     config, head = resolve(teacher.config, mesh), teacher.head

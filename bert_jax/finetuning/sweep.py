@@ -1,8 +1,8 @@
-"""Trains the runs of a sweep, such as the paper's grid and several seeds, in parallel, and compares them.
+"""Trains the runs of a sweep (e.g. the paper's grid and several seeds) in parallel, and compares them.
 
 The results of fine-tuning on small data sets vary with the seed, and some runs fail completely (paper appendix, "several random
-restarts"; Mosbach et al., arXiv:2006.04884). A result is therefore a mean over seeds with its standard deviation, and the number
-of degenerate runs, which give the same, or nearly the same, answer to all examples.
+restarts"; Mosbach et al., arXiv:2006.04884). Results are therefore means over seeds with standard deviations, together with the
+number of degenerate runs, which give (nearly) the same answer to all examples.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 RUNS = "runs"
 UNSAVED = "unsaved"
-"""The key of a run's results with a sentence about files that could not be saved."""
+"""The key in a run's results for a message about files that could not be saved."""
 SETTINGS = ("batch_size", "learning_rate", "epochs")
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a finished run; `results` has the scores, or the reason of a failure under "failed"."""
+    """The result of a finished run. `results` has the scores or, under "failed", the reason of a failure."""
 
     experiment: FinetuningExperiment
     directory: pathlib.Path
@@ -62,19 +62,19 @@ Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Jso
 
 
 def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[RunResult], None]) -> int:
-    """Trains all runs of `experiment`, compares them, and calls `finish` with the best; returns the exit status.
+    """Trains all runs of `experiment`, compares them, and calls `finish` with the best. Returns the exit status.
 
     `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that an
     earlier start has finished are not repeated. Independent processes train their shards of the runs; process 0 waits for the
     others, compares and finishes.
 
-    Raises UserError where no run came to its end and, after `finish`, where a finished run could not save some of its files.
+    Raises UserError if no run finished or, after `finish`, if a finished run could not save some of its files.
     """
     runs, shard = experiment.runs(), run.shard
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
-    judging = threading.Lock()  # a run that ends during a comparison would count as one of the worse runs, and lose its weights
+    judging = threading.Lock()  # a run that ends during a comparison would count as worse and lose its weights
 
     def best() -> RunResult:
         return max(finished, key=lambda one: (one.score, -directories.index(one.directory)))
@@ -101,7 +101,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     try:
         found = shard.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
     except ProcessesLost as error:
-        log.error("%s; start the same command on all of them again: finished runs are not repeated", error)
+        log.error("%s; rerun the same command on all of them: finished runs are not repeated", error)
         return HUNG
     if found is None:
         return run.preemption.exit_status if shard.index == 0 else 0
@@ -112,7 +112,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         _keep_only(best(), finished, run)
     chosen = best()
     if "failed" in chosen.results:
-        raise UserError(f"no run of {len(runs):,} came to its end; the first one: {chosen.results['failed']}")
+        raise UserError(f"none of {len(runs):,} runs finished; the first one: {chosen.results['failed']}")
     ordered = sorted(finished, key=lambda one: directories.index(one.directory))
     unsaved = _unsaved(ordered)
     if not single:
@@ -131,14 +131,14 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
 
 def _waiting(run: Run) -> bool:
-    """Returns whether this process, which waits for the others, was asked to stop."""
+    """Returns whether this process was asked to stop while waiting for the others."""
     run.watchdog.alive("waiting for the runs of the other processes")
     return run.preemption.requested(0)
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
-    """Returns the groups of devices on which runs train in parallel; one group of all devices for a single run, and where
-    devices_per_run is 0. Raises UserError where devices_per_run does not divide the devices of a process."""
+    """Returns the groups of devices on which runs train in parallel. A single run, or devices_per_run=0, has one group of all
+    devices. Raises UserError if devices_per_run does not divide the devices of a process."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
     if not experiment.side_by_side:
         return [devices]
@@ -154,7 +154,7 @@ def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
 def _side_by_side(
     one: Callable[[int, Sequence[jax.Device]], bool], numbers: Sequence[int], groups: Sequence[Sequence[jax.Device]]
 ) -> bool:
-    """Calls `one(number, devices)` for every number, in as many threads as there are groups; False if one call returned False."""
+    """Calls `one(number, devices)` for every number, with one thread per group. Returns False if a call returned False."""
     if len(groups) == 1:
         return all(one(number, groups[0]) for number in numbers)
     free: queue.SimpleQueue[Sequence[jax.Device]] = queue.SimpleQueue()
@@ -184,7 +184,7 @@ def _side_by_side(
 def _trained(
     train: Train, one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device], single: bool
 ) -> JsonObject | None:
-    """Trains a run and returns its results; the failure of a run of a sweep is a result too and does not end the other runs."""
+    """Trains a run and returns its results. In a sweep, a failure is a result too and does not end the other runs."""
     try:
         return train(one, directory, devices)
     except UserError as error:
@@ -197,7 +197,7 @@ def _trained(
 
 
 def _stored(directory: AnyPath) -> JsonObject | None:
-    """Returns the results of a run that an earlier start has finished; None without any."""
+    """Returns the results of a run finished by an earlier start, or None."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))
     except (OSError, ValueError):
@@ -206,27 +206,27 @@ def _stored(directory: AnyPath) -> JsonObject | None:
 
 
 def _unsaved(finished: Sequence[RunResult]) -> list[str]:
-    """Sentences about files that finished runs could not save: for one run its own sentence, for a sweep the number of such runs,
-    and the sentence of each behind its name."""
+    """Returns a message about files that finished runs could not save: for a single run its own message, for a sweep the number
+    of such runs and the message of each with its name."""
     found = [(one.directory.name, str(one.results[UNSAVED])) for one in finished if UNSAVED in one.results]
     if len(finished) == 1 or not found:
         return [reason for _, reason in found]
-    count = f"{len(found):,} of {counted(len(finished), 'run')} came to an end but could not save everything"
+    count = f"{len(found):,} of {counted(len(finished), 'run')} finished but could not save everything"
     return [count, *(f"{name}: {reason}" for name, reason in found)]
 
 
 def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None:
-    """Removes the weights of all finished runs but the best, since a grid of 27 BERT-Base models would fill a disk."""
+    """Removes the weights of all finished runs except the best, since a grid of 27 BERT-Base models would fill a disk."""
     for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             remove_tree(run.durable(other.directory / folder))
 
 
 def summarise(results: Sequence[JsonObject]) -> JsonObject:
-    """Statistics over seeds for each setting of batch size, learning rate and epochs.
+    """Computes statistics over seeds for each setting of batch size, learning rate and epochs.
 
-    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and part of the statistics; failed
-    runs are counted and left out. `settings` are in descending order of the mean score.
+    `std` is the sample standard deviation (null for one seed). Degenerate runs are counted and included in the statistics; failed
+    runs are counted and excluded. `settings` are sorted by descending mean score.
     """
     scored = [r for r in results if "failed" not in r]
     metric, split = (scored[0]["metric"], next(iter(scored[0]["scores"]))) if scored else ("", "")

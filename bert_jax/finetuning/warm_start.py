@@ -41,17 +41,19 @@ log = logging.getLogger(__name__)
 def with_pooling(
     experiment: FinetuningExperiment, own: TaskHead, given: Collection[str]
 ) -> tuple[FinetuningExperiment, str]:
-    """(the experiment with head.pooling=last_token where a sequence head would read the [CLS] of a left-to-right model, a note
+    """Sets head.pooling=last_token if a sequence head would read the [CLS] of a left-to-right model. Returns (experiment, note
     for the log or "").
 
-    `own` is the task's head and `given` are the keys of the command line. Raises UserError where these ask for the [CLS] of such
-    a model, which sees no other token, and where the task's head cannot read another token.
+    `own` is the task's head and `given` are the keys set on the command line. Raises UserError if these request the [CLS] of such
+    a model, which sees no other token, or if the task's head cannot read another token.
     """
     head = experiment.head_config(own)
     if not head.reads_pooler:
         return experiment, ""
     directory = find_model_directory(experiment.init_from)
-    if config_from_json(read_model_config(directory), str(directory)).direction == "both":
+    config = config_from_json(read_model_config(directory), str(directory))
+    asked = experiment.head.pooling if experiment.head.pooling != "pooler" else config.classifier_pooling
+    if config.direction == "both" or asked in ("mean", "late"):  # these read every token of the text
         return experiment, ""
     unseen = f"the [CLS] of {experiment.init_from}, which reads from left to right, sees no text"
     if "pooling" not in head.settings:
@@ -65,9 +67,9 @@ def with_pooling(
 def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     """Returns the model that a fine-tuning run starts from, without the head that `with_own_head` adds for each seed.
 
-    `own` is the task's head. Parts that the task does not use (the pretraining heads, another task's head) are left out, which is
-    logged. Raises UserError where the head needs a pooler that the model lacks, or `keep_head` finds another head than the
-    task's.
+    `own` is the task's head. Parts that the task does not use (pretraining heads, another task's head) are dropped with a log
+    line. Raises UserError if the head needs a pooler that the model lacks, or if `keep_head` is set and the model has a different
+    head.
     """
     head = experiment.head_config(own)
     model = load_start(
@@ -82,7 +84,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.subtree} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
-            f"config.keep_head keeps the head of {experiment.init_from}, but that has {has}, and the task needs a "
+            f"config.keep_head keeps the head of {experiment.init_from}, which has {has}, but the task needs a "
             f"{head.subtree} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
         )
     if experiment.keep_head and model.head is not None:
@@ -90,14 +92,14 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
         flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
         if flags:
             raise UserError(
-                f"config.keep_head keeps the head of {experiment.init_from}, which has another input than config.head; "
+                f"config.keep_head keeps the head of {experiment.init_from}, whose input differs from config.head; "
                 f"give {' '.join(flags)}"
             )
     if head.reads_pooler and model.config.encoder != "transformer":
         has_others = "pooling" in head.settings
         remedy = "set config.head.pooling=concat, or config.head.lstm" if has_others else "name a Transformer"
         raise UserError(
-            f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
+            f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] does not represent the text"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
     pooler = ["pooler"] if head.has_pooler(model.config) else []
@@ -113,22 +115,22 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
 
 
 def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, head: TaskHead) -> Model:
-    """`model` with the `classifier_pooling` that the experiment asks for. The layers before a classifier begin as those of the
-    MLM head where a model has these and not the others."""
+    """Returns `model` with the experiment's `classifier_pooling`. If the layers before a classifier are missing, they are
+    initialised from the MLM head."""
     asked = experiment.head.pooling
     if asked not in ("pooler", "concat", "last_token", model.config.classifier_pooling):
         if "pooler" in model.params:
-            log.info("config.head.pooling=%s: the pooler of %s is left out", asked, model.source)
+            log.info("config.head.pooling=%s: the pooler of %s is dropped", asked, model.source)
         changed = dataclasses.replace(model.config, classifier_pooling=asked)
         model = dataclasses.replace(without_parts(model, ("pooler",)), config=changed)
     begun = with_classifier_layers(model, head)
     if begun is not model:
-        log.info("the layers before the classifier begin as those of the MLM head")
+        log.info("the layers before the classifier are initialised from the MLM head")
     return begun
 
 
 def weights_fingerprint(name: str) -> str:
-    """SHA-256 of the files that hold the weights of a model (directory, workdir or hub name)."""
+    """Returns the SHA-256 of a model's weight files (directory, workdir or hub name)."""
     directory = find_model_directory(name)
     digest = hashlib.sha256()
     for path in (weights_file(directory), *sorted(directory.glob("*-of-*"))):  # a single file, or an index and its shards
@@ -139,7 +141,7 @@ def weights_fingerprint(name: str) -> str:
 
 
 def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment: FinetuningExperiment) -> Model:
-    """`start` with a new task head, whose random weights are drawn from the seed (with `init_random`, so are all weights)."""
+    """Adds a new task head to `start`, with random weights drawn from the seed. With `init_random`, all weights are random."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
         params: dict[str, PyTree[np.ndarray]] = with_fixed_tables(jax.tree.map(np.asarray, nn.unbox(fresh)), start.params)
@@ -148,8 +150,8 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
 
 
 def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
-    """Returns the teacher of a distillation; None without one. Raises UserError where it has another task or vocabulary than the
-    student, reads fewer tokens, or has another hidden size although hidden states are compared."""
+    """Loads the teacher of a distillation, or returns None. Raises UserError if its task, vocabulary or (if hidden states are
+    compared) hidden size differs from the student's, or if it reads fewer tokens."""
     name = experiment.distillation.teacher
     if not name:
         return None
@@ -159,16 +161,16 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
     if head.has_crf or teacher.head.has_crf:
         raise UserError(
             f"config.distillation compares the logits of single words, and {'the student' if head.has_crf else name} has a CRF, "
-            "which predicts the words of a text together; distil heads with crf=none"
+            "which predicts the words of a text jointly; distil heads with crf=none"
         )
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
     if not same_vocabulary(theirs, own):
         raise UserError(
-            f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; use the same"
+            f"config.distillation.teacher={name} has a different vocabulary than {experiment.init_from}; use the same"
         )
     if teacher.config.max_position < experiment.task.length:
         raise UserError(
-            f"config.distillation.teacher={name} reads {counted(teacher.config.max_position, 'token')}, and config.task.length="
+            f"config.distillation.teacher={name} reads {counted(teacher.config.max_position, 'token')}, but config.task.length="
             f"{experiment.task.length}; shorten it"
         )
     widths = teacher.config.hidden_size, student.config.hidden_size

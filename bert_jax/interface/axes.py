@@ -1,8 +1,8 @@
-"""The glossary of axes: the one meaning of every letter and word in a shape such as `Float[Array, "B L D"]`.
+"""The glossary of axes: the meaning of every letter and word in a shape such as `Float[Array, "B L D"]`.
 
-Signatures of examples, batches, model, training and prediction state shapes and dtypes by `jaxtyping`, whose syntax adds to these
-names: `*name` for any number of axes, `...` for any axes, `_` for any axis, a number for a fixed size, "" for a scalar.
-Within one call the same name has the same size. A test rejects names that are missing here, and the test suite checks all shapes.
+Signatures declare shapes and dtypes with `jaxtyping`, whose syntax adds to these names: `*name` for any number of axes, `...` for
+any axes, `_` for any axis, a number for a fixed size, "" for a scalar. Within a call the same name has the same size. A test
+rejects names that are missing here, and the test suite checks all shapes.
 """
 
 from __future__ import annotations

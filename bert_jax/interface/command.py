@@ -1,7 +1,7 @@
 """Runs a command: turns errors into one sentence and an exit status, sets UTF-8, and opens closed standard streams.
 
-The imports of a command take seconds. `run_command` comes before them: from then on Ctrl-C ends the command with "interrupted",
-wrong flags are refused at once, and JAX that cannot start is one sentence.
+The imports of a command take seconds, so `run_command` comes before them. From then on, Ctrl-C ends the command with
+"interrupted", wrong flags are rejected immediately, and a failure of JAX to start is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def run_command(module: str, check: str = "") -> NoReturn:
-    """Imports the `module` of a command, runs its `main` and exits, as `run_main` does. Every command begins with this call.
+    """Imports the `module` of a command, runs its `main` and exits, as `run_main` does. Every command starts with this call.
 
         if __name__ == "__main__":  # before the imports below, which take seconds
             from bert_jax.interface.command import run_command
             run_command("bert_jax.convert", check="bert_jax.interop.flags:check_flags")
 
-    `check`, as "MODULE:FUNCTION", is called before the import, with the name of the command and its docstring: it prints the help
-    and refuses wrong flags without what the command computes with.
+    `check`, "MODULE:FUNCTION", is called before the import with the command's name and docstring. It prints the help and rejects
+    wrong flags without the slow imports.
     """
-    os.environ.pop("MPLBACKEND", None)  # figures are drawn without a display, and matplotlib refuses some values
+    os.environ.pop("MPLBACKEND", None)  # figures need no display, and matplotlib rejects some values
     _end_when_interrupted()
     _in_utf8()
     _prepare_streams()
     for name, kind in (("stderr", _Messages), ("stdout", _Shown if sys.stdout and sys.stdout.isatty() else _Results)):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):  # sys.stdout is None where it is closed
+        if isinstance(stream, io.TextIOWrapper):  # sys.stdout is None if it is closed
             made = kind.wrapping(stream)
             setattr(sys, name, made)
             setattr(sys, f"__{name}__", made)
@@ -69,9 +69,9 @@ def _checked_and_run(module: str, check: str) -> int | None:
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
-    """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, for too little host memory,
-    for a device that JAX does not find and for an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader
-    of standard output has closed it.
+    """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, too little host memory, a
+    device that JAX does not find, or an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader of standard
+    output has closed it.
 
     Text and file names are UTF-8 in every locale. Closed standard streams are opened on the null device first.
     """
@@ -82,7 +82,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
             status = main() or 0
             _flush_stdout()
         except Exception as error:
-            if _interrupted:  # a library has made it of the KeyboardInterrupt
+            if _interrupted:  # a library converted the KeyboardInterrupt
                 raise KeyboardInterrupt from error
             raise
         if _interrupted:  # a library has swallowed the KeyboardInterrupt
@@ -115,7 +115,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         _say(f"error: {refusal}" if refusal else _out_of_memory(error))
         status = USER_ERROR_STATUS
     if signal.getsignal(signal.SIGINT) is _interrupt:
-        signal.signal(signal.SIGINT, _leave_at_once)  # what is left to do cannot be interrupted without a traceback
+        signal.signal(signal.SIGINT, _leave_at_once)  # the rest cannot be interrupted without a traceback
     if status:
         _discard_stdout()
     sys.exit(status)
@@ -129,7 +129,7 @@ def _has_no_directory() -> bool:
     return False
 
 
-_GOES_ON = "free disk space and run the same command again: it continues"
+_GOES_ON = "free disk space and rerun the same command, which resumes"
 _NAMED = "give an existing path of the right kind (file or directory)"
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), _GOES_ON),
@@ -138,7 +138,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.EIO, errno.ESTALE), "the disk or the network file system fails; use another one"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "end other programs, or allow more open files (ulimit -n)"),
 }
-"""errno -> remedy, for an OSError that no caller has turned into a UserError."""
+"""errno -> remedy, for OSErrors that no caller has converted to a UserError."""
 
 
 _NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment|can't start new thread")
@@ -155,14 +155,14 @@ _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX fla
 
 
 def _jax_refusal(error: Exception) -> UserError | None:
-    """Returns the sentence about JAX that does not start; None for another error."""
+    """Returns a message if `error` means that JAX cannot start, otherwise None."""
     text = str(error)
-    if isinstance(error, AssertionError):  # JAX asserts that it has found a device of a platform that it knows
+    if isinstance(error, AssertionError):  # JAX asserts that it found a device of a known platform
         code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
         text = "Unable to initialize backend '': there is no such device" if code.co_filename.endswith("xla_bridge.py") else ""
     if backend := _NO_BACKEND.match(text):
         names = ["JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES"]
-        if backend["name"] == "cpu":  # which is always there, so one of the others spoils it
+        if backend["name"] == "cpu":  # always available, so another platform is the cause
             names.reverse()
         cause = next((name for name in names if os.environ.get(name)), "")
         given = f"unset {cause}={os.environ[cause]}, or correct it" if cause else "end other programs that use the devices"
@@ -175,8 +175,8 @@ def _jax_refusal(error: Exception) -> UserError | None:
 
 
 def _start_parsing_xla_flags() -> Callable[[], str]:
-    """Begins to parse XLA_FLAGS in another process, since XLA aborts the one in which it finds a wrong flag; returns a function
-    that waits for the end of it, and returns what is wrong, or ""."""
+    """Starts parsing XLA_FLAGS in another process, since XLA aborts the process if a flag is wrong. Returns a function that waits
+    for the result and returns the problem, or ""."""
     if not os.environ.get("XLA_FLAGS", "").strip() or not sys.executable:
         return lambda: ""
     program = [sys.executable, "-P", "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
@@ -190,14 +190,14 @@ def _start_parsing_xla_flags() -> Callable[[], str]:
     return wrong
 
 
-# Ctrl-C. The handler of Python raises KeyboardInterrupt wherever the program is: a traceback or an abort in C++ while modules are
-# imported, and nothing at all in a callback of the garbage collector, as JAX has one.
+# Ctrl-C. Python's handler raises KeyboardInterrupt wherever the program is. During imports this causes a traceback or an abort in
+# C++, and in a callback of the garbage collector, such as JAX's, it has no effect.
 
 _interrupted = False
 
 
 def _end_when_interrupted() -> None:
-    """Makes Ctrl-C end this process at once, unless the process was started to ignore it (`nohup`, `&` in a script)."""
+    """Makes Ctrl-C end this process immediately, unless it was started to ignore it (`nohup`, `&` in a script)."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave_at_once)
 
@@ -238,7 +238,7 @@ def _signal_main_thread() -> None:
 
 
 def choose_command(program: str, description: str | None, commands: Mapping[str, str], arguments: Sequence[str]) -> str | None:
-    """Returns the first of `arguments`, the name of a command of `program`; None after printing the help that they ask for.
+    """Returns the command of `program` named by the first of `arguments`, or None after printing the requested help.
 
     `commands` maps each command to its summary. Raises UserError for an unknown command.
     """
@@ -258,15 +258,15 @@ def choose_command(program: str, description: str | None, commands: Mapping[str,
 
 
 def require_stdout(remedy: str) -> None:
-    """Raises UserError if standard output is closed (`>&-`). For commands whose results go there; others do not need it."""
+    """Raises UserError if standard output is closed (`>&-`). For commands that print results."""
     if sys.stdout is None:
-        raise UserError(f"standard output is closed, so nobody would read the results; {remedy}")
+        raise UserError(f"standard output is closed, so the results would be lost; {remedy}")
 
 
 def _in_utf8() -> None:
     """Restarts this process in Python's UTF-8 mode if the locale has another encoding (LC_ALL=C with PYTHONUTF8=0).
 
-    Otherwise arguments that are not ASCII could not be decoded, and files would be read and written in that encoding.
+    Otherwise non-ASCII arguments could not be decoded, and files would be read and written in that encoding.
     """
     if sys.getfilesystemencoding().lower() == "utf-8" or not sys.executable or sys.flags.utf8_mode:
         return
@@ -275,8 +275,8 @@ def _in_utf8() -> None:
 
 
 def _prepare_streams() -> None:
-    """Opens closed standard streams on the null device, because otherwise the next opened file would take their descriptor and
-    receive what is printed; makes characters without an encoding print as backslash escapes."""
+    """Opens closed standard streams on the null device; otherwise the next opened file would get their descriptor and receive the
+    printed text. Also prints unencodable characters as backslash escapes."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -290,7 +290,7 @@ def _prepare_streams() -> None:
 
 
 class _Results(io.TextIOWrapper):
-    """Standard output. An error of writing to it is a UserError, so that no other file is blamed for it."""
+    """Standard output. A write error raises a UserError, so that no other file is blamed."""
 
     def write(self, text: str) -> int:
         """Writes `text`."""
@@ -298,20 +298,20 @@ class _Results(io.TextIOWrapper):
             return super().write(text)
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Flushes the stream."""
         with _stdout_errors():
             super().flush()
 
     @classmethod
     def wrapping(cls, stream: io.TextIOWrapper) -> Self:
-        """Takes the place of `stream`, which is of no use afterwards."""
+        """Replaces `stream`, which must not be used afterwards."""
         encoding, errors, by_lines, at_once = stream.encoding, stream.errors, stream.line_buffering, stream.write_through
         stream.flush()
         return cls(stream.detach(), encoding, errors, line_buffering=by_lines, write_through=at_once)
 
 
 class _Shown(_Results):
-    """A standard stream that a person reads: texts and names from files cannot control the terminal."""
+    """A standard stream for human readers: texts and names from files cannot control the terminal."""
 
     def write(self, text: str) -> int:
         """Writes `text` with control characters escaped, except those that start a progress line."""
@@ -321,16 +321,16 @@ class _Shown(_Results):
 
 
 class _Messages(_Shown):
-    """Standard error, in which very long values are shortened too. What cannot be written there, as on a full disk, is lost."""
+    """Standard error, which also shortens very long values. Text that cannot be written, e.g. on a full disk, is lost."""
 
     def write(self, text: str) -> int:
-        """Writes `text`, with the middle of very long words and lines left out."""
+        """Writes `text`, omitting the middle of very long words and lines."""
         with contextlib.suppress(UserError):
             super().write(shortened(text))
         return len(text)
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Flushes the stream."""
         with contextlib.suppress(UserError):
             super().flush()
 
@@ -352,7 +352,8 @@ def _flush_stdout() -> None:
 
 
 def _say(text: str) -> None:
-    """Writes a line to standard error; nothing, and the status stays, where its reader has closed it (`2>&1 | head`)."""
+    """Writes a line to standard error. If its reader has closed it (`2>&1 | head`), nothing is written and the exit status is
+    unchanged."""
     try:
         print(shortened(without_controls(text)), file=sys.stderr, flush=True)
     except BrokenPipeError:
@@ -360,7 +361,7 @@ def _say(text: str) -> None:
 
 
 def _discard_stdout() -> None:
-    """Flushes standard output; if that fails, opens the null device in its place so that Python reports nothing more at exit."""
+    """Flushes standard output. If that fails, replaces it by the null device, so that Python reports nothing at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

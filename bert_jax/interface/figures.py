@@ -1,7 +1,7 @@
-r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with every text drawn as it is.
+r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with all text drawn literally.
 
-Texts of a figure are words, labels, relations, questions and names of files: `$`, `_`, `^` and `\` in them are characters and no
-mathematics, and what a font cannot draw must not fail after the work is done.
+Texts in figures are words, labels, relations, questions and file names: `$`, `_`, `^` and `\` in them are not mathematics, and
+characters that a font lacks must not cause a failure after the work is done.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from matplotlib.ticker import Formatter
 
 BLUE, ORANGE, GREEN = "#1f4e9c", "#b5541c", "#2f7d4f"
 LONGEST = 200
-"""Most characters of a text, since an image is as wide as its longest one."""
+"""The maximum number of characters of a text, since an image is as wide as its longest text."""
 _CAPTION = "caption"
 _AROUND = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
 _RINGS = (5, 10, 16, 24, 34)
@@ -33,18 +33,18 @@ _UNDRAWN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def plain(text: str) -> str:
-    """`text` with U+FFFD for control characters and half surrogate pairs, and cut to LONGEST characters."""
+    """Replaces control characters and half surrogate pairs by U+FFFD, and cuts `text` to LONGEST characters."""
     text = _UNDRAWN.sub("\ufffd", text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
 
 
 def label(text: str) -> str:
-    """`text` for a legend, which would leave out one that begins with "_"."""
+    """Returns `text` for a legend, which would otherwise omit labels that start with "_"."""
     return f"\u2009{text}" if text.startswith("_") else text
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-    """Returns a figure of that many inches, which needs no display."""
+    """Returns a figure of this size in inches, which needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12, x=0.012, ha="left", fontweight="bold")
@@ -52,7 +52,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def panels(figure: Any, count: int, across: int, **settings: Any) -> list[Axes]:
-    """`count` axes, `across` of them side by side; the rest of the last row is empty."""
+    """Returns `count` axes, `across` per row; the rest of the last row is empty."""
     every = figure.subplots(-(-count // across), across, squeeze=False, **settings).ravel()
     for axes in every[count:]:
         axes.set_axis_off()
@@ -79,9 +79,9 @@ def heat_map(
     label: str = "",
     **settings: Any,
 ) -> None:
-    """Draws `values` as colours with their scale, a name for each row and column, or for those that a mapping names.
+    """Draws `values` as colours with a scale and names for rows and columns, or for those in a mapping.
 
-    is_light: whether the number in a cell of this value is white, else black; None for cells without numbers.
+    is_light: whether the number in a cell with this value is white instead of black; None: no numbers.
     """
     image = axes.imshow(values, aspect="auto", **{"cmap": "Blues", "vmin": 0.0, **settings})
     for axis, names, what in ((axes.yaxis, rows, y), (axes.xaxis, columns, x)):
@@ -95,9 +95,10 @@ def heat_map(
 
 
 def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption: str = "") -> bytes:
-    """Returns the figure as a PNG, PDF or SVG file, by `form`. A character that the font lacks, such as an ideograph, is a box.
+    """Renders the figure as a PNG, PDF or SVG file, according to `form`. Characters that the font lacks, such as ideographs, are
+    boxes.
 
-    tight: fit the image to what is drawn. caption: a line in small letters at the bottom right, such as the name of the model.
+    tight: crop the image to its content. caption: a small line at the bottom right, e.g. the name of the model.
     """
     if caption and not any(text.get_gid() == _CAPTION for text in figure.texts):
         right, below = (0.99, -0.01) if tight else (0.995, 0.005)
@@ -109,7 +110,7 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
         text.set_parse_math(False)
         text.set_text(plain(text.get_text()))
     file = io.BytesIO()
-    # texts of ticks are made while a figure is drawn; SVG holds no date, so that equal figures are equal files
+    # tick labels are made while a figure is drawn; the SVG has no date, so that equal figures give equal files
     settings: Any = {"text.parse_math": False, "text.usetex": False, "svg.hashsalt": "bert_jax", "pdf.fonttype": 42}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="matplotlib")
@@ -120,18 +121,18 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
 
 
 def in_formats(name: str, formats: Sequence[str]) -> list[str]:
-    """The files of the figure `name`, which ends in .png, one for each format; any other file's name alone."""
+    """Returns the files of the figure `name`, which ends in .png, one per format. Any other file name is returned unchanged."""
     return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
 
 
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:
-    """Labels each point with its name, next to the point or farther away at the end of a line, without covering other names or
-    points. A name that fits nowhere is left out. All else of the figure is drawn already.
+    """Labels each point with its name, next to it or farther away at the end of a line, without covering other names or points.
+    Names that fit nowhere are omitted. Call it after drawing everything else.
 
     points: float [n, 2] in data coordinates. size: of the letters.
     """
     figure = axes.figure.get_figure(root=True)
-    figure.draw_without_rendering()  # settles where the points are
+    figure.draw_without_rendering()  # fixes the positions of the points
     pixel = figure.dpi / 72
     centres = axes.transData.transform(points)
     dots = np.concatenate([centres - 3 * pixel, centres + 3 * pixel], axis=1)  # boxes: left, bottom, right, top
@@ -162,6 +163,6 @@ def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: S
 
 
 def _draw_plainly(formatter: Formatter) -> None:
-    """Makes the texts of ticks `plain`."""
+    """Makes tick labels `plain`."""
     shown = formatter.format_ticks
     formatter.format_ticks = lambda values: [plain(text) for text in shown(values)]  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Parses command-line flags; a mistake raises UserError."""
+"""Parses command-line flags. Mistakes raise UserError."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bert_jax.interface.ranges import InRange, allowed_words, hints, intervals, 
 
 Options = TypeVar("Options")
 Flags = argparse._ActionsContainer
-"""What flags are added to: a parser, or a group of its flags."""
+"""A parser or a group of flags, to which flags are added."""
 HELP_WIDTH = 100
-"""Columns of a help text at most, on any terminal."""
+"""The maximum width of help texts in columns."""
 
 
 FIGURE_FORMATS = ("png", "pdf", "svg")
 
 
 def expand_home(path: str, given: str) -> str:
-    """`path` with the home directory in the place of `~` or `~USER` at its beginning; any other path unchanged.
+    """Expands `~` or `~USER` at the start of `path` to the home directory. Other paths are returned unchanged.
 
-    A shell does not expand a `~` that follows `=`, so a path reaches us as it was typed: taken literally, `--to=~/m` would make a
-    directory named `~`. `given` is the flag or key with its value, for the UserError if that home directory does not exist.
+    A shell does not expand `~` after `=`, so without this `--to=~/m` would create a directory named `~`. `given` is the flag or
+    key with its value, for the UserError if the home directory does not exist.
     """
     if not path.startswith("~"):
         return path
@@ -39,26 +39,25 @@ def expand_home(path: str, given: str) -> str:
     if expanded == path:
         user = path[1:].partition("/")[0]
         reason = f"there is no user {user!r}" if user else "HOME is not set"
-        raise UserError(f"{given}: {reason}, so ~ stands for no directory; write the path in full, or ./{path} for that name")
+        raise UserError(f"{given}: {reason}, so ~ cannot be expanded; write the path in full, or ./{path} for that name")
     return expanded
 
 
 def nonempty(text: str) -> str:
-    """`text` unchanged: the `type=` of a flag that names a file or a model. Raises ArgumentTypeError if it is empty."""
+    """Returns `text` unchanged. The `type=` of a flag that names a file or a model. Raises ArgumentTypeError if it is empty."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
     return text
 
 
 def nonempty_path(text: str) -> pathlib.Path:
-    """`text` as a path: the `type=` of a flag that names a local file or directory. An empty path would be the current directory.
-    Raises ArgumentTypeError if it is empty."""
+    """Returns `text` as a path. The `type=` of a flag that names a local file or directory. Raises ArgumentTypeError if it is
+    empty, since an empty path would be the current directory."""
     return pathlib.Path(nonempty(text))
 
 
 def steps_to_profile(text: str) -> range:
-    """Returns the steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other
-    text."""
+    """Parses steps written as FIRST:LAST; the `type=` of the flag. Raises argparse.ArgumentTypeError for other texts."""
     numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
         raise argparse.ArgumentTypeError(
@@ -68,8 +67,8 @@ def steps_to_profile(text: str) -> range:
 
 
 def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Returns the `type=` of a flag that takes some of the names `known`, with commas between them. Raises
-    argparse.ArgumentTypeError for another name."""
+    """Returns the `type=` of a flag that accepts a comma-separated list of the names `known`. It raises
+    argparse.ArgumentTypeError for other names."""
 
     def read(text: str) -> tuple[str, ...]:
         for name in (found := tuple(text.split(","))):
@@ -81,7 +80,7 @@ def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def format_flag(parser: Flags, pages: bool = False) -> None:
-    """Adds the flag of a command that draws figures; with `pages`, its results are HTML pages unless figures are asked for."""
+    """Adds the format flag of a command that draws figures. With `pages`, the default output is HTML pages."""
     known, of_format = FIGURE_FORMATS, "the formats of figures: png, pdf, svg"
     if pages:
         known, of_format = ("html", *FIGURE_FORMATS), "html is a page; png, pdf and svg are figures"  # type: ignore[assignment]
@@ -89,16 +88,15 @@ def format_flag(parser: Flags, pages: bool = False) -> None:
 
 
 def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
-    """Returns a field of an options dataclass that is a flag: its default, the help `text`, and its `name` if that is not the
-    field's."""
+    """Returns a dataclass field that becomes a flag with this default, help `text`, and `name` (default: the field's name)."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})
 
 
 def add_option_flags(parser: Flags, options: type, *names: str) -> None:
-    """Adds the flags of an options dataclass, or of its fields `names` alone.
+    """Adds the flags of an options dataclass, or only those of its fields `names`.
 
-    A bool is a switch to what is not its default, a tuple of numbers a flag that may be repeated, a tuple of words a list with
-    commas. Ranges and allowed words come from the annotations.
+    A bool becomes a switch that negates its default, a tuple of numbers a repeatable flag, a tuple of words a comma-separated
+    list. Ranges and allowed words come from the annotations.
     """
     for field in dataclasses.fields(options):
         if "flag" not in field.metadata or (names and field.name not in names):
@@ -125,8 +123,8 @@ def read_options(options: type[Options], flags: argparse.Namespace) -> Options:
 
 
 def filled(text: str) -> str:
-    """Fills the paragraphs of `text` to the width of a help text. Indented lines, such as commands, keep their line ends, and are
-    indented by two columns less."""
+    """Wraps the paragraphs of `text` to the width of help texts. Indented lines, such as commands, keep their line breaks and
+    lose two columns of indentation."""
     width = min(HELP_WIDTH, shutil.get_terminal_size().columns)
     lines: list[str] = []
     for is_prose, block in itertools.groupby(text.splitlines(), lambda line: bool(line) and not line.startswith(" ")):
@@ -138,7 +136,7 @@ def filled(text: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Writes flags as --name=VALUE, and the default of each."""
+    """Writes flags as --name=VALUE with their defaults."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28, width=min(HELP_WIDTH, shutil.get_terminal_size().columns))
@@ -162,14 +160,14 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 RENAMED_FLAGS = {"--heldout-fraction": "--eval-fraction"}
-"""Former names of flags, and their names now. A former name is an error that gives the new one."""
+"""Old names of flags -> their current names. An old name is an error that gives the current one."""
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse that raises `UserError`, suggests the most similar flag for an unknown one, and rejects a flag given twice with
+    """An argparse parser that raises `UserError`, suggests similar flags for unknown ones, and rejects a flag given twice with
     different values.
 
-    The help has a short line of usage (`usage`, else the required flags), the flags in groups, and the default of each.
+    The help has a short usage line (`usage`, or the required flags) and the grouped flags with their defaults.
     """
 
     def __init__(self, **arguments: Any):
@@ -178,10 +176,10 @@ class FlagParser(argparse.ArgumentParser):
         self.hint_for_unknown: Callable[[str], str] = lambda argument: ""
         """Returns the hint for an unknown argument, or "" if it has none."""
         self.may_be_in_bucket: Collection[str] = ()
-        """The flags whose value may be a path in a bucket (gs://BUCKET/PATH); all others are refused with one."""
+        """The flags whose value may be a path in a bucket (gs://BUCKET/PATH); other flags reject one."""
 
     def group(self, title: str, description: str | None = None) -> Flags:
-        """Returns the group of flags with this title, a new one if there is none yet."""
+        """Returns the group of flags with this title, creating it if necessary."""
         there = (group for group in self._action_groups if group.title == title)
         return next(there, None) or self.add_argument_group(title, description)
 
@@ -201,7 +199,7 @@ class FlagParser(argparse.ArgumentParser):
         usage = " ".join((self.usage or " ".join([self.prog, *needed, "[--FLAG=VALUE ...]", *texts])).split())
         wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
         self.usage = "\n        ".join(wrapped).replace("%", "%%")
-        self._action_groups.sort(key=lambda group: group is self._optionals)  # what all commands have comes last
+        self._action_groups.sort(key=lambda group: group is self._optionals)  # flags of all commands come last
         return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -216,7 +214,7 @@ class FlagParser(argparse.ArgumentParser):
             flags = [option for action in self._actions for option in action.option_strings]
             name = unknown[0].partition("=")[0]
             if (now := RENAMED_FLAGS.get(name)) in flags:
-                raise UserError(f"unknown argument {unknown[0]}: {name} is called {now} now")
+                raise UserError(f"unknown argument {unknown[0]}: {name} is now called {now}")
             hint = self.hint_for_unknown(unknown[0]) or nearest(name, flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         for action in self._actions:
@@ -250,7 +248,7 @@ class FlagParser(argparse.ArgumentParser):
                 raise UserError(f"{before} and {text} contradict each other; give one of them")
 
     def error(self, message: str) -> NoReturn:
-        """Raises UserError with the message of argparse, where argparse would print it and exit."""
+        """Raises UserError with argparse's message instead of printing it and exiting."""
         hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
         message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")

@@ -11,7 +11,7 @@ from typing import Self, TextIO
 from bert_jax.interface.words import duration
 
 CLEAR_LINE = "\r\x1b[2K"
-"""What a terminal does before a line of progress is drawn again."""
+"""The control sequence that clears a progress line."""
 
 
 class Progress:
@@ -39,13 +39,13 @@ class Progress:
         self._every = 0.1 if self._live else plain_every
         self._start = time.monotonic()
         self._first: int | None = None
-        self._shown = self._start + delay - self._every  # so that the first line appears after `delay` seconds
+        self._shown = self._start + delay - self._every  # the first line appears after `delay` seconds
         self._delay, self._last_shown = delay, ""
         self._line = ""
 
     def update(self, done: int, note: str = "", total: int | None = None, seconds_left: float | None = None) -> None:
-        """Shows that `done` units are finished; `total` sets the number of units if it was unknown at construction, and
-        `seconds_left` the time left where units take different times."""
+        """Shows that `done` units are finished. `total` sets the number of units if it was unknown at construction;
+        `seconds_left` sets the time left if units take different times."""
         self._total = self._total if total is None else total
         now = time.monotonic()
         if self._first is None:  # units already finished at the start do not count towards the speed
@@ -62,7 +62,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Draws the latest line, and ends it with a line break on a terminal."""
+        """Draws the latest line, ending it with a line break on a terminal."""
         if self._line and (self._last_shown or not self._delay):
             if self._live or self._line != self._last_shown:
                 self._draw()
@@ -86,7 +86,7 @@ class Progress:
 
 
 EVALUATION_PROGRESS_DELAY = 2.0
-"""Seconds before an evaluation shows its progress."""
+"""The delay in seconds before an evaluation shows its progress."""
 
 
 @contextlib.contextmanager

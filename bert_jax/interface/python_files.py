@@ -1,6 +1,6 @@
 """Loads the user's Python files: experiment files, whose function `get_config()` or `get_config(argument)` returns nested
-settings, and the task modules named in those settings. An exception in such a file becomes a UserError with the part of the
-traceback that lies in the file."""
+settings, and the task modules named in those settings. An exception in such a file becomes a UserError with the file's part of
+the traceback."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
     """Returns the settings of the experiment file FILE[:ARG], as plain dicts, lists and values. `flag` is the flag that named the
     file.
 
-    Raises UserError if the file does not exist, has no get_config or raises an exception; then with the part of the traceback
-    that lies in the file.
+    Raises UserError if the file does not exist, has no get_config, or raises an exception (with the file's part of the
+    traceback).
     """
     file, argument = _find(given, flag)
     module = _module(file, flag, "an experiment file is a Python file with a function get_config()")
@@ -58,7 +58,7 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
 
 
 def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
-    """Returns the error message for an argument of an experiment file that is not one of the `known`, if they are known."""
+    """Returns the error message for an unknown argument of an experiment file, with the `known` arguments if available."""
     says = f"{file}:{argument}: its get_config does not accept {argument!r}; "
     if not known:
         return says + "see its docstring"
@@ -67,8 +67,7 @@ def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
 
 
 def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
-    """Returns the keys of the dictionaries that the line of `file` that raised `error` looks names up in; [] where that is not
-    known."""
+    """Returns the keys of the dictionaries used in the line of `file` that raised `error`, or [] if unknown."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     if not frames:
         return []
@@ -86,9 +85,9 @@ def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
 
 
 def load_module(given: str, flag: str, wanted: str) -> ModuleType:
-    """Returns the Python file `given` as a module; a relative path is looked up in the current directory, then in the checkout.
+    """Loads the Python file `given` as a module. A relative path is looked up in the current directory, then in the checkout.
 
-    `flag` is the flag that named the file, `wanted` the sentence about the expected file for the error. Raises UserError if the
+    `flag` is the flag that named the file, `wanted` a sentence about the expected file for the error. Raises UserError if the
     file does not exist or raises an exception.
     """
     return _module(find_module(given, flag, wanted), flag, wanted)
@@ -96,8 +95,8 @@ def load_module(given: str, flag: str, wanted: str) -> ModuleType:
 
 @contextlib.contextmanager
 def file_errors_explained(given: str, flag: str) -> Iterator[None]:
-    """Turns an exception whose traceback passes through the file `given` into a UserError with that part of the traceback. Other
-    exceptions pass unchanged; all do if `given` is empty."""
+    """Converts exceptions whose traceback passes through the file `given` to a UserError with that part of the traceback. Other
+    exceptions pass unchanged; so do all if `given` is empty."""
     try:
         yield
     except UserError:
@@ -120,26 +119,26 @@ def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
 def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
     if file.suffix not in importlib.machinery.SOURCE_SUFFIXES:
         raise UserError(f"{flag}={file} is not a Python file; {wanted}")
-    name = f"experiment_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"  # files of one name do not collide
+    name = f"experiment_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"  # unique per path
     loader = _CompiledAnew(name, str(file))
     specification = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert specification is not None, "there is a loader"
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses look up the types in a class of the file here
+    sys.modules[name] = module  # dataclasses look up types here
     _run(file, flag, lambda: loader.exec_module(module))
     return module
 
 
 class _CompiledAnew(importlib.machinery.SourceFileLoader):
-    """Neither reads nor writes `__pycache__`. Python reuses a cached file if the time in seconds and the size agree, so an edited
-    number could be missed; and the folder would appear next to the user's file."""
+    """A loader that neither reads nor writes `__pycache__`. Python reuses a cached file if its size and time in seconds match, so
+    an edited number could be missed, and the folder would appear next to the user's file."""
 
     def path_stats(self, path: str) -> NoReturn:
         raise OSError("no time, no cache")
 
 
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
-    """FILE[:ARG] as (path, argument); a relative FILE is looked up in the current directory, then in the checkout.
+    """Splits FILE[:ARG] into (path, argument). A relative FILE is looked up in the current directory, then in the checkout.
 
     Raises UserError, with the most similar experiment, if it does not exist.
     """
@@ -158,8 +157,8 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
 
 
 def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
-    """Returns the result of `action`, a call into an experiment file. Raises UserError, with the file's part of the traceback,
-    for any exception."""
+    """Runs `action`, a call into an experiment file, and returns its result. Raises UserError, with the file's part of the
+    traceback, for any exception."""
     try:
         return action()
     except SyntaxError as error:
@@ -175,7 +174,7 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
 
 
 def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
-    """Returns the UserError for an exception, with the part of its traceback that begins in the file."""
+    """Returns the UserError for an exception, with its traceback from the file on."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
     traced = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
@@ -183,8 +182,7 @@ def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
 
 
 def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:
-    """Returns a ConfigDict (anything with `items`) as plain dicts, lists and values, the only kind of tree that callers
-    handle."""
+    """Converts a ConfigDict (anything with `items`) to plain dicts, lists and values, which is all that callers handle."""
 
     def plain(node: Any) -> Any:
         if hasattr(node, "items"):

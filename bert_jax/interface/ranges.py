@@ -1,13 +1,13 @@
 """Ranges of settings and flags, declared in type annotations and checked here.
 
-A field of a settings dataclass states its range in its annotation, which `configs.sections` and `check_ranges` read:
+A field of a settings dataclass declares its range in its annotation, which `configs.sections` and `check_ranges` read:
 
     rate: Annotated[float, Interval(ge=0, lt=1)] = 0.1        # annotated_types.Interval: ge, gt, le, lt
     pairs: Annotated[str, OneOf(("original", "paper"))] = "original"
     objective: Annotated[str, NamedIn(tuple(OBJECTIVES))] = "mlm"     # or FILE.py:NAME
 
-A flag states it in its type: `parser.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=1_000)))`. Every
-float must be finite.
+A flag declares it in its type: `parser.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=1_000)))`. Every float must be
+finite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bert_jax.interface.words import shown
 Number = TypeVar("Number", int, float)
 
 MAX_COUNT = 2**31 - 1
-"""The largest count of steps, rows or seconds: counters have 32 bits."""
+"""The largest count of steps, rows or seconds, since counters have 32 bits."""
 COUNT = Interval(ge=1, le=MAX_COUNT)
 SEED = Interval(ge=0, le=2**32 - 1)
 
@@ -42,15 +42,14 @@ Name = Annotated[str, MinLen(1)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1e30)]
-"""A learning rate that float32 can hold. A rate at which training diverges is detected by the training loop, which ends the
-run."""
+"""A learning rate that float32 can represent. If training diverges, the training loop ends the run."""
 Epsilon = Annotated[float, Interval(ge=1e-37, le=1)]
 """A term that keeps a float32 denominator above 0: numbers below 1e-37 may be 0 in float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class IsPath:
-    """Marks a text that names a file or a directory: a `~` at its beginning is expanded when a configuration is read."""
+    """Marks a text as a file or directory path, whose leading `~` is expanded when a configuration is read."""
 
 
 PathText = Annotated[str, IsPath()]
@@ -74,11 +73,11 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True)
 class NamedIn(OneOf):
-    """The names that a string may have; FILE.py:NAME, an object in the user's own file, is allowed too (`interface/named.py`)."""
+    """The allowed names of a string. FILE.py:NAME, an object in the user's own file, is allowed too (`interface/named.py`)."""
 
     def error(self, value: str) -> str:
-        """Returns the error text for a name that is not known; "" for FILE.py:NAME, which is checked when it is loaded."""
-        return "" if is_in_file(value) else f"{super().error(value)}; FILE.py:NAME is one in a file of your own"
+        """Returns the error text for an unknown name, or "" for FILE.py:NAME, which is checked when it is loaded."""
+        return "" if is_in_file(value) else f"{super().error(value)}; FILE.py:NAME loads your own"
 
 
 def range_text(interval: Interval) -> str:
@@ -106,13 +105,13 @@ def range_error(value: float, interval: Interval) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class InRange(Generic[Number]):
-    """The `type=` of a flag that takes a number in a range; `FlagParser` turns its error into a UserError."""
+    """The `type=` of a flag that accepts a number in a range. `FlagParser` converts its error to a UserError."""
 
     kind: type[Number]
     interval: Interval
 
     def __call__(self, text: str) -> Number:
-        """Returns the number that `text` spells. Raises argparse.ArgumentTypeError if it is not a number, or out of range."""
+        """Parses a number. Raises argparse.ArgumentTypeError if `text` is not a number or out of range."""
         try:
             value = self.kind(text)
             wrong = range_error(value, self.interval)

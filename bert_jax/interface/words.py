@@ -1,4 +1,4 @@
-"""Formats counts, sizes and durations for log lines and errors, and makes foreign texts fit to be shown."""
+"""Formats counts, sizes and durations for log lines and errors, and makes arbitrary texts safe to print."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": 
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns the number with its noun in the singular or plural: "1 epoch", "1,234 rows", "0 batches"."""
+    """Formats a number with its noun in singular or plural: "1 epoch", "1,234 rows", "0 batches"."""
     return f"{number:,} {noun if number == 1 else PLURALS.get(noun, noun + 's')}"
 
 
 def cut(text: str, most: int = 60) -> str:
-    """Returns a text for an error message, cut to `most` characters with "..." at the end."""
+    """Cuts a text to `most` characters, ending in "...", for an error message."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def shown(value: object) -> str:
-    """Returns a value as `repr` writes it, for an error message; also an integer of more digits than Python writes."""
+    """Formats a value with `repr` for an error message, including integers with more digits than Python prints."""
     try:
         return repr(value)
     except ValueError:
@@ -28,12 +28,13 @@ def shown(value: object) -> str:
 
 
 def byte_unit(size: float) -> tuple[float, str]:
-    """(bytes in a unit, its name) for progress towards `size` bytes: MB, or kB below 10 MB."""
+    """Returns (bytes per unit, its name) for progress towards `size` bytes: MB, or kB below 10 MB."""
     return (1e6, "MB") if size >= 1e7 else (1e3, "kB")
 
 
 def prefixed(number: float, unit: str = "") -> str:
-    """`number` with three significant digits, an SI prefix and its `unit`: "93.4", "4,310", "47.8 k", "1.07 M", "107 GFLOP/s"."""
+    """Formats `number` with three significant digits, an SI prefix and its `unit`: "93.4", "4,310", "47.8 k", "1.07 M", "107
+    GFLOP/s"."""
     rounded = float(f"{number:.3g}")  # 999,999 is 1 M
     for prefix, size, least in _PREFIXES:
         if abs(rounded) >= least:
@@ -42,11 +43,11 @@ def prefixed(number: float, unit: str = "") -> str:
 
 
 _PREFIXES = (("E", 1e18, 1e18), ("P", 1e15, 1e15), ("T", 1e12, 1e12), ("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4))
-"""(prefix, its size, the smallest number that has it)."""
+"""(prefix, its size, the smallest number that uses it)."""
 
 
 def duration(seconds: float) -> str:
-    """`seconds` as text: 42s, 3m05s, 2h07m, 4d03h."""
+    """Formats `seconds`: 42s, 3m05s, 2h07m, 4d03h."""
     s = max(0, round(seconds))
     if s < 60:
         return f"{s}s"
@@ -62,13 +63,13 @@ _LONG_WORD, _LONG_LINE = re.compile(r"\S{600,}"), re.compile(r"[^\n]{3000,}")
 
 
 def without_controls(text: str) -> str:
-    r"""`text` with its control characters, but for line breaks and TABs, as escapes of JSON: "\u001b" for ESC. A terminal obeys
-    them: a text from a file could otherwise erase lines, or colour all that follows."""
+    r"""Escapes the control characters in `text`, except line breaks and TABs, as in JSON: "\u001b" for ESC. Otherwise a text from
+    a file could erase lines of the terminal or colour the following output."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shortened(text: str) -> str:
-    """`text` with the middle of very long words and lines left out, e.g. of a path of 4,000 characters."""
+    """Omits the middle of very long words and lines in `text`, e.g. of a path of 4,000 characters."""
     for long, kept in ((_LONG_WORD, 150), (_LONG_LINE, 1000)):
         text = long.sub(lambda found, kept=kept: _without_middle(found[0], kept), text)  # type: ignore[misc]
     return text

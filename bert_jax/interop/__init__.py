@@ -10,14 +10,14 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     directory.py            writes a model directory atomically
     card.py                 the model card of an export, README.md
     huggingface.py          Model; import_model and export_model
-    sentence_transformers.py   how a directory makes a vector of a text: pooling, normalisation, length
+    sentence_transformers.py   text vectors: pooling, normalisation, length
     sorted_table.py         LevelDB's table format, in which a TensorFlow checkpoint has its index
     tensor_bundle.py        TensorFlow's checkpoint format
     tensorflow.py           checkpoints of the original BERT
     stablehlo.py            exports a forward pass with its weights as one file
     word2vec.py             word vectors: word2vec's text and binary formats, GloVe, fastText
     surgery.py              changes positions, layers or vocabulary; averages models
-    tiling.py               the first weights of a larger model from a smaller one
+    tiling.py               initialises a larger model from a smaller one
     flags.py                the flags of `convert`
     conversion.py           the steps of `convert`: read, change, write, with lines of output that describe each
 """
@@ -29,13 +29,13 @@ from bert_jax.model.heads import HEAD_PARTS
 PARTS = ("pooler", "mlm_head", "nsp_head", "softmax", "skip_gram_head", "decoder", "lm_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
 DTYPES = ("float32", "float16", "bfloat16")
-"""Of the weights of a Hugging Face directory."""
+"""The dtypes of weights in a Hugging Face directory."""
 NEW_POSITIONS = ("copied", "random")
-"""The new rows of a larger position table."""
+"""How to fill the new rows of a larger position table."""
 FUNCTIONS = ("encode", "pretraining", "labels")
-"""What is exported as StableHLO: the encoder's vectors; the logits of the pretraining heads at every position; the logits of a
-labelled head."""
+"""The functions exported as StableHLO: the encoder's vectors, the logits of the pretraining heads at every position, or the
+logits of a labelled head."""
 TEXT_POOLINGS = ("mean", "cls")
-"""The poolings of text vectors that sentence-transformers has too."""
+"""The poolings of text vectors shared with sentence-transformers."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""Those that StableHLO is exported for."""
+"""The platforms for which StableHLO can be exported."""

@@ -1,7 +1,7 @@
-"""The model card of an export: README.md as the Hugging Face hub reads it, with YAML front matter.
+"""The model card of an export: a README.md with YAML front matter for the Hugging Face hub.
 
-It describes the model, its training data and steps, its scores next to a baseline's, and how to load it. Its last
-line is a comment with the facts of the training and a hash of the text: a card that somebody has changed is never replaced.
+It describes the model, its training data and steps, its scores next to a baseline's, and how to load it. Its last line is a
+comment with the training facts and a hash of the text, so that a card edited by somebody is never replaced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Training:
     scores: Sequence[tuple[str, float, float | None]] = ()
     """(name, score, score of the baseline or None)."""
     changes: Sequence[str] = ()
-    """Sentences about conversions since."""
+    """Sentences about later conversions."""
     language: str = ""
     """The code of the language, such as "en"."""
     license: str = ""
@@ -73,7 +73,7 @@ _USES = {
     "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
     "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
 }
-"""By the ends of transformers' classes."""
+"""By suffix of transformers' class."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
     kind: f"{command} --model={{}} --input=FILE"
     for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
@@ -131,7 +131,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
             f'model = {use.auto}.from_pretrained("DIR")',
             "```",
             "",
-            *(["transformers loads the encoder, and not this kind of head. "] if head and not family.has_class_for(head) else []),
+            *(["transformers loads only the encoder, not this head. "] if head and not family.has_class_for(head) else []),
         ]
     example = command.format("DIR", mask=model.tokenizer.pieces[model.tokenizer.mask_id])
     lines += _USE_OF_FORM.get(form, ["With bert_jax:", "", f"    python -m bert_jax.predict {example}"])
@@ -149,8 +149,8 @@ _USE_OF_FORM = {
 
 
 def read_training(directory: pathlib.Path) -> tuple[Training, str]:
-    """(the training recorded in the card of `directory`, the text of the card if somebody else wrote or changed it). From such
-    a card, only the licence and the language are read."""
+    """Returns (the training recorded in the card of `directory`, the text of the card if somebody else wrote or changed it). From
+    such a card, only the licence and the language are read."""
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -168,7 +168,7 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
 
 
 def _front(text: str, key: str) -> str:
-    """Returns a field of the YAML front matter of a card; the first of a list."""
+    """Returns a field of a card's YAML front matter, or the first item of a list."""
     matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     found = re.search(rf"^{key}:[ \t]*\n?[ \t]*(?:- +)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
     return found[1] if found else ""

@@ -71,7 +71,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 def read(path: str, flags: argparse.Namespace) -> Model:
-    """Returns the model at `path`, without the parts of --drop and with the new parts of --new."""
+    """Reads the model at `path`, without the parts of --drop and with the new parts of --new."""
     path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
@@ -113,8 +113,7 @@ def _read_tf1(path: str, **options: Any) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """Returns the lines of output that describe the `model` that was read. It already has the `new` parts, which are not
-    counted."""
+    """Returns output lines that describe the `model` as read. It already has the `new` parts, which are not counted."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
@@ -132,7 +131,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
 
 
 def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
-    """Returns the lines of output for some parts: their names, and a description of the task head if it is one of them."""
+    """Returns output lines for some parts: their names, and a description of the task head if included."""
     if not parts:
         return []
     head = model.head
@@ -151,7 +150,7 @@ def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -
 
 
 def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
-    """(`model` after the changes of the flags, lines of output that describe the changes)."""
+    """Applies the changes of the flags. Returns (the changed model, output lines that describe the changes)."""
     notes, old = [], model.config
     keep = flags.keep_layers
     if flags.layers:
@@ -165,7 +164,7 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
     if flags.new_positions and (old.positions != "learned" or not old.has_attention):
         are = f"this model's are {old.positions}" if old.has_attention else f"a {old.encoder} model has none"
-        raise UserError(f"--new-positions is for learned positions, and {are}; leave it out")
+        raise UserError(f"--new-positions is for learned positions, but {are}; leave it out")
     if flags.token_types and not old.has_attention:
         raise UserError(f"--token-types={flags.token_types}: a {old.encoder} model reads no token types; leave it out")
     if flags.max_position and not old.has_attention:
@@ -207,13 +206,13 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes.append(f"vectors of texts: {pooling}{', scaled to length 1' if model.vectors and model.vectors.normalise else ''}")
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
-        notes.append(f"{model.head.subtree if model.head else 'head'}: labels and problem replaced as the flags ask")
+        notes.append(f"{model.head.subtree if model.head else 'head'}: labels and problem replaced according to the flags")
     return model, notes
 
 
 def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()) -> list[str]:
-    """Writes `model` and returns lines of output that describe the files. Its card names the `changes`. Raises UserError for
-    parts that the format cannot hold."""
+    """Writes `model` and returns output lines that describe the files. Its card lists the `changes`. Raises UserError for parts
+    that the format cannot hold."""
     target = pathlib.Path(flags.to)
     card = _converted_card(model, flags, changes)
     notes: list[str] = []
@@ -285,17 +284,17 @@ def _shape(array: JsonObject) -> str:
 
 
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
-    """Yields the models of `sources`, one in memory at a time, so that an average of many models needs little memory. Raises
-    UserError where one of them is the directory to write."""
+    """Yields the models of `sources`, with one in memory at a time, so that averaging many models needs little memory. Raises
+    UserError if one of them is the output directory."""
     target = os.path.realpath(flags.to)
     for path in sources:
         if is_remote(path) and checked(path, "--from") == flags.remote:
-            raise UserError(f"--to={path} is the directory that {path} is read from; name another directory")
+            raise UserError(f"--to={path} is the directory of the source {path}; name another directory")
         model = read(path, flags)
         source = pathlib.Path(model.source)
         is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # of the files of a checkpoint
         if target == os.path.realpath(source.parent if is_prefix else source):
-            raise UserError(f"--to={flags.to} is the directory that {path} is read from; name another directory")
+            raise UserError(f"--to={flags.to} is the directory of the source {path}; name another directory")
         reading = ["nsp_head", *([model.head.subtree] if model.head and model.head.has_pooler(model.config) else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
@@ -348,8 +347,8 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """Returns the new task head of --new; None without one, and without --labels, since the model's head may provide its
-    labels."""
+    """Returns the new task head of --new, or None if there is none or no --labels are given, since the model's head may provide
+    them."""
     kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
@@ -360,7 +359,7 @@ def _check_tf1(model: Model) -> None:
     """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
     if model.config.encoder != "transformer":
         raise UserError(
-            f"the format tf1 is BERT's, and {model.source} is a {model.config.encoder} model; choose another --format"
+            f"the format tf1 supports only BERT, but {model.source} is a {model.config.encoder} model; choose another --format"
         )
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
@@ -368,7 +367,7 @@ def _check_tf1(model: Model) -> None:
     if (model.config.direction, model.config.positions) != ("both", "learned"):
         raise UserError(
             f"the format tf1 has no models with direction={model.config.direction} and positions={model.config.positions}, but "
-            "both and learned alone; choose another --format"
+            "only both and learned; choose another --format"
         )
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")

@@ -1,8 +1,8 @@
-"""Writes a model directory atomically: it appears, and replaces an older one, only when it is complete.
+"""Writes a model directory atomically: it only appears, or replaces an older one, when it is complete.
 
 Two temporary names next to the directory are used: the new one is written to `.NAME.incomplete`, and the old one is moved to
-`.NAME.replaced`. If something else has one of these names, the export is refused before anything is removed. No symbolic link is
-followed to something that is removed.
+`.NAME.replaced`. If something else has one of these names, the export is rejected before anything is removed. Removal never
+follows symbolic links.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, parse_json, read_object
 
 OURS = "bert_jax"
-"""The key with the fields of this package in the JSON files of its exports; transformers keeps and ignores it."""
+"""The key with this package's fields in the JSON files of its exports. transformers keeps and ignores it."""
 
 GENERATION = "generation_config.json"
 """The settings with which transformers generates text."""
@@ -43,7 +43,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "stablehlo": ("signature.json", ("forward.stablehlo", "signature.json", *_TOKENIZER)),
     "word2vec": (CONFIG_FILE, ("vectors.txt", *_TOKENIZER)),
 }
-"""For each format of an export: the JSON file whose key OURS shows that this package has written the directory, and all files."""
+"""Export format -> (the JSON file whose key OURS shows that this package wrote the directory, all files)."""
 
 CARD = "README.md"
 """The model card, which `card` writes."""
@@ -54,7 +54,7 @@ _MARK = ".bert_jax-unfinished"
 
 
 class Unwritable(UserError):
-    """A model cannot be written to a directory: the directory has other files, its disk is full, or it is not writable."""
+    """Raised if a model cannot be written: the directory has other files, its disk is full, or it is not writable."""
 
 
 @contextlib.contextmanager
@@ -64,9 +64,9 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
 
     An older directory of that name is moved aside until the new one is in place. It must be empty or an export of this package in
     the format `form`, a key of FORMATS: no other directory is deleted. Its files that are not of this format, such as notes, are
-    copied to the new one. `card` is the text of the model card, unless the older directory has one that somebody else has written
-    or changed. Raises Unwritable if the directory is neither, if another process is writing to it, and if the disk is full; the
-    older directory is then unchanged.
+    copied to the new one. `card` is the text of the model card; a card in the older directory that somebody else wrote or changed
+    is kept instead. Raises Unwritable, leaving the older directory unchanged, if it is neither, if another process is writing to
+    it, or if the disk is full.
 
     A process that is killed between the two renames leaves the old directory as `.NAME.replaced`, and `recover` restores it.
     """
@@ -117,10 +117,10 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
 
 
 def _resolved(directory: pathlib.Path) -> pathlib.Path:
-    """`directory` with its symbolic links resolved. Raises Unwritable for links that lead to each other."""
+    """Resolves the symbolic links of `directory`. Raises Unwritable for circular links."""
     resolved = pathlib.Path(os.path.realpath(directory))
     if resolved.is_symlink():
-        raise Unwritable(f"{directory} is a symbolic link that leads back to itself; name another directory")
+        raise Unwritable(f"{directory} is a circular symbolic link; name another directory")
     return resolved
 
 
@@ -145,7 +145,7 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
             ) from error
         if files.try_lock(descriptor) is False:
             os.close(descriptor)
-            raise Unwritable(f"another process is writing a model to {directory}; wait for its end, or name another")
+            raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or name another")
         if not files.is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
             descriptor = None
@@ -196,13 +196,13 @@ def _is_our_card(path: pathlib.Path) -> bool:
 
 
 def signed_card(text: str, facts: JsonObject) -> str:
-    """Returns a card with a comment at its end, from which `card_facts` reads `facts` as long as nobody has changed the text."""
+    """Returns a card that ends in a comment, from which `card_facts` reads `facts` if the text is unchanged."""
     content = json.dumps(facts).replace(">", "\\u003e")  # nothing in it ends the comment
     return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"
 
 
 def card_facts(text: str) -> JsonObject | None:
-    """Returns the facts of a card that `signed_card` has made; None for one that somebody else has written or changed."""
+    """Returns the facts of a card made by `signed_card`, or None if somebody else wrote or changed it."""
     signed = _SIGNED.fullmatch(text)
     if signed is None or _hash(signed[1].removesuffix("\n")) != signed[2]:
         return None
@@ -218,8 +218,8 @@ def _hash(text: str) -> str:
 
 
 def _remove(directory: pathlib.Path) -> None:
-    """Removes a directory of ours if it is there; no error stops it. Its mark is removed last, so that the remains after a crash
-    are recognised as ours."""
+    """Removes a directory of ours if it exists, ignoring errors. Its mark is removed last, so that remains after a crash are
+    recognised."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -233,7 +233,7 @@ def _remove(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
-    """Turns an OSError in the context into Unwritable."""
+    """Converts an OSError in the context to Unwritable."""
     try:
         yield
     except OSError as error:
@@ -243,8 +243,8 @@ def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
 
 
 def recover(directory: pathlib.Path) -> None:
-    """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. A file or directory
-    that this package did not move there stays."""
+    """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. Anything that this
+    package did not move there is kept."""
     old, directory = aside(directory), _resolved(directory)
     if old.is_symlink():  # nothing of ours: it is not followed
         old.unlink()

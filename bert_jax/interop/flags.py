@@ -1,4 +1,4 @@
-"""The flags of `convert`. Imports nothing that takes long, so that help and what is wrong with flags come at once."""
+"""The flags of `convert`. Imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMAT_OF_FLAG = {
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
     parse_flags(description)
 
 
@@ -54,14 +54,14 @@ def _check_values(flags: argparse.Namespace) -> None:
     if flags.layers and flags.keep_layers is not None:
         raise UserError("--layers and --keep-layers are both given; give one of them")
     if flags.labels and len(set(flags.labels)) < len(flags.labels):
-        raise UserError(f"--labels={','.join(flags.labels)} repeats a label; give every output a label of its own")
+        raise UserError(f"--labels={','.join(flags.labels)} repeats a label; give every output a different label")
 
 
 def flag_parser(description: str | None) -> FlagParser:
     """Returns the parser of the flags."""
     parser = FlagParser(prog="python -m bert_jax.convert", description=description)
     parser.may_be_in_bucket = ("--from", "--to", "--average")
-    read = parser.group("the model that is read")
+    read = parser.group("the source model")
     read.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model")
     of_step = "the weights after N steps, if A is a pretraining run (default: its final weights)"
     read.add_argument("--step", type=InRange(int, COUNT), metavar="N", help=of_step)
@@ -70,19 +70,19 @@ def flag_parser(description: str | None) -> FlagParser:
     of_vocab = "a vocabulary whose piece i belongs to row i of the embeddings (default: the model's own)"
     read.add_argument("--vocab", type=nonempty, metavar="PATH", help=of_vocab)
     casing = read.add_mutually_exclusive_group()
-    of_casing = "lower-case text; needed only if the files of the model do not say so, or contradict each other"
+    of_casing = "lower-case text; only needed if the model's files do not specify the casing or contradict each other"
     casing.add_argument("--lowercase", action="store_true", default=None, help=of_casing)
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     of_activation = "the variant of GELU that a TensorFlow 1 checkpoint was trained with (default: gelu)"
     read.add_argument("--activation", metavar="|".join(ACTIVATIONS), help=of_activation)
-    write = parser.group("what is written")
-    of_to = "the directory; an earlier export there is replaced"
+    write = parser.group("the output")
+    of_to = "the output directory; an earlier export is replaced"
     write.add_argument("--to", type=nonempty, required=True, metavar="B", help=of_to)
     write.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="the format")
     write.add_argument("--dtype", metavar="|".join(DTYPES), help="the type of the weights (default: float32)")
     parts = parser.group("parts", ", ".join(PARTS))
     parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these parts, with random weights")
-    of_drop = "leave out these parts, or tensors by their names (* is a wildcard)"
+    of_drop = "remove these parts, or tensors by name (* is a wildcard)"
     parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help=of_drop)
     parts.add_argument("--labels", type=_list, metavar="A,B,C", help="the labels of a sequence or token head, by id")
     parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="what a sequence head predicts (default: classification)")
@@ -91,7 +91,7 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="resize the position table to N rows")
     of_positions = "new rows of the position table: the table repeated, or random (default: copied)"
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help=of_positions)
-    of_theta = "change the base of rotary positions in full layers, and in sliding ones if it is given"
+    of_theta = "change the base of rotary positions in full layers and, if given, in sliding layers"
     changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help=of_theta)
     of_window = "change the number of tokens that a sliding layer sees on both sides together"
     changes.add_argument("--window", type=POSITIONS, metavar="N", help=of_window)
@@ -99,18 +99,18 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--token-types", type=TYPES, metavar="N", help=of_types)
     of_tokens = "add the words of FILE to the vocabulary, one per line; special tokens are in brackets"
     changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help=of_tokens)
-    of_replaced = "replace the vocabulary; the vector of a new piece is the mean of the old pieces that it consists of"
+    of_replaced = "replace the vocabulary; the vector of a new piece is the mean of its old pieces"
     changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help=of_replaced)
     changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
     changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
     of_average = "average the weights of A and this model; may be repeated"
     changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="MODEL", help=of_average)
     sentences = parser.group("files for sentence-transformers")
-    of_pooling = "how the vector of a text is made from those of its tokens"
+    of_pooling = "how to pool token vectors into a text vector"
     sentences.add_argument("--pooling", metavar="|".join(TEXT_POOLINGS), help=of_pooling)
-    sentences.add_argument("--normalise", action="store_true", help="scale the vectors of texts to length 1")
+    sentences.add_argument("--normalise", action="store_true", help="scale text vectors to length 1")
     lowered = parser.group("--format=stablehlo")
-    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="what the file computes (default: by the model's head)")
+    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="the function (default: by the model's head)")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any number)")
     lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
     return parser

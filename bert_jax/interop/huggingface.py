@@ -93,11 +93,11 @@ class Model:
     of_pairs: bool | None = None
     """Whether a sequence head was trained on pairs of texts; None where unknown, or trained on both single texts and pairs."""
     columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
-    """Where the head was trained on a table of the user's: field of a text -> the name of its column, or of its columns."""
+    """If the head was trained on a user's table: text field -> the name(s) of its column(s)."""
     vectors: TextVectors | None = None
-    """How a vector of a text is made, for sentence-transformers; None for a model without a pooling."""
+    """The settings of text vectors for sentence-transformers; None without a pooling."""
     untrained: frozenset[str] = frozenset()
-    """Parts that still have their random initial weights; they are not used for predictions."""
+    """Parts that still have random initial weights and are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
     """Fields of config.json that this package does not use and writes unchanged to an export."""
     generation: JsonObject = dataclasses.field(default_factory=dict)
@@ -109,7 +109,7 @@ class Model:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts besides embeddings and encoder, in the order of PARTS."""
+        """The parts other than embeddings and encoder, in the order of PARTS."""
         return tuple(part for part in PARTS if part in self.params)
 
 
@@ -124,10 +124,10 @@ def export_model(
     """Writes a model directory; an existing one is replaced when the new one is complete.
 
     Every array of `model.params` must be whole on this process (not sharded). `extra` is JSON for config.json's "bert_jax", for
-    example the step. `card` is the text of the model card; without it one is written that knows of no training. The
-    transformers class in config.json follows from the model's heads; a task head without a transformers
-    class is written under names of this package, which transformers ignores. Raises UserError for values that are not finite, and
-    Unwritable where the directory cannot be written.
+    example the step. `card` is the text of the model card; the default card does not describe a training. The transformers class
+    in config.json follows from the model's heads; a task head without a transformers class is written under names of this
+    package, which transformers ignores. Raises UserError for values that are not finite, and Unwritable if the directory cannot
+    be written.
     """
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
@@ -211,11 +211,10 @@ def import_model(
 ) -> Model:
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
-    Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, and what is in `drop` is
-    left out: parts, and tensors by their names in the file (`*` as a wildcard). The word embeddings are padded to a multiple of
-    `vocab_multiple` rows. A directory without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs
-    `lowercase`. `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of
-    another shape.
+    Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, and the parts or tensors
+    (by name, `*` as a wildcard) in `drop` are removed. The word embeddings are padded to a multiple of `vocab_multiple` rows. A
+    directory without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs `lowercase`. `labels`
+    replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of another shape.
     """
     from bert_jax.interop.locate import find_model_directory
 
@@ -279,7 +278,7 @@ def import_model(
 
 
 def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
-    """`Model.columns` as recorded in config.json; other values are ignored."""
+    """Returns `Model.columns` as recorded in config.json; other values are ignored."""
     stated = recorded(fields).get("columns")
     return {
         name: column
@@ -289,8 +288,8 @@ def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
 
 
 def with_new_parts(model: Model, new: NewParts) -> Model:
-    """`model` with random weights for the parts `new`, marked as untrained. Raises UserError for parts that a model of its kind
-    cannot have."""
+    """Adds the parts `new` with random weights, marked as untrained. Raises UserError for parts that this kind of model cannot
+    have."""
     names, head, config = new.names, new.head, model.config
     pretrained, written = abstract_parameters(config), {row.subtree for row in rows(config)}
     possible = [part for part in PARTS if part in pretrained and part in written]
@@ -307,14 +306,17 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.subtree}; drop it to replace it with a new head")
         model = with_classifier_layers(model, head)
-        if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
-            remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
+        lacks = head.has_pooler(config) and "pooler" not in {*model.params, *names}
+        unseen = head.reads_pooler and not config.cls_reads_text and config.classifier_pooling not in ("mean", "late")
+        if lacks or unseen:
+            remedy = f"a {kind} cannot {'have' if lacks else 'use'} one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            raise UserError(f"a {head.subtree} reads the pooler, which {model.source} lacks; {remedy}")
+            reason = f"which {model.source} lacks" if lacks else f"and the [CLS] of {model.source} sees no text"
+            raise UserError(f"a {head.subtree} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
@@ -329,8 +331,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
 
 
 def with_classifier_layers(model: Model, head: TaskHead) -> Model:
-    """`model` with the dense layer and the norm of its MLM head before a classifier, if it has none and its classifiers begin
-    with them (`Architecture.classifier_pooling`), as those of transformers do."""
+    """Initialises missing layers before a classifier from the MLM head's dense layer and norm, if the `classifier_pooling` uses
+    them, as in transformers."""
     config, words = model.config, model.params.get("mlm_head")
     begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.has_pooler(config))
     if not begins or words is None or "pooler" in model.params:
@@ -357,7 +359,7 @@ def _drawing(
 
 
 def without_parts(model: Model, drop: Collection[str]) -> Model:
-    """`model` without some of its parts."""
+    """Removes parts of `model`."""
     kept = {part: tree for part, tree in model.params.items() if part not in drop}
     head = model.head if model.head and model.head.subtree not in drop else None
     return dataclasses.replace(model, params=kept, head=head, untrained=model.untrained - set(drop))
@@ -384,8 +386,7 @@ def _check_outputs(
     source: str,
     given: Sequence[str] | None,
 ) -> None:
-    """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or
-    config.json's."""
+    """Raises UserError if the outputs of a labelled head do not match the number of labels (`given`, or config.json's)."""
     own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.subtree}/dense/bias")
     module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
@@ -393,7 +394,7 @@ def _check_outputs(
         if given:
             raise UserError(labels_needed(len(given), head.subtree, len(bias)))
         raise UserError(
-            f"{source}: the {module} has {counted(len(bias), 'output')}, and config.json has "
+            f"{source}: the {module} has {counted(len(bias), 'output')}, but config.json has "
             f"{counted(len(head.labels), 'label')}; `convert --labels=A,B,...` names {len(bias)}, and "
             f"`convert --drop={head.subtree}` leaves the head out"
         )
@@ -433,8 +434,8 @@ def read_model_config(directory: pathlib.Path) -> JsonObject:
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> None:
-    """Raises UserError where the vocabulary has more pieces than the model has rows of word embeddings. More rows than pieces are
-    common: tables are padded to a round size."""
+    """Raises UserError if the vocabulary has more pieces than the model has word embeddings. The opposite is common, since tables
+    are padded to a round size."""
     if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
@@ -444,18 +445,18 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
 
 
 def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str, ...]:
-    """Returns a clause for messages about rows of the word embeddings behind the last piece, if there are any."""
+    """Returns a clause about unused rows of the word embeddings, if there are any."""
     if config.vocab_size == tokenizer.size:
         return ()
     return (
-        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the rows without a piece "
+        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the unused rows "
         "are kept, and never predicted",
     )
 
 
 def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:
-    """Raises UserError where `ours`, the fields of an export of this package, has the hash of another vocabulary, with which the
-    ids would stand for other words."""
+    """Raises UserError if `ours`, the fields of an export of this package, has the hash of a different vocabulary, since ids
+    would then mean different words."""
     found = tokenizer.vocabulary.sha256
     written = ours.get("vocabulary_sha256", found)
     if written != found:

@@ -1,4 +1,4 @@
-"""Translates between `ModelConfig` and the `config.json` of Hugging Face, by the table of the model's family (`families/`)."""
+"""Translates between `ModelConfig` and Hugging Face's `config.json`, using the table of the model's family (`families/`)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SETTINGS = (
     *(field.name for field in dataclasses.fields(Architecture) if field.name not in ("encoder", "positions", "character_cnn")),
     "hidden_dropout", "attention_dropout", "embedding_dropout", "attention_output_dropout", "initializer", "initializer_range",
 )  # fmt: skip
-"""The fields of `ModelConfig` that travel with a model; those that the keys of its family do not hold, under "bert_jax"."""
+"""The fields of `ModelConfig` that are saved with a model. Those without a key in its family are saved under "bert_jax"."""
 
 MOST_LABELS = 1_000_000
 
 HEAD_FIELDS = ("id2label", "label2id", "problem_type", "classifier_dropout")
-"""Fields that describe a task head; copied unchanged where no head uses them."""
+"""Fields that describe a task head. They are copied unchanged if no head uses them."""
 
 ARCHITECTURES = BERT.classes
 """From transformers' classes of BERT to the parts that their files must have besides embeddings and encoder."""
@@ -152,8 +152,8 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
 
 
 def _positions(ours: JsonObject, usual: str, source: str) -> str:
-    """`ModelConfig.positions` of the fields under "bert_jax", `usual` without one. Raises UserError for unknown positions, and
-    where the user's file that computes them is not there or is not the one that the model was trained with."""
+    """`ModelConfig.positions` of the fields under "bert_jax", `usual` without one. Raises UserError for unknown positions, or if
+    the user's file that computes them is missing or differs from the one used in training."""
     positions, file = ours.get("positions", usual), ours.get("positions_file")
     if positions in POSITIONS:
         return str(positions)
@@ -176,7 +176,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     names. If "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads
     are looked for: only the unknown class knows the meaning of other tensors.
 
-    Raises UserError for a class that is not a BERT, and where several classes fit the tensors.
+    Raises UserError for an unsupported class, or if several classes fit the tensors.
     """
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
@@ -213,7 +213,7 @@ def head_from_json(
     """Returns the task head of a `config.json`: by its class, or under "bert_jax"; None without either. Its labels are the
     `labels` that are given, or those of the file. The default labels are LABEL_0 and LABEL_1, as in transformers.
 
-    Raises UserError where the labels contradict each other or the problem is unknown.
+    Raises UserError if the labels contradict each other or the problem is unknown.
     """
     own, classes = _own_head(fields, source), family_named(fields.get("model_type", "bert"), source).classes
     part = next((part for part in classes[architecture] if part in HEAD_PARTS), "")

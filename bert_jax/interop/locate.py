@@ -22,8 +22,8 @@ VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for 
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """`path` itself, or the local copy of the model or checkpoint if it lies in a bucket. Of a workdir the model is copied, of a
-    model directory the files that are read. Raises UserError like `storage.fetching.fetched`."""
+    """Returns `path` itself, or a local copy of the model or checkpoint if it is in a bucket. Only the model of a workdir, and
+    only the needed files of a model directory, are copied. Raises UserError like `storage.fetching.fetched`."""
     if not is_remote(text := checked(os.fspath(path), "MODEL")):
         return path
     for place in (f"{text}/model", text):
@@ -100,7 +100,7 @@ def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
 def from_hub(name: str) -> pathlib.Path:
     """Returns the directory of a hub model in huggingface_hub's cache, downloaded at the first use.
 
-    Raises UserError where the name is neither a directory nor a model on the hub, or where the network fails.
+    Raises UserError if the name is neither a directory nor a model on the hub, or if the network fails.
     """
     with hub_fetcher(name) as fetch:
         directory = fetch(*HUB_FILES, CARD, WEIGHTS, "model-*.safetensors")
@@ -111,5 +111,5 @@ def from_hub(name: str) -> pathlib.Path:
                 directory = transformer_folder(directory) or directory
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
     if absent:
-        raise UserError(f"the hub's {name} is not a model that is read here: {' and '.join(absent)} missing; choose another")
+        raise UserError(f"the hub's {name} is not a supported model: {' and '.join(absent)} missing; choose another")
     return directory

@@ -1,9 +1,8 @@
-"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family
-(`families/`).
+"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family (`families/`).
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
-[out, in]. Each row of a table has both names and both layouts, from which shapes, transposes, the splitting of heads and of fused
-matrices follow. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
+[out, in]. Each row of a table has both names and both layouts. They determine shapes, transposes, and how heads and fused
+matrices are split. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
 layout.
 """
 
@@ -62,7 +61,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
-    """Path -> boxed shape of every parameter of a model, layers stacked and the vocabulary padded."""
+    """Returns path -> boxed shape of every parameter, with stacked layers and padded vocabulary."""
     one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # faster to trace
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
@@ -73,7 +72,7 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family) -> Row:
-    """Returns the row of a parameter in a name and shape of our own: an axis is V, or its number and its size."""
+    """Returns the row of a parameter with our own name and shape. An axis is V, or its number and size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -105,7 +104,7 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
 
 
 def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, tuple[int, ...]]:
-    """Path -> shape of every parameter of our tree, layers stacked and the vocabulary padded."""
+    """Returns path -> shape of every parameter of our tree, with stacked layers and padded vocabulary."""
     parameters = unboxed(_parameters(config, head))
     return {row.ours: parameters[row.ours].shape for row in rows(config, head)}
 
@@ -184,6 +183,10 @@ def params_from_tensors(
         tensors = _without_fixed_positions(tensors, config, fixed, source)
     expected = _expected(config, head)
     tensors = {name: x for name, x in tensors.items() if find_subtree(name, expected) not in drop}
+    there = {expected[name].subtree for name in tensors if name in expected}
+    for name in export_family(config).omitted:
+        if name in expected and expected[name].subtree in there:
+            tensors.setdefault(name, np.zeros(their_shape(expected[name], config, head), np.float32))
     present = ({expected[name].subtree for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
     missing = [name for name, row in expected.items() if row.subtree in present and name not in tensors]
     unused = [in_file.get(name, name) for name in tensors if name not in expected]
@@ -208,19 +211,19 @@ def params_from_tensors(
     for row in rows(config, head):
         if row.subtree in present:
             layers = [_to_ours(tensors[name], row, config, head) for name in their_names(row, config)]
-            if row.first:  # no layer reads these, which have the values of a new norm
+            if row.first:  # never read; they have the values of a new norm
                 blank = np.ones_like if row.ours.endswith("/scale") else np.zeros_like
                 layers = [*(blank(layers[0]) for _ in range(row.first)), *layers]
             flat[row.ours] = np.stack(layers) if row.stacked else layers[0]
-    check_finite(flat, f"{source} cannot be used: {{found}}; take an earlier state of this model, or copy it again")
+    check_finite(flat, f"{source} cannot be used: {{found}}; use an earlier state of this model, or copy it again")
     return unflatten_dict(flat, sep="/")
 
 
 def _without_fixed_positions(
     tensors: dict[str, np.ndarray], config: ModelConfig, wanted: np.ndarray, source: str
 ) -> dict[str, np.ndarray]:
-    """`tensors` without the position table. Raises UserError unless its rows are the `wanted` ones, in the precision of the
-    file."""
+    """Removes the position table from `tensors`. Raises UserError unless its rows are the `wanted` ones, within the file's
+    precision."""
     name = export_family(config).position_table
     table = np.asarray(tensors.get(name, ()))
     if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):

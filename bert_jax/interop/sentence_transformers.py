@@ -1,5 +1,5 @@
-"""Reads and writes how a model directory makes a vector of a text, as sentence-transformers has it: `modules.json`, a Pooling
-module and a limit of tokens."""
+"""Reads and writes the text-vector settings of a model directory in the sentence-transformers format: `modules.json`, a Pooling
+module and a token limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OLD_MODES = {
 
 @dataclasses.dataclass(frozen=True)
 class TextVectors:
-    """The pooling that makes the vector of a text from the vectors of its tokens."""
+    """How the vector of a text is computed from its token vectors."""
 
     pooling: str | None
     """One of TEXT_POOLINGS; None for a pooling that is not implemented here."""
@@ -67,7 +67,7 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
 
 
 def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: ModelConfig) -> None:
-    """Writes the files beside those of the model, in the spellings of all releases."""
+    """Writes the files next to the model's, in the spellings of all releases."""
     kinds = {"": "Transformer", POOLING_FOLDER: "Pooling"}
     kinds |= {NORMALISE_FOLDER: "Normalize"} if vectors.normalise else {}
     modules: Json = [

@@ -128,7 +128,7 @@ def checksum(data: bytes) -> int:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(the varint at position `at`, the position after it): seven bits per byte, the lowest first."""
+    """Returns (the varint at position `at`, the position after it): seven bits per byte, the lowest first."""
     value = 0
     for n, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << 7 * n

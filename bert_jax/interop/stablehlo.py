@@ -55,7 +55,7 @@ def natural_function(model: Model) -> str:
 
 
 def parts_used(model: Model, function: str) -> tuple[str, ...]:
-    """Returns the parts besides embeddings and encoder that `function` uses. Raises UserError where the model lacks one that it
+    """Returns the parts besides embeddings and encoder that `function` uses. Raises UserError if the model lacks one that it
     needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
@@ -66,12 +66,12 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
             raise UserError(f"this model has no task head, so it predicts no labels; choose the function {others}")
         if model.head.layout.read_positions:
             raise UserError(
-                f"a {model.head.kind} head needs the positions of the mentions, which are no input of the exported function; "
+                f"a {model.head.kind} head needs the positions of the mentions, which are not inputs of the exported function; "
                 "choose the function encode"
             )
         if model.head.has_crf:
             raise UserError(
-                "a CRF needs the positions of the words, which are no input of the exported function; choose the function encode"
+                "a CRF needs the positions of the words, which are not inputs of the exported function; choose encode"
             )
         return ("pooler", model.head.subtree) if model.head.has_pooler(model.config) else (model.head.subtree,)
     if function == "encode":

@@ -1,7 +1,7 @@
 """Changes the positions, token types, layers or vocabulary of a model, and averages models: pure functions from `Model` to
 `Model`.
 
-Rows that are kept have bitwise the same values, so the outputs are the same for texts that use only these rows.
+Kept rows are bitwise unchanged, so outputs are the same for texts that only use these rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bert_jax.model.layers import initializer
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
-    """`model` with a position table of `positions` rows; a smaller table keeps the first rows.
+    """Resizes the position table to `positions` rows. A smaller table keeps the first rows.
 
     The rows of a larger table are either copied, which repeats the learned table and keeps neighbouring positions neighbours
     except at the seams (Longformer, arXiv 2004.05150, section 5), or `random`, drawn as at the start of training. Raises
@@ -57,8 +57,8 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 
 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
-    """`model` with another base of its rotary positions in full layers, and in `sliding` ones; None leaves these as they are, and
-    where they have no base of their own, they follow. Raises UserError for a model with other positions."""
+    """Changes the base of rotary positions in full layers and in `sliding` layers. If `sliding` is None, sliding layers keep
+    their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
     if model.config.positions != "rotary":
         raise UserError(f"a base is for rotary positions, and those of {model.source} are {model.config.positions}; leave it out")
     kept = model.config.sliding_rotary_theta if sliding is None else sliding
@@ -67,10 +67,10 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
 
 
 def with_window(model: Model, tokens: int) -> Model:
-    """`model` whose sliding layers see `tokens` on both sides together, as ModernBERT's configuration counts them. Raises
-    UserError for a model without such layers, and for an odd number."""
+    """Sets the window of sliding layers to `tokens` on both sides together, as in ModernBERT's configuration. Raises UserError
+    for a model without sliding layers or an odd number."""
     if "sliding" not in model.config.layer_types:
-        raise UserError(f"a window is for sliding layers, and {model.source} has none; leave it out")
+        raise UserError(f"a window is for sliding layers, but {model.source} has none; leave it out")
     if tokens < 2 or tokens % 2:
         raise UserError(f"a window of {counted(tokens, 'token')} has no whole radius; give an even number, such as 128")
     return dataclasses.replace(model, config=dataclasses.replace(model.config, sliding_radius=tokens // 2))
@@ -78,14 +78,16 @@ def with_window(model: Model, tokens: int) -> Model:
 
 def with_token_types(model: Model, types: int) -> Model:
     """`model` with a token type table of `types` rows; new rows are copies of type 0, and a smaller table keeps the first
-    rows."""
+    rows. Raises UserError for a model without token types."""
+    if not model.config.type_vocab_size:
+        raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave it out")
     config = dataclasses.replace(model.config, type_vocab_size=types)
     chosen = [i if i < model.config.type_vocab_size else 0 for i in range(types)]
     return dataclasses.replace(model, params=_changed(model, lambda row: _leads(row, "T"), lambda x: x[chosen]), config=config)
 
 
 def with_layers(model: Model, keep: Sequence[int]) -> Model:
-    """`model` with the layers `keep`, in ascending order; layer 0 is the one after the embeddings. Raises UserError for other
+    """Keeps only the layers `keep`, in ascending order, where layer 0 follows the embeddings. Raises UserError for invalid
     lists."""
     layers = model.config.num_layers
     if not layers:
@@ -115,10 +117,10 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """The old rows from which each row of another vocabulary is computed."""
+    """The old rows from which each row of a new vocabulary is computed."""
 
     of: tuple[tuple[int, ...], ...]
-    """For each new id, the old ids of whose rows its row is the mean; a single id for a piece of both vocabularies."""
+    """For each new id, the old ids whose rows are averaged; a single id for a piece of both vocabularies."""
     kept: int
     """The number of pieces in both vocabularies, including special tokens of the same role."""
     spelt: int
@@ -130,8 +132,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """For each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or the old
-    tokenizer's encoding of the piece.
+    """Returns, for each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or
+    the old tokenizer's encoding of the piece.
 
     Pieces of two vocabularies of one kind are compared as they are; others by their text and whether they continue a word, so
     WordPiece's "##ing" equals SentencePiece's "ing".
@@ -160,8 +162,8 @@ def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
 
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
-    """`model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an untied
-    decoder are means of old rows, as `sources` (of `find_sources`) lists them."""
+    """Returns `model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an
+    untied decoder are means of old rows, as `sources` (of `find_sources`) lists them."""
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
 
@@ -174,7 +176,7 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
 
 
 def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """`tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
+    """Returns `tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
     `encode_with_specials` recognises.
 
     A word that starts with an added one is then encoded with it. In a tokenizer.json, added tokens take the ids of [unused0],

@@ -148,7 +148,7 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
     """Reads the bundle whose files have the common `prefix`. Verifies the whole index, and that every shard exists and is long
     enough.
 
-    Raises UserError naming the file and the remedy otherwise.
+    Raises UserError naming the file and the remedy if it is invalid.
     """
     prefix = pathlib.Path(prefix)
     path = index_path(prefix)

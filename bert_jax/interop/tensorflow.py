@@ -83,7 +83,7 @@ OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notes:
-    """The content of a checkpoint besides parameters, configuration and tokenizer."""
+    """The content of a checkpoint other than parameters, configuration and tokenizer."""
 
     messages: tuple[str, ...]
     """Sentences for the user about assumed values, ignored tensors and copied fields."""
@@ -108,7 +108,7 @@ class _Counterpart(NamedTuple):
 
 
 def original_row(row: Row) -> Row:
-    """`row` with the original's name and layout instead of transformers'."""
+    """Returns `row` with the original's name and layout instead of those of transformers."""
     name = row.theirs
     for pattern, replacement in RULES:
         name = re.sub(pattern, replacement, name)

@@ -26,7 +26,7 @@ QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attent
 
 
 def tiled(model: Model, wanted: Architecture) -> Model:
-    """`model` in the sizes of `wanted`, by tiling; everything else about it stays.
+    """Returns `model` tiled to the sizes of `wanted`; all else is unchanged.
 
     Raises UserError if a size of `wanted` is smaller, its heads have another width or share keys otherwise, or only one of the
     two has sliding layers.
@@ -53,19 +53,19 @@ def tiled(model: Model, wanted: Architecture) -> Model:
 
 
 def centred(small: int, large: int, offset: int | None = None) -> Int[np.ndarray, " _"]:
-    """The source of each of `large` places if `small` ones begin at `offset`, by default in the middle, and repeat on both
-    sides."""
+    """Returns the source of each of `large` places. The `small` places begin at `offset`, by default in the middle, and repeat on
+    both sides."""
     return (np.arange(large) - ((large - small) // 2 if offset is None else offset)) % small
 
 
 def layer_sources(small: int, large: int) -> Int[np.ndarray, " _"]:
-    """The layer of `small` ones that each of `large` ones is a copy of. Where the published formula names one past the last, with
-    at least twice as many layers, it is the last."""
+    """Returns, for each of `large` layers, the layer of `small` ones that it copies. With at least twice as many layers, the
+    published formula can name a layer past the last; then it is the last."""
     return np.array([min(round(layer * small / large), small - 1) for layer in range(large)])
 
 
 def query_head_sources(small: Architecture, large: Architecture) -> Int[np.ndarray, " _"]:
-    """The source of each head of queries: the heads that read one head of keys stay together."""
+    """Returns the source of each query head. The query heads that share a key head stay together."""
     each, keys = small.num_heads // small.key_value_heads, (small.key_value_heads, large.key_value_heads)
     return centred(small.num_heads, large.num_heads, each * ((keys[1] - keys[0]) // 2))
 
@@ -82,8 +82,8 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
     for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
         if getattr(wanted, name) < getattr(there, name):
             raise UserError(
-                f"config.model.{name}={getattr(wanted, name)} is smaller than the {getattr(there, name)} of {source}, and tiling "
-                f"makes larger models; give at least {getattr(there, name)}, or leave layers out with convert --keep-layers"
+                f"config.model.{name}={getattr(wanted, name)} is smaller than the {getattr(there, name)} of {source}, but tiling "
+                f"only enlarges a model; set at least {getattr(there, name)}, or remove layers with convert --keep-layers"
             )
     if wanted.head_width != there.head_width:
         fitting = wanted.hidden_size / there.head_width

@@ -129,7 +129,7 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
 def read_vectors(
     path: pathlib.Path, wanted: Sequence[str] | None = None, *, room: int = 0
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
-    """(the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
+    """Returns (the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
 
     With `wanted`, only the vectors of these words are kept in memory, and returned in this order. The first vector of a word that
     comes twice counts; if it is wanted twice, it has the first two. Raises UserError naming the line or word that is wrong.
@@ -325,8 +325,8 @@ def _guarded(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _with_specials(
     words: list[str], table: Float32[np.ndarray, "R D"], lowercase: bool | None
 ) -> tuple[Tokenizer, Float32[np.ndarray, "V D"]]:
-    """(a tokenizer whose pieces are special tokens and the words, their vectors). The first rows of `table`, one for each special
-    token, have no values yet; the words' vectors follow."""
+    """Returns (a tokenizer whose pieces are special tokens and the words, their vectors). The first rows of `table`, one for each
+    special token, have no values yet; the words' vectors follow."""
     there = set(words)
     absent = [names[0] for names in SPECIAL_NAMES.values() if not there & set(names)]
     certain, _ = infer_casing(words)

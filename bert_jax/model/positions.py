@@ -1,8 +1,8 @@
 """Position embeddings: classes with up to three methods, each of them optional.
 
-embeddings(x, tokens) [B, L, D], the sum of the word embeddings so far -> the same with positions queries_and_keys(query, key,
-tokens, layer) [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions` scores(scores, tokens, layer) [B, H,
-Q, L], float32, before the mask; see `Tokens.offsets`
+    embeddings(x, tokens)                         [B, L, D], the sum of the word embeddings so far -> the same with positions
+    queries_and_keys(query, key, tokens, layer)   [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions`
+    scores(scores, tokens, layer)                 [B, H, Q, L], float32, before the mask; see `Tokens.offsets`
 
 `model.POSITIONS` lists the built-in classes; FILE.py:NAME names your own. A class is constructed with the `Architecture` if its
 constructor has an argument without a default, and it may be a Flax module with parameters. `layer` is a `tokens.Layer`.

@@ -33,8 +33,8 @@ class BertForPreTraining(Bert):
 
     Reads the batch arrays INPUTS and HEAD_INPUTS; training passes a `dropout_seed`. Returns a dict:
 
-    mlm_logits float32 [B, M, V] nsp_logits float32 [B, P, 2] pooled [B, P, D] (the last two: `next_sentence`) last [B, L, D]
-    hidden_states [S, B, L, D]: the embeddings, then the output of every layer
+        mlm_logits float32 [B, M, V]        nsp_logits float32 [B, P, 2]        pooled [B, P, D]   (the last two: `next_sentence`)
+        last [B, L, D]                      hidden_states [S, B, L, D]: the embeddings, then the output of every layer
 
     XLA removes entries that are not read, so returning all of them costs nothing. Outside jit, raises UserError for ids outside
     their tables; callers of compiled functions call `check_ids` first.

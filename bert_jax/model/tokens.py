@@ -38,8 +38,8 @@ class Tokens:
     visible: Bool[Array, "B Q L"] | None = None
     """The columns that each token that is read out may attend to, where sequence ids and order do not tell; None: all."""
     rows: UInt32[Array, " B"] | None = None
-    """The indices (consecutive) of the rows in the whole batch, if these are the rows of one device; None: 0, 1, ... Random masks
-    depend on them, so they are the same on any mesh."""
+    """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Random
+    masks depend on them, so they are the same on any mesh."""
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:

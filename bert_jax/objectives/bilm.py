@@ -1,4 +1,4 @@
-"""The prediction of every token from those before it and, apart from that, from those after it (ELMo, arXiv:1802.05365, 3.1)."""
+"""Predicts every token from those before it and, separately, from those after it (ELMo, arXiv:1802.05365, 3.1)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
 class Bilm(WordPrediction):
-    """The token after each position of a row is predicted twice, once if no token of its text follows it. The loss is the mean
-    over all predictions, half of ELMo's sum of two means."""
+    """Predicts the token after each position twice, forward and backward; only forward if no token of its text follows it. The
+    loss is the mean over all predictions, half of ELMo's sum of two means."""
 
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",)}
     title: ClassVar[str] = "biLM"
@@ -44,18 +44,18 @@ class Bilm(WordPrediction):
         return found
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the predictions of both directions, tokens and rows."""
+        """Returns the numbers of predictions of both directions, tokens and rows."""
         ahead, back = ((x != IGNORED).sum().astype(jnp.float32) for x in bilm_targets(batch))
         return super().counts(batch) | {"bilm_targets": ahead + back}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns those of both directions."""
+        """Returns the predictions of both directions."""
         return np.concatenate(bilm_targets({name: jnp.asarray(array) for name, array in batch.items()}), axis=1)
 
 
 def bilm_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
-    """Returns the targets of the forward and of the backward LSTM, IGNORED where there is none: the last token of a text, its
-    [SEP], has no token after it from which the backward LSTM could predict it."""
+    """Returns the targets of the forward and the backward LSTM, or IGNORED. The last token of a text, its [SEP], has no later
+    token from which the backward LSTM could predict it."""
     targets = batch["masked_targets"]
     _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
     return targets, jnp.where(exists, targets, IGNORED)

@@ -1,4 +1,4 @@
-"""The keys of `config.distillation`. Those of an objective, `config.objective_options`, are the fields of its class."""
+"""The keys of `config.distillation`. An objective's own keys, `config.objective_options`, are the fields of its class."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class PretrainingDistillation:
     """
 
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
-    """The divisor of both models' logits in the loss of the soft targets, which is multiplied by its square."""
+    """The divisor of both models' logits in the soft-target loss, which is multiplied by its square."""
     soft_weight: Fraction = 0.5
-    """The weight of KL(teacher || student) at the masked tokens; the loss on the tokens themselves has 1 minus this."""
+    """The weight of KL(teacher || student) at the masked tokens. The loss on the tokens themselves has 1 minus this weight."""
     hidden_weight: LossWeight = 0.0
-    """The weight of the mean squared difference of hidden states, through a learned projection where the widths differ."""
+    """The weight of the mean squared difference of hidden states, through a learned projection if the widths differ."""
     attention_weight: LossWeight = 0.0
-    """The weight of KL(teacher || student) of the attention of each token, a mean over heads. It needs as many heads in both
-    models, and the plain attention of the student, which holds its attention maps in memory. A layer of the student whose
-    counterpart is the embeddings of a teacher with at most half as many layers has no map to learn from."""
+    """The weight of KL(teacher || student) of each token's attention, averaged over heads. Both models need the same number of
+    heads, and the student needs plain attention, which keeps its attention maps in memory. If the teacher has at most half as
+    many layers, student layers matched with the teacher's embeddings have no map to learn from."""
     layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
-    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with one of the
-    teacher's, evenly spaced, and the embeddings with the embeddings; "last": the last layers alone."""
+    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with an evenly spaced
+    layer of the teacher, and embeddings with embeddings. "last": only the last layers."""
     dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
-    """The dtype of the teacher's matrix products; empty for the student's (`model.dtype`)."""
+    """The dtype of the teacher's matrix products. Empty: the student's (`model.dtype`)."""
     teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """The teacher's hidden size, which a run fills in: the shape of the projection follows from it."""
+    """The teacher's hidden size, which determines the shape of the projection. Filled in by a run."""
     teacher_sha256: str = ""
-    """The hash of the teacher's weights, which a run fills in: a continued run must have the same teacher."""
+    """The hash of the teacher's weights, filled in by a run. A resumed run must have the same teacher."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "distillation")

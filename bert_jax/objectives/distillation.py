@@ -1,7 +1,7 @@
-"""The losses of distillation in pretraining: soft targets, hidden states and attention maps of a teacher.
+"""Distillation losses for pretraining: soft targets, hidden states and attention maps of a teacher.
 
 The soft targets follow Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
-states are compared through a learned projection where the widths differ, as in TinyBERT (arXiv:1909.10351, section 3); attention
+states are compared through a learned projection if the widths differ, as in TinyBERT (arXiv:1909.10351, section 3); attention
 maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1).
 """
 
@@ -29,15 +29,15 @@ from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
-"""The subtree of the parameters that holds the learned projection; it is trained and saved, and not exported."""
+"""The subtree of the parameters with the learned projection. It is trained and saved but not exported."""
 _PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
-"""The sums against a teacher, and the counts that they are divided by."""
+"""Sum against a teacher -> the count by which it is divided."""
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
-    """Returns the initial projection [D, teacher's D] from the student's hidden states, float32, boxed with its axis names; {}
-    where the widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) keeps their size."""
+    """Returns the initial projection [D, teacher's D] of the student's hidden states, float32, boxed with its axis names, or {}
+    if the widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) preserves their norm."""
     if not settings.projects(hidden_size):
         return {}
     init = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out", product=(1, 1))
@@ -47,11 +47,11 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(Objective):
-    """The objective `plain` of a student, with the terms of `PretrainingDistillation` added.
+    """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    The sums of `plain` are joined by "soft_loss" over the predicted tokens, and "hidden_difference" and "attention_divergence"
-    over the tokens where they have a weight. The teacher computes without dropout, and no gradient reaches it. Without a teacher,
-    as in an evaluation, it is `plain`.
+    It adds the sums "soft_loss" over the predicted tokens and, if they have a weight, "hidden_difference" and
+    "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
+    evaluation, this equals `plain`.
     """
 
     plain: MlmNsp
@@ -70,27 +70,27 @@ class Distillation(Objective):
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """Returns the objective, and `plain`, with `self.model`."""
+        """Returns the objective and its `plain` with `self.model` set."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound
 
     def with_teacher(self, teacher: Teacher) -> Distillation:
-        """Returns the objective with the parameters of the teacher, for a training step."""
+        """Returns the objective with the teacher's parameters, for a training step."""
         return dataclasses.replace(self, teacher=teacher).for_model(self.model)
 
     def settings(self) -> dict[str, Any]:
-        """Returns those of `plain`; the others are in `config.distillation`."""
+        """Returns the settings of `plain`; the distillation settings are in `config.distillation`."""
         return self.plain.settings()
 
     def named_scores(self) -> dict[str, Score | Formula]:
-        """Returns the scores of `plain`, the means of the terms against the teacher, and the loss without these terms."""
+        """Returns the scores of `plain`, the mean distillation terms, and the loss without these terms."""
         plain = self.plain.named_scores()
         loss = plain.pop("loss")
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns those of `plain`, with the values that they have without a teacher, and the projection."""
+        """Returns the parameters of `plain`, with the same values as without a teacher, and the projection."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 
@@ -99,7 +99,7 @@ class Distillation(Objective):
         return self.plain.counts(batch)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the sums of `plain` and, with a teacher, of the terms against it."""
+        """Returns the sums of `plain` and, with a teacher, the distillation sums."""
         projection = params.get(PROJECTION)
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
         if self.teacher is None:
@@ -130,7 +130,7 @@ class Distillation(Objective):
         return found
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the loss of `plain` with (1 - soft_weight) x MLM, and the weighted means of the terms against the teacher."""
+        """Returns the loss of `plain` with (1 - soft_weight) x MLM, plus the weighted means of the distillation terms."""
         if "soft_loss" not in sums:
             return self.plain.loss(sums, counts)
         settings = self.distillation
@@ -156,7 +156,7 @@ class Distillation(Objective):
         return self.plain.row_losses(params, batch)
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Returns those of `plain`, of the teacher's forward pass, and of the projection."""
+        """Counts `plain`, the teacher's forward pass and the projection."""
         own, d, width = self.plain.flops(length, predictions), self.distillation, self.model.hidden_size
         if self.teacher is None:
             return own
@@ -171,8 +171,8 @@ class Distillation(Objective):
 def soft_loss_sum(
     logits: Float[Array, "B M V"], teacher_logits: Float[Array, "B M V"], targets: Int[Array, "B M"], temperature: float
 ) -> Float[Array, ""]:
-    """KL(teacher || student) of the softened probabilities times the square of the temperature, summed over the predicted
-    tokens; float32."""
+    """Computes KL(teacher || student) of the softened probabilities times the square of the temperature, summed over the
+    predicted tokens; float32."""
     divergence = kl_divergence(teacher_logits.astype(jnp.float32), logits.astype(jnp.float32), temperature)
     return jnp.where(targets != IGNORED, divergence, 0.0).sum()
 
@@ -180,7 +180,7 @@ def soft_loss_sum(
 def attention_divergence(
     weights: Float[Array, "S B H L L"], teacher_weights: Float[Array, "S B H L L"], sequence_ids: Int[Array, "B L"]
 ) -> Float[Array, ""]:
-    """KL(teacher || student) of the attention of each token to the others, a mean over layers and heads, summed over the tokens;
+    """Computes KL(teacher || student) of each token's attention, averaged over layers and heads and summed over tokens;
     float32."""
     student, teacher = (jnp.log(jnp.maximum(x.astype(jnp.float32), 1e-30)) for x in (weights, teacher_weights))
     divergence = (teacher_weights.astype(jnp.float32) * (teacher - student)).sum(-1).mean((0, 2))  # [B, L]
@@ -188,7 +188,7 @@ def attention_divergence(
 
 
 def _compared_layers(settings: PretrainingDistillation, teacher: int, student: int) -> list[tuple[int, int]]:
-    """(number of a hidden state of the student, number of the teacher's that it is compared with); 0 is the embeddings."""
+    """Returns pairs (student hidden state, teacher hidden state) of indices to compare; 0 is the embeddings."""
     pairs = list(enumerate(teacher_layers(teacher, student)))
     return pairs if settings.layers == "uniform" else pairs[-1:]
 
@@ -196,8 +196,8 @@ def _compared_layers(settings: PretrainingDistillation, teacher: int, student: i
 def _outputs(
     model: Model, params: Params, batch: Batch, seed: Seed | None, settings: PretrainingDistillation
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns the logits of a model and, where the loss compares them, its "hidden_states" [S, B, L, D] and "attention" [N, B, H,
-    L, L]."""
+    """Returns a model's logits and, if the loss compares them, its "hidden_states" [S, B, L, D] and "attention" [N, B, H, L,
+    L]."""
     variables = {"params": params}
     if settings.attention_weight:
         plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)

@@ -1,7 +1,8 @@
-"""Counts the model FLOPs of a row: of encoders, pretraining heads, task heads and teachers.
+"""Counts the model FLOPs per row of encoders, pretraining heads, task heads and teachers.
 
-Matrix products only, 2 operations per multiply-add, padding included. The backward pass of a product is two products of its size,
-so a training step has three times the operations of a forward pass. Rematerialisation is not counted, as usual for model FLOPs.
+Only matrix products are counted, with 2 operations per multiply-add, including padding. The backward pass of a product is two
+products of the same size, so a training step has three times the operations of a forward pass. Remat is not counted, as usual for
+model FLOPs.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:  # pretraining loads no tasks
     from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
-"""Operations for each multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
+"""Operations per multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
-    """Returns the floating-point operations of a training step of a model per row; with 0 predictions, of the encoder alone.
+    """Returns the FLOPs of a training step per row. With 0 predictions, only the encoder is counted.
 
     Per row of length L 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M
-    positions: BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. A gated feed-forward has 3 D F, shared
-    heads of keys and values have fewer columns, and a token of a sliding layer reads the keys of its window, 129 for ModernBERT,
+    positions: BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. A gated feed-forward has 3 D F, and
+    shared key and value heads have fewer columns. A token of a sliding layer counts the keys of its window (129 for ModernBERT),
     whatever the program computes.
 
     A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens too.
@@ -61,13 +62,13 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
 
 
 def forward_flops(flops: float) -> float:
-    """Returns the part of the forward pass in the FLOPs of a training step."""
+    """Returns the forward-pass part of the FLOPs of a training step."""
     return flops * FORWARD / TRAINING
 
 
 def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, frozen: bool = False) -> float:
-    """Returns the operations of a training step of a task per row of `shape`: of the encoder, which has no backward pass if it is
-    `frozen`, and of the head.
+    """Returns the FLOPs of a task's training step per row of `shape`, for encoder and head. A `frozen` encoder has no backward
+    pass.
 
     Of the head 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts
     (6 L D^2 where it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads. The gradients
@@ -86,8 +87,8 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """Returns the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once
-    per iteration, and of branches the costliest counts."""
+    """Counts the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once
+    per iteration; of several branches, the costliest counts."""
     return _jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
@@ -109,7 +110,7 @@ def _jaxpr_flops(jaxpr: Any) -> float:
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the programs inside of an operation: the body of a loop, the branches of a condition, a function that it calls."""
+    """Yields the programs inside an operation: a loop body, branches of a condition, or a called function."""
     for value in params.values():
         for one in value if isinstance(value, list | tuple) else (value,):
             found = getattr(one, "jaxpr", one)

@@ -25,16 +25,16 @@ class LabelLoss:
     """The settings of the loss of a labelled task."""
 
     label_smoothing: float = 0.0
-    """The share of the target probability that is distributed over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
+    """The fraction of the target probability that is spread over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
-    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss, with label smoothing too: a label's
-    weight also multiplies its share of the smoothing. () is weight 1 for all."""
+    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss, including label smoothing, where a
+    label's weight also multiplies its share of the smoothing. () weighs all labels equally."""
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss, which is multiplied by its square."""
     soft_weight: float = 0.0
-    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531); the labels' loss has 1 - soft_weight."""
+    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531). The loss on the labels has 1 - soft_weight."""
     hidden_weight: float = 0.0
-    """The weight of the mean squared difference between the hidden states of student and teacher, which is added (FitNets,
+    """The weight of an additional loss, the mean squared difference between the hidden states of student and teacher (FitNets,
     arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
 
 
@@ -57,7 +57,7 @@ class Labels(Objective):
     }
 
     def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
-        """Encoder and head."""
+        """Returns the initial parameters of encoder and head."""
         return initial_label_parameters(self.config, self.head, key)
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
@@ -72,8 +72,8 @@ class Labels(Objective):
 
     @jax.named_scope("loss")
     def output_sums(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
-        """{"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are; for a
-        regression "correct" is 0."""
+        """Returns {"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are.
+        For regression, "correct" is 0."""
         settings, head = self.loss_settings, self.head
         scores = head.answer_scores(logits.astype(jnp.float32), batch)
         weights, labels = batch["label_weights"], batch["labels"]
@@ -85,7 +85,7 @@ class Labels(Objective):
         return {"loss": (weights * loss).sum(), "correct": (weights * head.correct(scores, labels)).sum()}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed loss and correct predictions, and the difference from the hidden states of a teacher."""
+        """Returns the summed loss, the correct predictions, and the difference from a teacher's hidden states."""
         stopped = {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
         model, variables = BertWithHead(self.config, self.head), {"params": stopped}
         if "teacher_hidden_states" not in batch:
@@ -95,8 +95,8 @@ class Labels(Objective):
         return total | {"hidden_difference": hidden_state_difference(outputs["hidden_states"], batch)}
 
     def counts(self, batch: Batch) -> Sums:
-        """"weight", the sum of the weights, which the loss is divided by; "labels"; "examples", the features with a label;
-        "tokens"; "rows", packed."""
+        """Returns "weight" (the sum of weights, by which the loss is divided), "labels", "examples" (labelled features), "tokens"
+        and "rows" (packed)."""
         weights = batch["label_weights"]
         return {
             "weight": (weights * _class_weights(batch, self.loss_settings)).sum(),
@@ -107,7 +107,7 @@ class Labels(Objective):
         }
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the weighted mean of the loss, and the weighted difference from a teacher's hidden states."""
+        """Returns the weighted mean loss plus the weighted difference from a teacher's hidden states."""
         loss = sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
         if "hidden_difference" in sums:
             loss += self.loss_settings.hidden_weight * sums["hidden_difference"] / jnp.maximum(counts["tokens"], 1.0)
@@ -118,7 +118,7 @@ def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch
     """Returns the mean squared difference between the student's hidden states and the teacher's of the same width, summed over
     the tokens; float32.
 
-    The batch holds teacher_hidden_states [B, S, L, D]; if the teacher has more layers, those that `teacher_layers` selects.
+    The batch holds teacher_hidden_states [B, S, L, D], selected by `teacher_layers` if the teacher has more layers.
     """
     theirs = batch["teacher_hidden_states"].swapaxes(0, 1)
     difference = jnp.square(hidden_states.astype(jnp.float32) - theirs.astype(jnp.float32)).mean((0, 3))  # [B, L]
@@ -126,8 +126,8 @@ def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch
 
 
 def teacher_layers(teacher: int, student: int) -> tuple[int, ...]:
-    """For each hidden state of the student, the number of the teacher's hidden state that it is compared with: evenly spaced, the
-    embeddings with the embeddings and the last layer with the last layer."""
+    """Returns, for each hidden state of the student, the index of the teacher's hidden state to compare with. They are evenly
+    spaced, from the embeddings to the last layer."""
     return tuple(round(layer * teacher / student) for layer in range(student + 1))
 
 

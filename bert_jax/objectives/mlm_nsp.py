@@ -18,7 +18,7 @@ from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, wor
 
 
 class MlmNsp(WordPrediction):
-    """The mean loss of masked words plus, where rows hold pairs, the mean loss of next sentence prediction."""
+    """The mean MLM loss plus, if rows hold pairs, the mean loss of next sentence prediction."""
 
     rows: ClassVar[str] = MASKED
     judges_pairs: ClassVar[bool] = True
@@ -34,27 +34,27 @@ class MlmNsp(WordPrediction):
     }
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the MLM head; with pairs the pooler and the head of next sentence prediction."""
+        """Returns the MLM head and, with pairs, the pooler and the NSP head."""
         parts = {"mlm_head": model.mlm_head(key)}
         return parts | ({"pooler": model.pooler(key), "nsp_head": model.nsp_head(key)} if model.pairs else {})
 
     @property
     def exported(self) -> str:  # type: ignore[override]
-        """The class with both heads, or with the MLM head alone."""
+        """The class with both heads, or with only the MLM head."""
         return "BertForPreTraining" if self.model.pairs else "BertForMaskedLM"
 
     def named_scores(self) -> dict[str, Score | Formula]:
-        """Without the scores of next sentence prediction where rows hold no pairs."""
+        """Omits the NSP scores if rows hold no pairs."""
         found = super().named_scores()
         return found if self.model.pairs else {name: score for name, score in found.items() if not name.startswith("nsp_")}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed losses and correct predictions of both."""
+        """Returns the summed losses and correct predictions of both tasks."""
         batch = self.model.in_whole_tiles(batch)
         return self.output_sums(self.model.logits(params, batch, seed), batch)
 
     def output_sums(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
-        """Returns the sums of "mlm_logits" and, if they are there, of "nsp_logits"."""
+        """Computes the sums from "mlm_logits" and, if present, "nsp_logits"."""
         sums = self.word_sums(outputs["mlm_logits"], batch["masked_targets"])
         if "nsp_logits" not in outputs:
             return sums
@@ -65,13 +65,13 @@ class MlmNsp(WordPrediction):
             }
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the predicted words and the pairs, by which the losses are divided, tokens and rows."""
+        """Returns the numbers of predicted words and pairs (by which the losses are divided), tokens and rows."""
         return super().counts(batch) | {"nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
         """Returns the mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator).
 
-        The means are over the global batch; the original averages the means of the cores.
+        The means are over the global batch. The original averages the means of the cores.
         """
         loss = super().loss(sums, counts)
         if "nsp_loss" in sums:
@@ -87,11 +87,11 @@ class MlmNsp(WordPrediction):
         return losses
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Also the accuracy of one answer to all pairs."""
+        """Adds the accuracy of one answer for all pairs."""
         return {**next_sentence_baseline(rows.labels), **super().eval_scores(rows)}
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Also the accuracy of next sentence prediction."""
+        """Adds the accuracy of next sentence prediction."""
         line = super().eval_line(scores)
         if "nsp_accuracy" in scores:
             line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"

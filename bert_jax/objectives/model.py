@@ -1,4 +1,4 @@
-"""Model: lets an objective build its parameters and compute hidden states and logits."""
+"""`Model`, with which an objective builds its parameters and computes hidden states and logits."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ Batch = dict[str, Num[Array, "B ..."]]
 Params = Mapping[str, Any]
 """The parameters of a model: nested dictionaries of arrays."""
 Boxed = dict[str, Any]
-"""Parameters in which each array is in a box with the name of each of its axes, from which its sharding follows."""
+"""Parameters whose arrays are boxed with axis names, which determine their sharding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The encoder of a run, for its objective.
+    """The encoder of a run, as seen by its objective.
 
-    Methods that take a `key` return initial parameters, boxed with the names of their axes. Methods that take `params`, a tree
-    with the parts "embeddings" and "encoder", compute with them; their `seed` is the seed of the dropout masks, None in
-    evaluation.
+    Methods with a `key` return initial parameters, boxed with their axis names. Methods with `params`, a tree with the parts
+    "embeddings" and "encoder", compute with them; their `seed` is for the dropout masks (None in evaluation).
     """
 
     config: ModelConfig
@@ -52,7 +51,8 @@ class Model:
         return self.config.vocab_size
 
     def scaled(self, fraction: float) -> Model:
-        """Returns a narrower model of the same kind: widths and heads times `fraction`, at least one head, and as many layers."""
+        """Returns a narrower model of the same kind, with widths and heads scaled by `fraction` (at least one head) and the same
+        number of layers."""
         c = self.config
         heads = max(1, round(c.num_heads * fraction))
         head_width = max(1, round(c.hidden_size * fraction / heads))
@@ -84,23 +84,23 @@ class Model:
         return {part: parameters[part] for part in ("decoder", "lm_head")}
 
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
-        """Returns a head of masked language modelling, whose decoder is tied to the word embeddings if the model's is."""
+        """Returns an MLM head. Its decoder is tied to the word embeddings if the model's is."""
         return self._head("mlm_head", MaskedLanguageModelHead, key, *self._hidden_and_table())
 
     def softmax(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the softmax layer of an LSTM language model. It is drawn from the random numbers of a "mlm_head"."""
+        """Returns the softmax layer of an LSTM language model, drawn with the random numbers of an "mlm_head"."""
         return self._head("mlm_head", SoftmaxHead, key, *self._hidden_and_table())
 
     def pooler(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the pooler, tanh(W h + b) of the hidden state of a [CLS]."""
+        """Returns the pooler, tanh(W h + b) of the hidden state of [CLS]."""
         return self._head("pooler", Pooler, key, jnp.zeros((1, 1, self.hidden_size)))
 
     def nsp_head(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the head of next sentence prediction, which reads the pooler."""
+        """Returns the NSP head, which reads the pooler."""
         return self._head("nsp_head", NextSentenceHead, key, jnp.zeros((1, 1, self.hidden_size)))
 
     def skip_gram_head(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the vectors of words as contexts, and the counts of the words."""
+        """Returns the context vectors and the counts of the words."""
         return self._head("skip_gram_head", SkipGramHead, key, jnp.zeros((1, 1), jnp.int32))
 
     def _hidden_and_table(self) -> tuple[Float[Array, "B M I"], Float[Array, "V I"]]:
@@ -108,7 +108,7 @@ class Model:
         return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
 
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
-        """Returns the parameters of a head, with the values that it has as a `part` of a larger model; they depend on the part's
+        """Returns the parameters of a head, with the same values as it has as `part` of a larger model. They depend on the part's
         name."""
         return dict(_Part(part, kind, self.config).init(key, *inputs)["params"][part])
 
@@ -125,7 +125,7 @@ class Model:
     def encode_at(
         self, params: Params, positions: Int[Array, "B Q"], batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `positions` alone, which takes less computation."""
+        """Returns the output of the last layer at `positions` only, which is cheaper."""
         tokens = Tokens.of(batch).reading(positions)
         return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
 
@@ -146,20 +146,19 @@ class Model:
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
 
     def in_whole_tiles(self, batch: Batch) -> Batch:
-        """`batch`, on a TPU with slots that predict nothing added to its "masked_positions" and "masked_targets", so that the
-        logits of all slots are as many rows as the hardware stores: see `whole_tiles`. For `sums` that read both."""
+        """Returns `batch`, on a TPU with unused slots added to "masked_positions" and "masked_targets", so that the logits fill
+        whole tiles (see `whole_tiles`). For `sums` that read both."""
         fills = {"masked_positions": 0, "masked_targets": IGNORED}
         return batch | {name: whole_tiles(batch[name], self.config.target.platform, fill) for name, fill in fills.items()}
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
-        """Returns the logits of the heads that `pretraining_model` has for this encoder, such as "mlm_logits" and
-        "nsp_logits"."""
+        """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits"."""
         model = pretraining_model(self.config, next_sentence=self.pairs)
         return cast(dict[str, Array], model.apply({"params": params}, batch, seed, method="logits"))
 
 
 class _Part(nn.Module):
-    """A module under the name of a part of a larger model."""
+    """A module named as a part of a larger model."""
 
     subtree: str
     kind: type[nn.Module]
@@ -185,26 +184,25 @@ def unboxed(boxed: Boxed) -> Params:
 
 # ------------------------------------------------------------------------------------------------------ for objectives' own parts
 def dense(inputs: int, outputs: int, key: Key[Array, ""], stddev: float = 0.02) -> Boxed:
-    """Returns the initial parameters of a layer from `inputs` to `outputs` numbers, for `apply_dense`: kernel [D, outputs], bias
-    [outputs]."""
+    """Returns the initial parameters of a dense layer for `apply_dense`: kernel [inputs, outputs], bias [outputs]."""
     kernel = named(truncated_normal(stddev), "embed", None)(key, (inputs, outputs))
     return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}
 
 
 def apply_dense(params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape O"]:
-    """x W + b over the last axis, float32."""
+    """Computes x W + b over the last axis, float32."""
     product = jnp.einsum("...D,DO->...O", x.astype(jnp.float32), params["kernel"].astype(jnp.float32))
     return product + params["bias"].reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 def another_seed(seed: Seed | None, number: int) -> Seed | None:
-    """Returns a seed for a second use of random numbers in a step; None, of evaluation, stays None."""
+    """Derives a seed for another use of random numbers in a step. None (evaluation) stays None."""
     return None if seed is None else hash_word(seed + jnp.uint32(0x9E3779B9) * jnp.uint32(number))
 
 
 def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None) -> Int[Array, "B *shape"]:
-    """Draws a class from each softmax of `logits`; int32. A pure function of the seed and the place in the global batch, so that
-    the same step draws the same on any number of devices, and an evaluation (`seed` None) always draws the same."""
+    """Draws a class from each softmax of `logits`; int32. This is a pure function of the seed and the place in the global batch,
+    so a step draws the same classes on any number of devices, and an evaluation (`seed` None) always draws the same."""
     words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
     uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)  # between 0 and 1
     gumbel = -jnp.log(-jnp.log(uniform))
@@ -212,7 +210,7 @@ def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None)
 
 
 def with_predictions(batch: Batch, words: Int[Array, "B M"]) -> Int[Array, "B L"]:
-    """Returns the "input_ids" of a batch with `words` at the "masked_positions"; slots that are not used change nothing."""
+    """Returns the "input_ids" of a batch with `words` at the "masked_positions". Unused slots change nothing."""
     ids = batch["input_ids"]
     beyond = ids.shape[1]
     at = jnp.where(batch["masked_targets"] >= 0, batch["masked_positions"], beyond)

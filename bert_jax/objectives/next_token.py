@@ -1,4 +1,4 @@
-"""The prediction of every token from those before it, by a left-to-right model."""
+"""Predicts every token from those before it, with a left-to-right model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
 class NextToken(WordPrediction):
-    """The mean loss of the tokens after the positions of a row."""
+    """The mean loss of predicting the next token at the positions of a row."""
 
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"transformer": ("left_to_right",), "bilm": ("left_to_right",)}
     title: ClassVar[str] = "next token"

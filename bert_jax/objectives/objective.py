@@ -1,4 +1,4 @@
-"""Objective: the contract of everything that a model can be trained to do.
+"""`Objective`, the interface of everything that a model can be trained to do.
 
     @dataclasses.dataclass(frozen=True)
     class Mine(Objective):
@@ -18,9 +18,9 @@
         def loss(self, sums, counts):
             return self.weight * sums["my_loss"] / counts["masked"]
 
-`bert_jax/objectives/__init__.py` names the objectives of this project; `config.objective=FILE.py:Mine` is one in a file of the
-user. Everything else follows from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs,
-shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
+`bert_jax/objectives/__init__.py` lists the built-in objectives; `config.objective=FILE.py:Mine` selects your own. Everything else
+is derived from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs, shardings,
+accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ if TYPE_CHECKING:  # the steps load no corpus
     from bert_jax.data.corpus.store import Corpus
 
 MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
-"""The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
-tokens after the positions; nothing is masked, and there are positions alone; texts and their translations."""
+"""The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is masked,
+and the targets are the tokens after the positions. CENTRES: nothing is masked, and there are only positions. TRANSLATED: texts
+and their translations."""
 COUNTED = ("tokens", "rows")
-"""Counts that every objective needs, since rates are computed from them: without padding."""
+"""Counts (without padding) that every objective needs, since rates are computed from them."""
 
 
 TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
-"""The parts of a model that a student learns from."""
+"""The parts of a teacher that a student learns from."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """The model that a student learns from. Its parameters are an argument of the training step, and no part of the state."""
+    """The model that a student learns from. Its parameters are an argument of the training step, not part of the state."""
 
     config: ModelConfig
     params: Params
@@ -73,43 +74,42 @@ class Teacher:
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """A loss as sums over microbatches and devices, divided once, last; and all that follows from it.
+    """A loss defined by sums over microbatches and devices that are divided once at the end.
 
     The fields of a subclass are its settings. `self.model` is the model that it trains.
     """
 
     rows: ClassVar[str] = MASKED
-    """The rows that it reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
+    """The kind of rows that it reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
-    """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text per row unless
+    """Whether it learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
-    """`model.encoder` -> the directions that it can train; None for all."""
+    """`model.encoder` -> the directions that it can train; None: all."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
-    """Title -> (numerator, denominator), a Score, or a formula from the scores before it. The name in metrics.jsonl follows from
-    the title: "mlm_loss" for "MLM loss". Shares, such as accuracies, are shown in percent; log lines show every score that is not
-    a formula. "loss" is added where it is missing."""
+    """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived from
+    the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score that is
+    not a formula. "loss" is added if it is missing."""
     baselines: ClassVar[Mapping[str, Majority]] = {}
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
-    """The transformers class that the model is exported as, with the parameters that belong to it; None for the encoder
-    alone."""
+    """The transformers class as which the model is exported, with the parameters that belong to it. None: only the encoder."""
     temporary: ClassVar[tuple[str, ...]] = ()
-    """Parts of the parameters that belong to the training and not to the model."""
+    """Parts of the parameters that are only needed for training."""
 
     model: ClassVar[Model]
-    """The model that it trains; see `for_model`."""
+    """The model to train; see `for_model`."""
 
     # ------------------------------------------------------------------------------------------------------- what a subclass says
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the initial parameters in addition to "embeddings" and "encoder", each array boxed with the names of its axes,
-        as `dense` and the functions of `Model` return them."""
+        """Returns the initial parameters in addition to "embeddings" and "encoder". Each array is boxed with its axis names, as
+        by `dense` and the methods of `Model`."""
         return {}
 
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the sums over a batch whose quotients are the loss and the scores, float32 scalars. Dropout and everything else
-        random follow from `seed`; None is evaluation."""
+        """Returns the sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` determines dropout
+        and all other randomness; None in evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens,
@@ -123,11 +123,11 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
         """Returns the loss to differentiate, from the total sums and counts. It must be linear in the sums, so that microbatches
-        add."""
+        add up."""
 
     def refusal(self, length: int) -> str:
-        """Why rows of `length` tokens cannot be trained on, and the remedy: the end of a sentence about that length; "" if they
-        can."""
+        """Returns why rows of `length` tokens cannot be trained on, with the remedy, as the end of a sentence about that length;
+        "" if they can."""
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
@@ -135,19 +135,19 @@ class Objective(abc.ABC):
         return batch["masked_targets"]
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Further scores of an evaluation on these rows: baselines as numbers, and formulas from the other scores."""
+        """Returns further scores of an evaluation on these rows: baselines as numbers, and formulas of the other scores."""
         return {}
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Model FLOPs of a training step for a row; None to count the matrix products of `sums` and its gradient."""
+        """Returns the model FLOPs of a training step per row. None: count the matrix products of `sums` and its gradient."""
         return None
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
-        """Path -> array of parameters that are facts about the corpus to train on."""
+        """Returns path -> array for parameters that describe the training corpus."""
         return {}
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Returns the held-out scores in a line."""
+        """Formats the held-out scores in a line."""
         parts = []
         for name, score in self.shown_scores().items():
             if name in scores:
@@ -157,7 +157,7 @@ class Objective(abc.ABC):
         return ", ".join(parts)
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """Returns the mean losses of each row without dropout, by the names of scores."""
+        """Returns each row's mean losses without dropout, by name of the score."""
         losses = {name: score for name, score in self.shown_scores().items() if not score.is_share}
 
         def of_row(row: Batch) -> dict[str, Float[Array, ""]]:
@@ -175,15 +175,15 @@ class Objective(abc.ABC):
         return bound
 
     def with_teacher(self, teacher: Teacher) -> Objective:
-        """Returns the objective of a training step with a teacher: itself, unless it reads one (`distillation.py`)."""
+        """Returns the objective for a training step with a teacher. By default the teacher is ignored (see `distillation.py`)."""
         return self
 
     def settings(self) -> dict[str, Any]:
-        """Returns the fields and their values, as they are set in `config.objective_options`."""
+        """Returns the fields and their values, as in `config.objective_options`."""
         return dataclasses.asdict(self)
 
     def named_scores(self) -> dict[str, Score | Formula]:
-        """Returns the scores by their names in metrics.jsonl, with titles and baselines filled in."""
+        """Returns the scores by name in metrics.jsonl, with titles and baselines filled in."""
         found: dict[str, Score | Formula] = {}
         for title, given in self.scores.items():
             if isinstance(given, tuple):
@@ -201,7 +201,7 @@ class Objective(abc.ABC):
         return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
     def summarise(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns the scores of summed sums and counts. A score without a denominator is left out."""
+        """Computes the scores from total sums and counts. Scores without a denominator are omitted."""
         scores: dict[str, float] = {}
         named = self.named_scores()
         for name, score in named.items():
@@ -217,7 +217,7 @@ class Objective(abc.ABC):
         return scores
 
     def baseline_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns the `baselines` of summed sums and counts of an evaluation."""
+        """Computes the `baselines` from an evaluation's total sums and counts."""
         found = {f"{score_name(title)}_baseline": baseline.value(sums) for title, baseline in self.baselines.items()}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -226,15 +226,16 @@ class Objective(abc.ABC):
         return self.model.encoder(key) | self.parameters(self.model, key)
 
     def abstract_parameters(self) -> Boxed:
-        """Returns the boxed shapes of `initial_parameters`; no arrays are made. Raises UserError for a parameter without axes."""
-        return jax.tree.map(lambda shape: shape, _abstract_parameters(self, self.model))  # a tree of the caller's own
+        """Returns the boxed shapes of `initial_parameters` without making arrays. Raises UserError for a parameter without
+        axes."""
+        return jax.tree.map(lambda shape: shape, _abstract_parameters(self, self.model))  # a copy that the caller may change
 
     def model_parameters(self) -> Boxed:
         """Returns the boxed shapes of the parameters that are not `temporary`."""
         return {part: tree for part, tree in self.abstract_parameters().items() if part not in self.temporary}
 
     def flops(self, length: int, predictions: int) -> float:
-        """Model FLOPs of a training step for a row of `length` tokens."""
+        """Returns the model FLOPs of a training step for a row of `length` tokens."""
         known = self.row_flops(length, predictions)
         return _counted_flops(self, self.model, length, predictions) if known is None else known
 
@@ -268,11 +269,11 @@ class Objective(abc.ABC):
 
         first, last = loss(1, 0), loss(0, 1)
         if jnp.shape(first) != ():
-            raise UserError(f"{key}: loss must return a scalar, and returns an array {jnp.shape(first)}")
+            raise UserError(f"{key}: loss must return a scalar, not an array {jnp.shape(first)}")
         if not np.isclose(first + last, 2 * loss(0.5, 0.5), rtol=1e-3):
             raise UserError(
                 f"{key}: loss is not linear in the sums, so microbatches would not add up to the whole batch; divide "
-                "sums by counts alone"
+                "sums only by counts"
             )
 
     def _checked(self, key: str, what: str, made: Any) -> set[str]:
@@ -281,12 +282,12 @@ class Objective(abc.ABC):
         if wrong:
             raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")
         if taken := sorted(made.keys() & RESERVED):
-            raise UserError(f"{key}: {what} returns {taken[0]!r}, which is a number of every step; give it another name")
+            raise UserError(f"{key}: {what} returns {taken[0]!r}, a name that every step uses; give it another name")
         return {*made}
 
 
 RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "learning_rate", "spikes", "spikes_in_a_row", "loss"})
-"""Names of the numbers of a step that are not an objective's (`training/steps.py`)."""
+"""Names that the training step itself uses (`training/steps.py`)."""
 
 
 def row_counts(batch: Batch) -> Sums:
@@ -322,14 +323,14 @@ def _is_box(x: Any) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
-    """Traced once for each model: a run asks for it six times, and tracing takes 0.2 s each time."""
+    """Traces each model once. A run needs the shapes six times, and tracing takes 0.2 s each time."""
     bound = objective.for_model(model)
     boxed: Boxed = jax.eval_shape(lambda: bound.initial_parameters(jax.random.key(0)))
     for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_box):
         name = "/".join(str(getattr(key, "key", key)) for key in path)
         if not _is_box(leaf):
             raise UserError(
-                f"the parameter {name} of {type(objective).__name__} has no names of its axes, from which its sharding follows; "
+                f"the parameter {name} of {type(objective).__name__} has no axis names, which its sharding needs; "
                 "make it with `dense`, or box it with flax.linen.with_logical_partitioning(init, axes)"
             )
     return boxed
@@ -351,12 +352,12 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
 
 
 def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:
-    """Returns the error message for an objective that does not train a model of this kind; "" if it does. `natural` is the name
-    of the one that it is by default."""
+    """Returns the error message if an objective does not train a model of this kind, otherwise "". `natural` is the name of the
+    default objective."""
     if objective.trains is None or model.direction in objective.trains.get(model.encoder, ()):
         return ""
     kind = "direction" if model.encoder == "transformer" else "encoder"
     return (
-        f"{key} does not train a model with {kind}={getattr(model, kind)}; leave it out, which is {natural}, or set "
+        f"{key} does not train a model with {kind}={getattr(model, kind)}; leave it out (then it is {natural}), or set "
         f"config.model.{kind}"
     )

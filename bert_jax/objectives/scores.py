@@ -1,6 +1,6 @@
-"""Scores of an objective: their names, their formulas from summed counts, how they are shown, and their baselines.
+"""The scores of an objective: names, formulas, display and baselines.
 
-Sums are divided last, so means over uneven batches and processes are exact.
+Sums are divided at the end, so means over uneven batches and processes are exact.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Float, Int, Num
 
 Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
-"""The scores computed so far, by name -> a further score; None where it cannot be computed."""
+"""The scores computed so far, by name -> a further score, or None if it cannot be computed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A score that is one sum divided by another, and how logs and figures show it."""
+    """A score, the quotient of two sums, and how logs and figures show it."""
 
     numerator: str
     denominator: str
     title: str = ""
-    """The name in log lines and figures; an objective fills it in with the key of its `scores`."""
+    """The name in log lines and figures; filled in from the key in `Objective.scores`."""
     unit: str = ""
     """The text after the title in the figure, such as "(nats per predicted token)"."""
     shown: bool = True
-    """Whether log lines and the figure show it; metrics.jsonl and results.json always hold it."""
+    """Whether log lines and the figure show it. metrics.jsonl and results.json always contain it."""
     baseline: str = ""
-    """The name of the baseline's score, which is shown next to it."""
+    """The name of the baseline score shown next to it."""
     baseline_title: str = ""
-    """What the baseline is, such as "word frequency alone"."""
+    """A description of the baseline, e.g. "word frequency alone"."""
     from_zero: bool = False
-    """Whether the axis of its figure begins at 0."""
+    """Whether the axis of its figure starts at 0."""
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a share of something, which is shown in percent: an accuracy."""
+        """Whether it is a fraction, such as an accuracy, which is shown in percent."""
         return self.title.lower().endswith(("accuracy", "rate", "share"))
 
     def text(self, value: float) -> str:
-        """Returns the title and the value, such as "MLM accuracy 18.4 %"."""
+        """Formats title and value, e.g. "MLM accuracy 18.4 %"."""
         return f"{self.title} {100 * value:.1f} %" if self.is_share else f"{self.title} {value:.3f}"
 
 
 def score_name(title: str) -> str:
-    """Returns the name of a score in metrics.jsonl and results.json, from its title: "mlm_loss" for "MLM loss"."""
+    """Converts a title to the score's name in metrics.jsonl and results.json: "mlm_loss" for "MLM loss"."""
     return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
 
 
 # -------------------------------------------------------------------------------------------------------------------- formulas
 def perplexity(loss: float) -> float:
-    """exp(loss); infinity where exp would overflow."""
+    """Returns exp(loss), or infinity if exp would overflow."""
     return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
 
 
@@ -64,36 +64,36 @@ def perplexity_formula(name: str) -> Formula:
 
 
 def sum_formula(*names: str) -> Formula:
-    """Returns the formula of the sum of the scores `names`, as far as they are there."""
+    """Returns the formula for the sum of the scores `names` that exist."""
     return lambda scores: sum((scores.get(name, 0.0) for name in names), 0.0) if scores else None
 
 
 # ------------------------------------------------------------------------------------------------------------------- baselines
 @dataclasses.dataclass(frozen=True)
 class Majority:
-    """The accuracy of one answer for all of several things of two kinds, computed from sums of the same held-out rows."""
+    """The accuracy of always giving the more frequent of two answers, computed from sums over the held-out rows."""
 
     ones: str
-    """The sum that counts the things of one kind."""
+    """The name of the sum that counts one of the answers."""
     of: str
-    """The sum that counts all of them."""
+    """The name of the sum that counts all."""
     title: str = "one answer for all"
 
     def value(self, sums: Mapping[str, float]) -> float | None:
-        """Returns the share of the more frequent kind; None where there is nothing."""
+        """Returns the fraction of the more frequent answer, or None without data."""
         total = float(sums.get(self.of, 0.0))
         share = float(sums[self.ones]) / total if total else None
         return None if share is None else max(share, 1.0 - share)
 
 
 def majority_baseline(ones: str, of: str) -> Majority:
-    """Returns the baseline that gives everything the more frequent of two answers, where `ones` of `of` are of one kind."""
+    """Returns the baseline that always gives the more frequent of two answers, where `ones` of `of` count one of them."""
     return Majority(ones, of)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalRows:
-    """The held-out rows of an evaluation, for the baselines that follow from them alone."""
+    """The held-out rows of an evaluation, for baselines computed from them."""
 
     predicted: Int[np.ndarray, "R _"]
     """The ids of all predictions, as `Objective.predicted` returns them; -1 where unused."""
@@ -103,16 +103,16 @@ class EvalRows:
     """The `Corpus` to train on."""
     plan: Any
     """The `EpochPlan` of an epoch of the training split, or of a block of it."""
-    continues: Bool[np.ndarray, " V"] | None = None
-    """Whether each token of the vocabulary continues a word, where whole words are predicted; else None."""
+    words: int | None = None
+    """The number of words of which the predictions are the pieces, where whole words are predicted; else None."""
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """Returns the accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has
+    """Returns the accuracy and loss of the unigram distribution, which ignores the context. A model that does not beat it has
     learned nothing.
 
-    `target_counts` is how often each token is a target in training, `targets` the ids of all predictions on held-out rows, -1
-    where unused. The accuracy results from always predicting the most frequent target; the loss is the cross-entropy with add-one
+    `target_counts` is how often each token is a target in training; `targets` are the ids of all predictions on held-out rows, -1
+    where unused. The accuracy is that of always predicting the most frequent target. The loss is the cross-entropy with add-one
     (Laplace) smoothing, which is finite for tokens without a count.
     """
     vocabulary = target_counts.shape[0]
@@ -132,7 +132,7 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
 
 def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
     """Returns the NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a
-    model with no better accuracy has learned nothing about NSP. {} if there is no example."""
+    model that does not beat it has learned nothing about NSP. {} if there is no example."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}
@@ -142,9 +142,9 @@ def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
 def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
     """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
 
-    Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which the counts of the corpus
-    lack; `plan` gives the number of texts. `predictions_of_last` is how often the last [SEP] of a text is predicted for each
-    prediction of another token: 1/2 in a biLM, which predicts it in one of two directions.
+    Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which the corpus's counts lack;
+    `plan` provides the number of texts. `predictions_of_last` is how often the last [SEP] of a text is predicted, relative to
+    other tokens: 1/2 in a biLM, which predicts it in only one direction.
     """
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0

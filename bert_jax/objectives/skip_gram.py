@@ -1,11 +1,11 @@
 """Skip-gram with negative sampling (word2vec; Mikolov et al., arXiv:1310.4546, sections 2.2 and 2.3), as sums over a batch.
 
-Where word2vec draws at random, this has the expected value: weights (W - d + 1) / W of contexts at distance d for a window of
-random size, weights of pairs for words left out of the text, and for k negatives per pair N per row with the weight k / N
-(shared negatives make products of matrices; Ji et al., arXiv:1604.04661). Two differences remain. Frequent words that are left
-out do not bring the words around them closer together, as they do in word2vec. And a negative that equals the context counts;
-word2vec.c skips it. With the 8,192 pieces of `experiments/pretrain/static.py` that is 0.13 % of the negatives and less than 0.01
-of the loss; skipping them would change the reference curve and the study `lineage.py`, which were measured this way.
+Where word2vec draws at random, this uses the expected value: weights (W - d + 1) / W for contexts at distance d instead of a
+random window size, weights of pairs instead of dropping words, and N negatives per row with weight k / N instead of k negatives
+per pair (sharing negatives allows matrix products; Ji et al., arXiv:1604.04661). Two differences remain. In word2vec, dropping a
+frequent word brings its neighbours closer together; here it does not. A negative that equals the context counts here, while
+word2vec.c skips it. With the 8,192 subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less
+than 0.01 of the loss. Skipping them would change the reference curve and the study `lineage.py`, which were measured this way.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from bert_jax.objectives.scores import Formula, Score, sum_formula
 NOISE_POWER = 0.75
 """Negatives are drawn from the unigram distribution to this power (section 2.2)."""
 EVALUATION_SEED = np.uint32(0x736B6970)
-""""skip" in ASCII: the seed of the negatives in evaluation, which are the same at every evaluation."""
+""""skip" in ASCII: the seed of the negatives in evaluation, so that every evaluation uses the same ones."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkipGram(Objective):
-    """Skip-gram with negative sampling. The defaults are the released word2vec's, whose negatives are not shared."""
+    """Skip-gram with negative sampling. The defaults are those of the released word2vec, except that negatives are shared."""
 
     window: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """The largest distance between a word and its context."""
     negatives: Annotated[int, Interval(ge=1, le=1_000)] = 5
-    """k, the weight of the negatives of a pair."""
+    """k, the weight of a pair's negatives."""
     shared_negatives: Annotated[int, Interval(ge=1, le=100_000)] = 64
-    """N, the negatives drawn for each row, which all of its pairs share."""
+    """N, the number of negatives drawn per row and shared by all of its pairs."""
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
-    """t: a word of frequency f is left out of the text with probability 1 - sqrt(t / f) - t / f, as in the released code; 0
-    leaves none out."""
+    """t: a word of frequency f is dropped with probability 1 - sqrt(t / f) - t / f, as in the released code. 0 drops none."""
 
     rows: ClassVar[str] = CENTRES
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"static": ("both",)}
@@ -62,7 +61,7 @@ class SkipGram(Objective):
         check_ranges(self, "objective_options")
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the vectors of words as contexts, and the counts of the words."""
+        """Returns the context vectors and the counts of the words."""
         return {"skip_gram_head": model.skip_gram_head(key)}
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
@@ -75,16 +74,16 @@ class SkipGram(Objective):
         return batch["centres"]
 
     def refusal(self, length: int) -> str:
-        """Returns a word needs a neighbour."""
-        room = "has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; set it to 4 or more"
+        """Rejects rows without room for two words."""
+        room = "leaves room for one token between [CLS] and [SEP], but skip-gram needs neighbours; set it to at least 4"
         return room if length < 4 else ""
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed loss of all pairs of a word and its context, their weights ("skip_gram_targets"), and the weights of
-        the pairs with a positive score ("skip_gram_correct").
+        """Returns the summed loss over pairs of a word and a context, the weights of the pairs ("skip_gram_targets"), and the
+        weights of pairs with a positive score ("skip_gram_correct").
 
-        The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v is the vector of the word, u that of
-        the context, n that of a negative, and s the sigmoid. Words that the corpus does not contain, such as [CLS], are in no
+        The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v, u and n are the vectors of the word,
+        the context and a negative, and s is the sigmoid. Words that the corpus does not contain, such as [CLS], are not in any
         pair.
         """
         words = params["embeddings"]["word_embeddings"]["embedding"]
@@ -99,7 +98,7 @@ class SkipGram(Objective):
         pairs = window_weights(batch, self.window) * kept[centre_ids][:, :, None] * kept[batch["input_ids"]][:, None, :]
         scores = jnp.einsum("BMD,BLD->BML", v, u, precision=jax.lax.Precision.HIGHEST)
         noise = jnp.einsum("BMD,BND->BMN", v, n, precision=jax.lax.Precision.HIGHEST)
-        of_noise = self.negatives * jax.nn.softplus(noise).mean(-1)  # [B, M], for each unit of weight
+        of_noise = self.negatives * jax.nn.softplus(noise).mean(-1)  # [B, M], per unit of weight
         return {
             "skip_gram_loss": (pairs * jax.nn.softplus(-scores)).sum() + (pairs.sum(-1) * of_noise).sum(),
             "skip_gram_correct": (pairs * (scores > 0)).sum(),
@@ -107,7 +106,8 @@ class SkipGram(Objective):
         }
 
     def counts(self, batch: Batch) -> Sums:
-        """"windows", the weights of the pairs before words are left out, by which the loss is divided; tokens and rows."""
+        """Returns "windows" (the weights of the pairs before words are dropped, by which the loss is divided), tokens and
+        rows."""
         return row_counts(batch) | {"windows": window_weights(batch, self.window).sum()}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
@@ -119,7 +119,7 @@ class SkipGram(Objective):
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Accuracy and loss; word frequency alone predicts no pair."""
+        """Formats accuracy and loss. There is no baseline, since word frequency alone predicts no pair."""
         return (
             f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, skip-gram loss {scores['skip_gram_loss']:.3f} a pair"
         )
@@ -127,7 +127,7 @@ class SkipGram(Objective):
 
 def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Float[Array, "B M L"]:
     """Returns the weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text,
-    else 0. Centres of -1 are unused."""
+    otherwise 0. Centres of -1 are unused."""
     centres, ids = jnp.maximum(batch["centres"], 0), batch["sequence_ids"]
     distance = jnp.abs(centres[:, :, None] - jnp.arange(ids.shape[1], dtype=jnp.int32)[None, None])
     same = jnp.take_along_axis(ids, centres, axis=1)[:, :, None] == ids[:, None, :]
@@ -136,8 +136,7 @@ def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Flo
 
 
 def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, " V"]:
-    """Returns the probability that a word is kept in the text, by its count in the corpus; 0 for words that are not in the
-    corpus."""
+    """Returns the probability of keeping a word, given its count in the corpus; 0 for words that are not in the corpus."""
     frequency = counts / jnp.maximum(counts.sum(), 1.0)
     ratio = threshold / jnp.maximum(frequency, 1e-12)
     kept = jnp.minimum(jnp.sqrt(ratio) + ratio, 1.0) if threshold else jnp.ones_like(frequency)
@@ -147,7 +146,7 @@ def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, "
 def draw_negatives(
     counts: Float[Array, " V"], shape: tuple[int, int], seed: Seed | np.uint32, rows: UInt32[Array, " B"] | None = None
 ) -> Int[Array, "B _"]:
-    """Words drawn from the distribution of counts^0.75, a pure function of the seed and the index."""
+    """Draws words from the distribution of counts^0.75, as a pure function of the seed and the index."""
     cumulative = jnp.cumsum(counts**NOISE_POWER)
     words = random_words(hash_word(jnp.asarray(seed, jnp.uint32) ^ EVALUATION_SEED), shape, rows=rows)
     uniform = (words >> 8).astype(jnp.float32) * np.float32(2.0**-24)  # below 1

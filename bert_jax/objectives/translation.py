@@ -43,15 +43,15 @@ class Translation(Objective):
         check_ranges(self, "objective_options")
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The decoder and its softmax."""
+        """Initialises the decoder and its softmax."""
         return model.decoder(key)
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Float[Array, "B L V"]:
-        """The logits of the token after each token of the translations, float32."""
+        """Returns the logits of the token after each token of the translations, float32."""
         return self.model.target_logits(params, batch, seed)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The summed cross-entropies, with smoothing and without, and the correct predictions."""
+        """Returns the summed cross-entropies, with and without smoothing, and the number of correct predictions."""
         logits, targets = self.logits(params, batch, seed), batch["targets"]
         with jax.named_scope("loss"):
             smoothed = smoothed_cross_entropy(logits, targets, self.label_smoothing, self.model.vocab_size)
@@ -69,11 +69,11 @@ class Translation(Objective):
         return {"translation_targets": (batch["targets"] != IGNORED).sum().astype(jnp.float32), **found}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The mean smoothed loss over the predicted tokens of the global batch."""
+        """Returns the mean smoothed loss over the predicted tokens of the global batch."""
         return sums["smoothed_loss"] / jnp.maximum(counts["translation_targets"], 1.0)
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """The mean loss of each row without smoothing."""
+        """Returns the mean loss of each row, without smoothing."""
         return {"translation_loss": mean_losses(self.logits(params, batch, None), batch["targets"])}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
@@ -85,7 +85,7 @@ class Translation(Objective):
         return model_row_flops(self.model.config, length, length)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """The scores of the unigram distribution of the translations in training."""
+        """Returns the scores of the unigram distribution of the training translations."""
         return unigram_baseline(_target_counts(rows), rows.predicted)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
@@ -97,7 +97,7 @@ class Translation(Objective):
 
 
 def _target_counts(rows: EvalRows) -> Float[np.ndarray, " V"]:
-    """How often each token is a target in the planned epoch: the tokens of the translations, and a [SEP] for each."""
+    """Returns how often each token is a target in the planned epoch: the tokens of the translations, and a [SEP] for each."""
     pairs, corpus = rows.plan.pairs, rows.train
     counts = np.zeros(corpus.vocabulary.size)
     for start in range(0, len(pairs.b_start), _COUNTED):

@@ -1,4 +1,4 @@
-"""WordPrediction: the base class of objectives that predict words by a softmax over the vocabulary."""
+"""`WordPrediction`, the base class of objectives that predict words with a softmax over the vocabulary."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
@@ -30,7 +29,7 @@ FREQUENCY = "word frequency alone"
 
 
 def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
-    """Returns the scores of predicted words: `title` is their name in log lines, `measure` the prefix of their sums."""
+    """Returns the scores of predicted words. `title` is their name in log lines, `measure` the prefix of their sums."""
     return {
         f"{title} loss": Score(
             f"{measure}_loss",
@@ -51,17 +50,17 @@ def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
 
 
 class WordPrediction(Objective):
-    """The cross-entropy of the rows' targets, which a softmax over the vocabulary predicts."""
+    """The cross-entropy of the rows' targets under a softmax over the vocabulary."""
 
     rows: ClassVar[str] = NEXT
     title: ClassVar[str]
-    """What is predicted, in log lines: "MLM"; its sums and scores begin with `measure`."""
+    """The name of the prediction in log lines, e.g. "MLM". Names of its sums and scores start with `measure`."""
     last_predicted: ClassVar[float] = 1.0
-    """How often the last [SEP] of a text is predicted for each prediction of another token."""
+    """How often the last [SEP] of a text is predicted, relative to other tokens."""
 
     @property
     def measure(self) -> str:
-        """The prefix of the names of its sums and scores: "mlm"."""
+        """The prefix of the names of its sums and scores, e.g. "mlm"."""
         return score_name(self.title)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
@@ -70,7 +69,7 @@ class WordPrediction(Objective):
         return self.word_sums(self.model.logits(params, batch, seed)["mlm_logits"], batch["masked_targets"])
 
     def counts(self, batch: Batch) -> Sums:
-        """Returns the predicted words, tokens and rows."""
+        """Returns the numbers of predicted words, tokens and rows."""
         return {f"{self.measure}_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32), **row_counts(batch)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
@@ -86,43 +85,37 @@ class WordPrediction(Objective):
         }
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """Returns the mean loss of each row over its targets; of a biLM, of the forward direction."""
+        """Returns the mean loss of each row over its targets; for a biLM, only in the forward direction."""
         logits = self.model.logits(params, batch, None)["mlm_logits"]
         return {f"{self.measure}_loss": mean_losses(logits, batch["masked_targets"])}
 
     def row_flops(self, length: int, predictions: int) -> float:
-        """Counts the encoder, and the softmax at the predicted tokens."""
+        """Counts the encoder and the softmax at the predicted tokens."""
         return model_row_flops(self.model.config, length, predictions)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns the perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
+        """Returns the perplexity of words where whole words are predicted, and the scores of the unigram distribution.
+
+        The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
+        between vocabularies; perplexity per piece is not.
+        """
         found: dict[str, float | Formula] = {}
-        if rows.continues is not None:
-            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.predicted, rows.continues))
+        if rows.words is not None:
+            found["word_perplexity"] = self._word_perplexity(int((rows.predicted >= 0).sum()) / max(rows.words, 1))
         return found | unigram_baseline(target_counts(rows.train, rows.plan, self.last_predicted), rows.predicted)
 
     def _word_perplexity(self, pieces: float) -> Formula:
         return lambda scores: perplexity(scores[f"{self.measure}_loss"] * pieces)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Accuracy, loss and perplexity, each with the baseline of word frequencies."""
+        """Formats accuracy, loss and perplexity, each with the word-frequency baseline."""
         accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
         line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"
         line += f" ({FREQUENCY} {100 * scores['unigram_accuracy']:.1f} %), {self.title} loss {scores[loss]:.3f}"
         line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
-        return line + (f" ({scores['word_perplexity']:.1f} by word)" if "word_perplexity" in scores else "")
+        return line + (f" ({scores['word_perplexity']:.1f} per word)" if "word_perplexity" in scores else "")
 
 
 def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:
     """Returns the mean cross-entropy of each row."""
     return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
-
-
-def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Bool[np.ndarray, " V"]) -> float:
-    """Returns the number of predicted tokens for each predicted word; `continues` marks the tokens that continue a word.
-
-    The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
-    between vocabularies; perplexity per piece is not.
-    """
-    used = targets[targets >= 0]
-    return len(used) / max(int(np.count_nonzero(~continues[used])), 1)

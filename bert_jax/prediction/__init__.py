@@ -4,19 +4,19 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
 
     commands.py     the commands of `predict`: their flags, and where their questions are
     streams.py      opens the input: arguments, files, pipes, standard input
-    fields.py       lines, JSON and tables -> records with the fields that a question asks for
-    questions.py    texts -> tokenised items; a bad text is an error of its own and does not stop the others
+    fields.py       lines, JSON and tables -> records with the fields of a question
+    questions.py    texts -> tokenised items; a bad text does not stop the others
     packing.py      items -> packed batches of few shapes
     forwards.py     the jitted forward passes
     engine.py       Engine: runs items through a compiled function on all devices
     language.py     fill-mask, next-sentence, score
     decoding.py     a left-to-right model -> the next tokens, one at a time or by beam search
     generation.py   generate
-    translating.py  translate, by an encoder-decoder
+    translating.py  translate, by an encoder-decoder; BLEU and chrF
     labels.py       classify, tag, answer, choose
     mentions.py     resolve
     embedding.py    embed
     answers.py      records in groups -> answers; Writer: lines or a file, VectorWriter: one .npy file
     output.py       checks of the output path, and errors of writing it
-    predictor.py    Predictor: all of this as a Python class
+    predictor.py    Predictor: the Python API
 """

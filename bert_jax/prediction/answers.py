@@ -1,8 +1,8 @@
-"""Answers records in their order: reads them ahead in groups, and writes the answers to standard output or to a file.
+"""Answers records in order: reads them ahead in groups, and writes the answers to standard output or a file.
 
-A record that cannot be read or answered is reported with its number, the other records are answered, and the exit status is 1.
-A file appears only when it is complete. Lines hold texts or JSON; a .npy file holds a vector for every record, whose number need
-not be known in advance.
+Records that cannot be read or answered are reported with their numbers; the others are answered, and the exit status is 1. An
+output file only appears when it is complete. It holds lines of text or JSON, or it is a .npy file with a vector per record, whose
+number need not be known in advance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bert_jax.prediction.output import check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Records
 
 READ_AHEAD_BYTES = 32 << 20
-"""The reading thread stops when the records that wait reach this size."""
+"""The reading thread pauses when the pending records reach this size."""
 NPY_HEADER_BYTES = 128
 
 
@@ -52,10 +52,10 @@ def answer_records(
 
 
 def in_groups(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
-    """Lists of at most `size` of the `records`; a thread reads the next list while the caller answers one.
+    """Yields lists of at most `size` of the `records`. A thread reads the next list while the caller answers one.
 
-    A list is yielded at most `wait` seconds after its first record arrived, so that a slow pipe gets its answers promptly; input
-    typed at a terminal is yielded line by line.
+    A list is yielded at most `wait` seconds after its first record arrived, so that a slow pipe gets prompt answers. Input typed
+    at a terminal is yielded line by line.
     """
     ahead = _ReadAhead(records, 1 if isinstance(records, Records) and records.typed else size)
     try:
@@ -75,12 +75,12 @@ class _ReadAhead:
         self._ended = self._stopped = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        # a daemon, since it may wait for input that never arrives, which must not keep the process alive
+        # a daemon, so that waiting for input does not keep the process alive
         threading.Thread(target=self._read, daemon=True, name="reader of records").start()
 
     def take(self, wait: float) -> list[Record]:
-        """Returns the records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the
-        end of the input. Raises the exception of the reading thread."""
+        """Returns the records read so far, once the limit is reached or `wait` seconds after the first. Returns an empty list at
+        the end of the input. Raises the exception of the reading thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             self._changed.wait_for(lambda: self._full() or self._ended, wait)
@@ -91,7 +91,7 @@ class _ReadAhead:
         return group
 
     def stop(self) -> None:
-        """Makes the thread end at its next record."""
+        """Stops the thread at its next record."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -121,20 +121,20 @@ class _ReadAhead:
 class Writer:
     """Writes answers to standard output or to a file, and problems and progress to standard error.
 
-    `as_text` formats an answer as text. Without it every answer is a line of JSON with the other fields of the record and those
-    of the answer (if both have a key k, the record's is written as input_k), and a failed record is the line
-    {"line": its number, "error": the message}, so that line i is the result of record i.
+    `as_text` formats an answer as text. Without it, every answer is a line of JSON with the record's other fields and the
+    answer's fields (if both have a key k, the record's becomes input_k), and a failed record is the line {"line": its number,
+    "error": the message}, so that line i is the result of record i.
 
-    A file is written under a temporary name next to `output` and renamed when it is complete; if an exception leaves the `with`
-    block, neither file remains. Raises UserError if the answers cannot be written: the constructor for all that can be checked
-    before writing, the other methods for the rest. Raises BrokenPipeError if the reader of a pipe has gone.
+    A file is written under a temporary name next to `output` and renamed when complete; after an exception in the `with` block,
+    neither file remains. Raises UserError if the answers cannot be written, in the constructor if possible. Raises
+    BrokenPipeError if the reader of a pipe is gone.
 
     >>> with Writer("answers.jsonl") as writer:
     ...     answer_records(records, 1024, answer, writer)
     >>> sys.exit(writer.status)
     """
 
-    _blank_result = "their answers are empty"  # of the message about blank lines
+    _blank_result = "their answers are empty"  # for the message about blank lines
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Writer:
     def __enter__(self) -> Writer:
         if self._path is None:
             sys.stdout.flush()
-            try:  # not sys.stdout's buffer: Python flushes that again at exit, which would fail a second time after an error
+            try:  # not sys.stdout's buffer, which Python flushes again at exit, failing a second time after an error
                 self._file = self._files.enter_context(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
             except (OSError, ValueError):  # sys.stdout has no file descriptor
                 self._file = sys.stdout.buffer
@@ -285,7 +285,7 @@ class VectorWriter(Writer):
         self._row(vector.tobytes())
 
     def _write_json(self, record: Record, values: JsonObject) -> None:
-        self._row(self._nan())  # called for failed records only, since `answer` writes no JSON
+        self._row(self._nan())  # only called for failed records, since `answer` writes no JSON
 
     def _row(self, row: bytes) -> None:
         self._rows += 1

@@ -1,5 +1,5 @@
-"""The commands of `predict`, with their flags and where their questions are implemented. Imports nothing slow, so that help and
-errors in flags appear at once."""
+"""The commands of `predict` with their flags and the location of their questions. Imports nothing slow, so that help and flag
+errors appear immediately."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
+PENALTIES = ("transformers", "gnmt")
 PIECES = Interval(ge=1, le=8)
 
 
@@ -30,15 +31,15 @@ class Command:
 
     summary: str
     place: str
-    """Where the dataclass of its question is, as "MODULE:NAME"."""
+    """The location of its question's dataclass, "MODULE:NAME"."""
     add_flags: Callable[[Flags], None]
-    """Adds the flags of this command; their names are fields of the question."""
+    """Adds the flags of this command, which are named like fields of the question."""
     example: str
     """The arguments of an example, after --model=MODEL."""
 
     @property
     def question(self) -> Callable[..., Question]:
-        """The dataclass of its question, whose module takes seconds to import."""
+        """The dataclass of its question. Its module takes seconds to import."""
         module, _, name = self.place.partition(":")
         found: Callable[..., Question] = getattr(importlib.import_module(module), name)
         return found
@@ -47,20 +48,20 @@ class Command:
 def fill_mask_flags(flags: Flags) -> None:
     """The flags of `fill-mask`."""
     flags.add_argument("--top-k", type=InRange(int, COUNT), default=5, metavar="K", help="candidates for each [MASK]")
-    pieces = "also try words of up to N pieces of the vocabulary"
+    pieces = "also try words of up to N subwords"
     flags.add_argument("--pieces", type=InRange(int, PIECES), default=1, metavar="N", help=pieces)
 
 
 def embed_flags(flags: Flags) -> None:
     """The flags of `embed`."""
     own = "default: the setting in the model directory, else"
-    flags.add_argument("--pooling", choices=POOLINGS, help=f"how the vectors of the tokens become one ({own} mean)")
+    flags.add_argument("--pooling", choices=POOLINGS, help=f"how to combine token vectors into one ({own} mean)")
     layers = "the layers to read: 0 is the embeddings, -1 the last layer"
     flags.add_argument("--layers", type=_numbers, default=(-1,), metavar="N,N", help=layers)
-    flags.add_argument("--combine", choices=COMBINATIONS, default="mean", help="how several layers become one vector")
+    flags.add_argument("--combine", choices=COMBINATIONS, default="mean", help="how to combine several layers")
     normalise = f"scale the vectors to length 1 ({own} not)"
     flags.add_argument("--normalise", action=argparse.BooleanOptionalAction, help=normalise)
-    flags.add_argument("--words", action="store_true", help="a vector for each word, with its character offsets")
+    flags.add_argument("--words", action="store_true", help="one vector per word, with its character offsets")
     truncate = f"cut texts that are longer than the position table ({own} not)"
     flags.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=truncate)
 
@@ -69,32 +70,48 @@ def generate_flags(flags: Flags) -> None:
     """The flags of `generate`."""
     count, positive = InRange(int, COUNT), InRange(float, Interval(gt=0, le=1_000))
     flags.add_argument("--tokens", type=count, default=50, metavar="N", help="maximum number of new tokens")
-    temperature = "draw tokens; below 1 the probable ones more often (default: take the most probable token)"
+    temperature = "sample tokens; below 1, probable ones more often (default: the most probable token)"
     flags.add_argument("--temperature", type=positive, metavar="T", help=temperature)
-    flags.add_argument("--top-k", type=count, metavar="K", help="draw among the K most probable tokens")
-    nucleus = "draw among the most probable tokens whose probabilities sum to P"
+    flags.add_argument("--top-k", type=count, metavar="K", help="sample from the K most probable tokens")
+    nucleus = "sample from the most probable tokens whose probabilities sum to P"
     flags.add_argument("--top-p", type=InRange(float, Interval(gt=0, le=1)), metavar="P", help=nucleus)
-    beams = "beam search with N hypotheses; 1 is no beam search"
+    beams = "beam search with N hypotheses; 1: no beam search"
     flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=1, metavar="N", help=beams)
-    flags.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the seed of the draws")
+    flags.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the sampling seed")
+
+
+def translate_flags(flags: Flags) -> None:
+    """The flags of `translate`."""
+    beams = "hypotheses of the beam search; 1 takes the most probable token each time"
+    flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=4, metavar="N", help=beams)
+    power = "the power of the length penalty; 0 is none (default: 0.6, or 1 of transformers')"
+    flags.add_argument("--length-penalty", type=InRange(float, Interval(ge=0, le=10)), metavar="A", help=power)
+    penalty = "divide the log-probability of n tokens by ((5 + n) / 6)^A (gnmt, as in the paper) or by n^A (transformers)"
+    flags.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[1], help=penalty)
+    early = "stop as soon as N hypotheses have ended"
+    flags.add_argument("--early-stopping", action="store_true", help=early)
+    most = "maximum number of tokens of a translation (default: those of the text and 50)"
+    flags.add_argument("--max-length", type=InRange(int, COUNT), metavar="N", help=most)
+    references = "a file with a reference translation per line: report BLEU and chrF"
+    flags.add_argument("--references", type=nonempty, metavar="FILE", help=references)
 
 
 def truncate_flag(flags: Flags) -> None:
-    """The flag of commands without windows over long texts."""
+    """Adds the flag of commands that do not split long texts into windows."""
     flags.add_argument("--truncate", action="store_true", help="cut texts that are longer than the position table")
 
 
 def tag_flags(flags: Flags) -> None:
     """The flags of `tag`."""
-    words = 'texts are split into words already: "words" in JSON, or separated by TABs, else by spaces'
+    words = 'texts are already split into words: "words" in JSON, or separated by TABs, otherwise by spaces'
     flags.add_argument("--words", action="store_true", help=words)
 
 
 def answer_flags(flags: Flags) -> None:
     """The flags of `answer`."""
     count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MAX_COUNT))
-    flags.add_argument("--n-best", type=count, default=1, metavar="N", help="answers to show")
-    windows = "length of the windows over a long context, at most that of the position table"
+    flags.add_argument("--n-best", type=count, default=1, metavar="N", help="number of answers to show")
+    windows = "length of the windows over a long context, at most the model's maximum"
     flags.add_argument("--length", type=length, default=384, metavar="TOKENS", help=windows)
     flags.add_argument("--doc-stride", type=count, default=128, metavar="TOKENS", help="distance between two windows")
     flags.add_argument("--max-answer", type=count, default=30, metavar="TOKENS", help="maximum length of an answer")
@@ -111,39 +128,42 @@ COMMANDS = {
         "judge whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
         '"A sentence." "The one that may follow."'),
     "score": Command(
-        "how likely a text is, by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag,
+        "score a text by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag,
         '"How likely is this sentence?"'),
     "generate": Command(
         "continue a text, with a left-to-right model", "bert_jax.prediction.generation:Generate", generate_flags,
         '"The river" --tokens=30 --temperature=0.8'),
+    "translate": Command(
+        "translate a text, with an encoder-decoder", "bert_jax.prediction.translating:Translate", translate_flags,
+        '--input=test.en --references=test.de'),
     "embed": Command(
-        "a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags,
+        "compute a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags,
         "--input=sentences.txt --output=vectors.npy"),
     "classify": Command(
-        "the label, or the value, of a text or a pair", "bert_jax.prediction.labels:Classify", truncate_flag,
+        "predict the label or value of a text or a pair", "bert_jax.prediction.labels:Classify", truncate_flag,
         "--input=reviews.jsonl --output=labelled.jsonl"),
     "tag": Command(
-        "a label for each word, and the entities that they make", "bert_jax.prediction.labels:Tag", tag_flags,
+        "predict a label for each word, and the entities", "bert_jax.prediction.labels:Tag", tag_flags,
         '"Ada Lovelace lived in London."'),
     "answer": Command(
-        "the passage of a context that answers a question", "bert_jax.prediction.labels:AnswerQuestion", answer_flags,
+        "find the passage of a context that answers a question", "bert_jax.prediction.labels:AnswerQuestion", answer_flags,
         "--input=questions.jsonl --n-best=3"),
     "choose": Command(
-        "the best of several continuations of a prompt", "bert_jax.prediction.labels:Choose", truncate_flag,
+        "choose the best of several continuations of a prompt", "bert_jax.prediction.labels:Choose", truncate_flag,
         '"She opened the door and" "went in." "flew away."'),
     "resolve": Command(
-        "which of two names a pronoun means, or neither", "bert_jax.prediction.mentions:Resolve", lambda flags: None,
+        "decide which of two names a pronoun refers to", "bert_jax.prediction.mentions:Resolve", lambda flags: None,
         '"Ada asked Eve if she would come." she Ada Eve'),
 }  # fmt: skip
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
     parse_flags(description)
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """Returns the command and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the command and its flags. Raises UserError, or SystemExit after printing requested help."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     summaries = {name: command.summary for name, command in COMMANDS.items()}
     name = choose_command("python -m bert_jax.predict", description, summaries, arguments)
@@ -161,7 +181,7 @@ def command_parser(name: str, command: Command) -> FlagParser:
     of_model = "a model directory, the workdir of a run, or a name on the hub"
     parser.group("model").add_argument("--model", type=nonempty, required=True, help=of_model)
     texts, output = parser.group("texts"), parser.group("output")
-    texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; without any, standard input is read")
+    texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts (default: standard input)")
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
@@ -178,4 +198,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a comma-separated list of numbers") from None

@@ -23,15 +23,15 @@ from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 
 _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakKeyDictionary()
-"""The sentence-transformers settings of each loaded model, which are read once and not for every text."""
+"""The sentence-transformers settings of each loaded model, read once per model."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Embed:
-    """A vector for each text, or (`words`) for each of its words.
+    """Computes a vector for each text or (`words`) for each of its words.
 
-    None takes the setting of a model directory in the format of sentence-transformers. In other directories it means the mean
-    over the tokens of the last layer, not normalised, and an error for a text that is too long.
+    None uses the setting of a model directory in the sentence-transformers format. In other directories it means the unnormalised
+    mean over the tokens of the last layer, and an error for a text that is too long.
     """
 
     pooling: str | None = None
@@ -40,13 +40,13 @@ class Embed:
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"
-    """The combination of several layers: "mean", "sum" or "concat" (the paper's feature-based approach, section 5.3)."""
+    """How to combine several layers: "mean", "sum" or "concat" (the paper's feature-based approach, section 5.3)."""
     normalise: bool | None = None
-    """Scale vectors to length 1."""
+    """Whether to scale vectors to length 1."""
     words: bool = False
-    """Return a vector for each word, the mean over its pieces, with the word's character offsets."""
+    """Whether to return a vector per word (the mean over its subwords) with the word's character offsets."""
     truncate: bool | None = None
-    """Cut a text that is too long."""
+    """Whether to cut texts that are too long."""
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
@@ -84,13 +84,13 @@ class Embed:
                 )
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item, list[tuple[int, int]]]:
-        """(the text of a record, its tokens, with `words` the character offsets of each token)."""
+        """Returns (the text of a record, its tokens, with `words` also the character offsets of each token)."""
         text, options = values["text"], resolved(self, engine)
         truncate = options.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
-        if not self.words:  # skip-gram trains no vector of [CLS] and [SEP], and without a context the others stay the same
+        if not self.words:  # skip-gram trains no [CLS] and [SEP] vectors, and other vectors do not depend on the context
             return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
-        # in a text that was cut, more offsets than tokens: `_words` sees from them whether the last word is cut
+        # in a truncated text there are more offsets than tokens, from which `_words` sees whether the last word is cut
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class Embed:
         vectors: Float[np.ndarray, "tokens I"],
         normalise: bool,
     ) -> list[dict[str, Any]]:
-        """Returns the words with the mean vector of their pieces; a word of which some pieces were cut off is left out."""
+        """Returns the words with the mean vector of their subwords, omitting a word that was cut."""
         pieces = np.array(offsets).reshape(-1, 2)
         words = []
         for start, end in engine.model.tokenizer.word_spans(text):
@@ -133,7 +133,7 @@ class Embed:
         return words
 
     def blank_answer(self) -> dict[str, Any]:
-        """Returns the answer to a blank line: every line has an answer, so that the vectors can be joined to other columns."""
+        """Returns the answer to a blank line. Every line has an answer, so that the vectors can be joined to other columns."""
         return {"text": "", "words": []} if self.words else {"text": "", "embedding": None}
 
     def as_text(self, answer: dict[str, Any]) -> str:
@@ -152,16 +152,16 @@ class Embed:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """The options with the model's settings in place of None."""
+    """The options, with the model's settings instead of None."""
 
     question: Embed
     longest: int | None
-    """Most tokens of a text, [CLS] and [SEP] included; None for the size of the position table."""
+    """The maximum tokens of a text including [CLS] and [SEP]; None: the size of the position table."""
 
 
 def resolved(question: Embed, engine: Engine) -> Resolved:
-    """`question` with the model's settings in place of None. Raises UserError if the model directory has a pooling or a module of
-    sentence-transformers that is not implemented here, and `question` does not choose the pooling."""
+    """Fills in the model's settings for None. Raises UserError if the model directory has an unsupported sentence-transformers
+    pooling or module and `question` does not set the pooling."""
     if engine not in _MADE_FOR:
         source = engine.model.source
         _MADE_FOR[engine] = read_text_vectors(pathlib.Path(source), engine.model.tokenizer) if source else None

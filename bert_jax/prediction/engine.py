@@ -1,4 +1,4 @@
-"""Engine: a loaded model, and the loop that runs any number of items through a jitted function on all local devices."""
+"""`Engine`: a loaded model, and the loop that runs items through a jitted function on all local devices."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ log = logging.getLogger(__name__)
 Per = Literal["text", "position", "token"]
 
 TOKENS = {"cpu": 1024}
-"""Tokens of a batch per device, by platform: on a CPU as many as fit in its caches (at 4,096 a token takes a quarter longer)."""
+"""Tokens per batch and device, by platform. On a CPU, as many as fit in the caches (at 4,096 a token takes a quarter longer)."""
 TOKENS_ELSEWHERE = 16_384
 IN_FLIGHT = 2
-"""Batches that run at a time. On one CPU device two threads run them: one computes while the other is between two parallel
-regions, 14 % faster on 2 cores. Elsewhere one thread dispatches, since several devices must receive their programs in the same
-order, and a batch is transferred while the batch before it is computed and fetched."""
+"""The number of concurrent batches. On one CPU device two threads run them: one computes while the other is between two parallel
+regions, which is 14 % faster on 2 cores. Otherwise one thread dispatches, since several devices must receive their programs in
+the same order, and a batch is transferred while the previous one is computed and fetched."""
 GROUP = 1024
-"""Items per device that are packed together: enough to fill rows well, few enough to take little memory."""
+"""Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same where items that fill no batch can go to the next group; few, since the first group is made before any is computed."""
+"""The same if leftover items can go to the next group. Fewer, since the first group is packed before any computation."""
 
 
 SPARE_ROWS = 1024
-"""Rows of word embeddings without a piece that padding may add; published models have up to 1,000."""
+"""The maximum number of unused rows of word embeddings expected from padding; published models have up to 1,000."""
 START, CONTINUATION, NO_PIECE = range(3)
-"""The kinds of rows of the word embeddings: pieces that begin a word, pieces that continue one, and rows without a piece."""
+"""The kinds of word-embedding rows: subwords that begin a word, subwords that continue one, and unused rows."""
 
 
 def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
-    """Returns the kind of every row of the word embeddings. A row has no piece if the table is longer than the vocabulary, or if
-    the vocabulary gives its id to no piece; it is never predicted."""
+    """Returns the kind of every row of the word embeddings. Rows beyond the vocabulary, or whose id belongs to no subword, are
+    unused and never predicted."""
     kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
     kinds[: model.tokenizer.size] = np.where(model.tokenizer.continuation_table, CONTINUATION, START)
     kinds[[i for i, piece in enumerate(model.tokenizer.pieces) if not piece]] = NO_PIECE
@@ -60,9 +60,9 @@ def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
 
 
 class Engine:
-    """A model whose parameters are on all local devices; batches are split over the devices by rows.
+    """A model with parameters on all local devices. Batches are split over the devices by rows.
 
-    XLA splits the programs, which it cannot do with a kernel, so predictions use none (`dispatch.resolve`).
+    XLA splits the programs, which it cannot do with kernels, so predictions do not use them (`dispatch.resolve`).
     """
 
     def __init__(self, model: Model):
@@ -107,9 +107,9 @@ class Engine:
         return GROUP * self.mesh.size
 
     def require(self, part: str, what: str) -> None:
-        """Raises UserError if the model has no `part`, or an untrained one, since random weights give plausible answers too.
+        """Raises UserError if the model has no `part` or an untrained one, since random weights also give plausible answers.
 
-        part: a subtree of the parameters, such as "mlm_head". what: its use, a verb phrase for the message.
+        part: a subtree of the parameters, e.g. "mlm_head". what: its use, a verb phrase for the message.
         """
         model = self.model
         if part not in model.params:
@@ -119,7 +119,7 @@ class Engine:
             raise UserError(f"the {part} of {self.name} was never trained, so it cannot {what}; train it first")
 
     def require_direction(self, direction: str, what: str) -> None:
-        """Raises UserError if the model reads texts in another direction (`ModelConfig.direction`); `what` as in `require`."""
+        """Raises UserError if the model has a different `ModelConfig.direction`; `what` as in `require`."""
         if self.config.direction != direction:
             reads = "reads from left to right" if direction == "both" else "reads both sides of a token"
             if self.config.encoder == "static":
@@ -129,8 +129,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention; `what` names its use ("to measure"), `instead` is a
-        remedy besides another model."""
+        """Raises UserError if the model has no attention. `what` is its use ("to measure"); `instead` is a remedy other than
+        another model."""
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""
             raise UserError(
@@ -138,7 +138,7 @@ class Engine:
             )
 
     def on_devices(self, rows: np.ndarray) -> jax.Array:
-        """Returns an array whose rows, a multiple of the devices, are split over them."""
+        """Splits the rows of an array, a multiple of the number of devices, over the devices."""
         return jax.device_put(rows, self._rows)
 
     def run(self, function: Callable[..., Any], items: Sequence[Item], per: Per, **static: Any) -> list[Any]:
@@ -151,7 +151,7 @@ class Engine:
         return list(self.stream(function, items, per, **static))
 
     def stream(self, function: Callable[..., Any], items: Iterable[Item], per: Per, **static: Any) -> Iterator[Any]:
-        """As `run`, in groups of `group_size` items, so that memory does not grow with the number of items."""
+        """Like `run`, but in groups of `group_size` items, so that memory does not grow with the number of items."""
         waiting = iter(items)
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
@@ -161,15 +161,15 @@ class Engine:
             yield from answers
 
     def batches(self, function: Callable[..., Any], items: Iterable[Item], **static: Any) -> Iterator[Any]:
-        """As `stream`, but the result of each batch, on the host: for sums over a batch, where no item has a part of its own.
+        """Like `stream`, but yields the result of each batch on the host, for sums over a batch.
 
-        A thread makes the items and packs them while the batches before them are computed.
+        A thread makes and packs the items while earlier batches are computed.
         """
         with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
             yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
-        """Yields the batches of `items`, a group ahead of those that are taken. Items that fill no batch go to the next group."""
+        """Yields the batches of `items`, packing one group ahead. Leftover items go to the next group."""
         shape = self._batch_shape()
 
         def groups() -> Iterator[list[Packed]]:
@@ -196,7 +196,7 @@ class Engine:
     def _results(
         self, function: Callable[..., Any], packs: Iterator[Packed], static: dict[str, Any]
     ) -> Iterator[tuple[Packed, Any]]:
-        """Yields every batch with its result on the host; IN_FLIGHT batches run at a time."""
+        """Yields every batch with its result on the host. IN_FLIGHT batches run concurrently."""
         running: collections.deque[concurrent.futures.Future[tuple[Packed, Any]]] = collections.deque()
 
         def oldest() -> tuple[Packed, Any]:
@@ -227,7 +227,7 @@ class Engine:
 
 
 def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answers: list[Any]) -> None:
-    """Writes the part of `result`, an array or a tuple of arrays, that belongs to item i to `answers[i]`."""
+    """Writes item i's part of `result`, an array or a tuple of arrays, to `answers[i]`."""
     if isinstance(result, tuple):
         parts = [answers.copy() for _ in result]
         for n, part in enumerate(parts):
@@ -246,7 +246,7 @@ def _unpack(packed: Packed, result: Any, items: Sequence[Item], per: Per, answer
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(params, batch, *, config, **static)` jitted; the arguments after the batch are static, but for arrays."""
+    """Jits `function(params, batch, *, config, **static)`. Arguments after the batch are static, except for arrays."""
     hints = function.__annotations__.items()
     names = [name for name, hint in hints if name not in ("params", "batch", "return") and "[Array" not in str(hint)]
     return functools.wraps(function)(jax.jit(function, static_argnames=names))

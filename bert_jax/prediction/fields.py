@@ -1,4 +1,4 @@
-"""Turns the lines of an input into records: the fields that a question asks for, by name.
+"""Converts the lines of an input to records with the named fields of a question.
 
 A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name; a row of a table
 (CSV, TSV, Parquet, Arrow) has the fields in columns of their names. Blank lines are skipped unless the caller needs a record for
@@ -37,24 +37,25 @@ from bert_jax.storage.records import (
 from bert_jax.tasks.readers.squad import read_squad
 
 MOST_BYTES = 64 << 20
-"""A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
+"""The maximum length of a line. A longer line is a record with a problem, so that a file without line ends does not fill the
+memory."""
 DELIMITERS = ",;\t|"
-"""Those of a table, in the order in which they are tried."""
+"""The delimiters of tables, in the order in which they are tried."""
 TAB_TABLES = (".tsv", ".tab")
 USUAL_COLUMNS = frozenset({
     "id", "idx", "index", "text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "question", "question1",
     "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
     "title",
 })  # fmt: skip
-"""A first line of such words names columns, in the data sets of GLUE and others."""
+"""If the first line consists of these words, it names columns, as in GLUE and other data sets."""
 
 Lines: TypeAlias = Iterator[tuple[int, bytes]]
-"""The lines of a file with their numbers from 1."""
+"""The numbered lines of a file, from 1."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record. The texts of a line are the fields in order; a field with `many` takes all texts that are left."""
+    """A field of a record. The texts of a line are the fields in order; a field with `many` takes all remaining texts."""
 
     name: str
     many: bool = False  # the value is a list of texts
@@ -66,7 +67,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Record:
-    """One line of the input, or the reason why it cannot be read (`problem`)."""
+    """One line of the input, or the `problem` if it cannot be read."""
 
     number: int  # of the line, from 1, or of the argument
     place: str  # prefix of messages: "FILE, line 3: "; "" for a single argument
@@ -80,17 +81,17 @@ class Record:
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads the records of one file, in the format that its name and its first line show."""
+    """Reads the records of a file, in the format indicated by its name and first line."""
 
     name: str  # in messages
     fields: Sequence[Field]
     jsonl: bool = False  # every line is a JSON object
     blank_lines: bool = False  # a blank line is a record too
-    # the suffix of a file whose content is recognised; "" for standard input; None: lines, whatever they hold
+    # the suffix of a file whose content is recognised; "" for standard input; None: plain lines
     suffix: str | None = None
     # field -> its column in a table, if the names differ
     columns: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
-    path: pathlib.Path | None = None  # of a regular file, for formats that are not read line by line
+    path: pathlib.Path | None = None  # for formats of regular files that are not read line by line
 
     def read(self, file: IO[bytes]) -> Iterator[Record]:
         """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading it."""
@@ -137,7 +138,7 @@ class FileReader:
                     # line ends of old Macs: the whole file is one line
                     at = Record(number + i, f"{self.name}, line {number + i}: " if i else place, size=len(part))
                     yield replace(at, values={first.name: part}) if part else replace(at, blank=True)
-            elif only and (stripped := text.strip()):  # the record of `_text_record`, in a quarter of its time: 8 us a line
+            elif only and (stripped := text.strip()):  # like `_text_record`, in a quarter of the time: 8 us per line
                 if self.suffix in TAB_TABLES and (tabs := stripped.count("\t")):
                     problem = (
                         f"{tabs + 1} texts between TABs, more than the 1 of {first.name}; name the columns in the first line"
@@ -157,7 +158,8 @@ class FileReader:
         return self._object(number, place, given)
 
     def _json(self, lines: Lines) -> Iterator[Record]:
-        """Yields the records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
+        """Yields the records of JSON objects, one per line or all in one list. Text that only starts like JSON is read as
+        lines."""
         number, first = next(lines)
         begun = [(number, first)]
         while first.removeprefix(BOM).isspace():
@@ -209,7 +211,7 @@ class FileReader:
             yield self._object(i, f"{self.name}, item {i}: ", item)
 
     def _object(self, number: int, place: str, given: Any) -> Record:
-        """Returns the record of a JSON value, an object; a field that it lacks may have the name of its column."""
+        """Returns the record of a JSON object. A missing field may have the name of its column."""
         if not isinstance(given, dict):
             return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {self.fields[0].name!r}")
         for name, stated in self.columns.items():
@@ -270,8 +272,7 @@ class FileReader:
             yield replace(_record(first, place, given, self.fields), size=size)
 
     def _columnar(self, kind: str) -> Iterator[Record]:
-        """Yields the rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no
-        column."""
+        """Yields the rows of a Parquet or Arrow file. Raises UserError if it is damaged or a required field has no column."""
         if self.path is None:
             a = "an Arrow" if kind == "arrow" else "a Parquet"
             raise UserError(f"{self.name} is {a} file, which cannot be read from a pipe; name the file with --input=FILE")
@@ -311,7 +312,7 @@ class FileReader:
         return False
 
     def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Returns field -> the numbers of its columns among `names`; None if a required field has none."""
+        """Returns field -> the indices of its columns among `names`, or None if a required field has none."""
         found: dict[str, tuple[int, ...]] = {}
         for f in self.fields:
             stated = self.columns.get(f.name, f.name)
@@ -332,7 +333,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _cell_value(of: Field, cells: Sequence[str]) -> Any:
-    """Returns the value of a field in the cells of its columns; None for an empty cell of an optional field."""
+    """Returns the value of a field from the cells of its columns, or None for an empty cell of an optional field."""
     cell = cells[0].strip()
     if of.optional and not cell:
         return None
@@ -357,7 +358,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _decoded(line: bytes) -> tuple[str, str | None]:
-    """(the text of a line, None), or ("", its problem)."""
+    """Returns (the text of a line, None), or ("", its problem)."""
     if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
@@ -369,8 +370,8 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """Yields the records of the arguments: one per argument; but if several fields are required, or words, the arguments are the
-    fields of one record, unless an argument holds a TAB or (for words) a space."""
+    """Yields the records of the arguments, one per argument. If several fields or words are required, the arguments are the
+    fields of one record, unless an argument contains a TAB or (for words) a space."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
@@ -390,7 +391,7 @@ def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
 
 
 def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
-    """Returns the record of texts in the order of its fields, which TABs separated or which are `arguments`."""
+    """Returns the record for texts in field order, from a line with TABs or from `arguments`."""
     fields = [f for f in fields if not f.number]
     parts = [part.strip() for part in parts]
     names = [f"{f.name} ..." if f.many else f.name for f in fields]
@@ -409,7 +410,7 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`, with its fields in `values` and other keys in `rest`."""
+    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`."""
     names = {f.name for f in fields}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
@@ -418,7 +419,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
 
 
 def _problem(of: Field, given: JsonObject) -> str | None:
-    """Returns the problem of a field's value, or None."""
+    """Returns the problem with a field's value, or None."""
     value = given.get(of.name)
     if value is None and of.optional:
         return None

@@ -30,8 +30,8 @@ def candidates(
 ) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
     """Returns the ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
 
-    `kind` "any" considers all pieces, "start" the pieces that begin a word, "continuation" those that continue a word; in each
-    case the softmax is over all rows of the word embeddings, as in transformers, also those without a piece.
+    `kind` "any" considers all subwords, "start" those that begin a word, "continuation" those that continue a word. The softmax
+    is always over all rows of the word embeddings, including unused ones, as in transformers.
     """
     probabilities = jax.nn.softmax(masked_logits(params, batch, config))
     kinds = batch["piece_kinds"][None]
@@ -43,7 +43,7 @@ def candidates(
 
 @compiled
 def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, " X"]:
-    """ln p of the batch's `targets` at the query positions, float32."""
+    """Returns ln p of the batch's `targets` at the query positions, float32."""
     logits = jax.nn.log_softmax(masked_logits(params, batch, config))
     return jnp.take_along_axis(logits, batch["targets"][:, None], axis=1).squeeze(1)
 
@@ -61,7 +61,7 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
 
 
 class CombinedLayers(NamedTuple):
-    """The hidden states that a vector is made of."""
+    """The hidden states that make up a vector."""
 
     layers: tuple[int, ...]
     """0 is the embeddings, N the last layer."""
@@ -111,8 +111,8 @@ def token_vectors(
 def tags(
     params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
-    """(the predicted label of each token, logits whose softmax is the probability of its labels) of a head for tokens; the batch
-    also holds word_starts [B, L], 1 on the first pieces of the words of a CRF."""
+    """Returns (predicted label of each token, logits of its label probabilities) of a token head. With a CRF, the batch also
+    holds word_starts [B, L], 1 on the first subword of each word."""
 
     def read(model: BertWithHead, batch: Batch) -> tuple[Array, Array]:
         tokens = Tokens.of(batch)
@@ -126,8 +126,8 @@ def tags(
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
     """Returns the logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
 
-    A head that reads n positions of each text gives [X, C]: element i reads the query positions i to i + n - 1, so the logits of
-    an item are at the first of its n query positions.
+    A head that reads n positions per text returns [X, C]: element i reads query positions i to i + n - 1, so an item's logits are
+    at the first of its n query positions.
     """
 
     def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
@@ -145,8 +145,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
 
 
 def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
-    """Returns the MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be
-    used."""
+    """Returns the MLM logits at the query positions, float32. Pooler and NSP head are not needed."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(Tokens.of(batch))
@@ -161,7 +160,7 @@ def _combined(
 ) -> Float[Array, "B L I"]:
     """Returns the hidden states of the layers of `source` combined, float32; `last` is layer N.
 
-    If layer N is the only one, nothing reads `hidden_states`, so XLA does not keep them.
+    If only layer N is used, nothing reads `hidden_states`, so XLA does not keep them.
     """
     n = len(hidden_states) - 1
     chosen = [(last if layer == n else hidden_states[layer]).astype(jnp.float32) for layer in source.layers]
@@ -172,5 +171,5 @@ def _combined(
 
 
 def _flat(x: Float[Array, "B L D"]) -> Float[Array, "1 R D"]:
-    """Returns the tokens of all rows as one row, which the flat indices of `Packed` refer to."""
+    """Concatenates the tokens of all rows, as the flat indices of `Packed` expect."""
     return x.reshape(1, -1, x.shape[-1])

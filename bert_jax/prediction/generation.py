@@ -1,4 +1,4 @@
-"""`generate`: the continuation of texts by a left-to-right model."""
+"""`generate`: continues texts with a left-to-right model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from bert_jax.prediction.questions import encoded, shortened
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Up to `tokens` further tokens of a text, until the model ends it with [SEP].
+    """Generates up to `tokens` new tokens per text, until the model ends it with [SEP].
 
-    By default the most probable token each time. With `temperature`, `top_k` or `top_p` tokens are drawn: from the logits divided
-    by `temperature`, among the `top_k` most probable ones, of these among the fewest whose probabilities sum to `top_p`
-    (arXiv:1904.09751). `beams` hypotheses are kept by beam search. Each further token costs one row of the model's products.
+    The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled from the logits divided by
+    `temperature`, among the `top_k` most probable ones, and of these among the fewest whose probabilities sum to `top_p`
+    (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Each new token costs one row of the model's products.
     """
 
     tokens: int = 50
@@ -41,17 +41,17 @@ class Generate:
 
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
-        """The numbers of the texts over all calls of `answer`: the tokens that are drawn for a text depend on its number and on
-        `seed`, not on the other texts of a batch, which in a pipe depend on timing."""
+        """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, not on
+        the other texts of a batch, which in a pipe depend on timing."""
         return itertools.count()
 
     @property
     def sample(self) -> bool:
-        """Whether tokens are drawn."""
+        """Whether tokens are sampled."""
         return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
 
     def check(self, engine: Engine) -> None:
-        """Raises UserError for a model that is not left-to-right or has no MLM head, and for options that contradict."""
+        """Raises UserError if the model is not left-to-right or has no MLM head, or if options contradict each other."""
         engine.require_direction("left_to_right", "generate text")
         if engine.config.encoder != "transformer":
             raise UserError(f"{engine.name} is an LSTM, which cannot generate text here; name a left-to-right BERT")
@@ -71,7 +71,7 @@ class Generate:
             raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,}")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """(the text of a record, [CLS] and its tokens). Raises UserError for a text that leaves no room for the new tokens."""
+        """Returns (the text of a record, [CLS] and its tokens). Raises UserError if the text leaves no room for new tokens."""
         item = encoded(engine, values["text"])
         ids, room = item.ids[:-1], engine.config.max_position - self.tokens
         if len(ids) > room:
@@ -82,7 +82,7 @@ class Generate:
         return values["text"], Item(ids)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """Returns the continuation of each text; texts of a similar length are continued together."""
+        """Returns the continuation of each text. Texts of similar length are processed together."""
         answers: list[JsonObject] = [{}] * len(prepared)
         room = row_length(self.tokens)
         numbers = [next(self._numbers) for _ in prepared]

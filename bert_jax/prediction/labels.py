@@ -41,8 +41,8 @@ def require_head(engine: Engine, kind: type[Kind]) -> Kind:
 
 
 def compute_logits(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
-    """Returns the logits of the model's `head` for each of `items`: [C], [tokens, C] of a head for tokens, or [query positions,
-    C] of a head that reads `query_positions`."""
+    """Computes the logits of the model's `head` for each of `items`: [C], [tokens, C] for a token head, or [query positions, C]
+    for a head that reads `query_positions`."""
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
 
@@ -59,7 +59,7 @@ def _seems_a_label(text: str, last: str, first: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Classify:
-    """The label of a text or a pair, with the probability of every label; the value, if the head is a regression."""
+    """Predicts the label of a text or a pair with all probabilities, or the value of a regression."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b", optional=True))
@@ -69,7 +69,7 @@ class Classify:
         require_head(engine, SequenceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """(the texts of a record, their tokens)."""
+        """Returns (the texts of a record, their tokens)."""
         shown = {name: text for name, text in values.items() if text is not None}
         if "text_b" in shown and engine.model.of_pairs is False:
             texts = f"{shortened(shown['text'], 30)} and {shortened(shown['text_b'], 30)}"
@@ -79,10 +79,9 @@ class Classify:
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a sentence about a line whose second text seems to be a label, which the model would read; None for other
-        lines."""
+        """Returns a message if the second text of a line seems to be a label, which the model would read, otherwise None."""
         second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
-        if not second or engine.model.of_pairs is False:  # the latter is an error of `prepare`
+        if not second or engine.model.of_pairs is False:  # the latter is an error in `prepare`
             return None
         known = {label.casefold() for label in labels}
         one_word = engine.model.of_pairs is None and re.fullmatch(r"[\w-]+", second)
@@ -112,7 +111,7 @@ class Classify:
 
 @dataclasses.dataclass(frozen=True)
 class _Tagged:
-    """A text to tag, cut into windows, and the window that predicts the label of each word."""
+    """A text to tag, cut into windows, with the window that labels each word."""
 
     text: str | None
     words: list[str]
@@ -121,20 +120,20 @@ class _Tagged:
     items: list[Item]
     """The windows."""
     labelled_words: list[list[tuple[int, int]]]
-    """For each window: (number of a word, column of its first piece) of the words that it labels."""
+    """For each window, (word index, column of its first subword) of the words that it labels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-    """A label for every word, predicted at its first piece (paper section 5.3), with the word's character offsets.
+    """Predicts a label for every word at its first subword (paper section 5.3), with the word's character offsets.
 
-    A text longer than the position table is cut into windows that overlap by half; a word is labelled in the window where it has
-    most context. A model with a CRF labels the words of a window together: with the best sequence, and the probability of a label
-    is that over all labels of the other words. Tags of entities in any scheme (`as_tags`) are also joined to entities.
+    A text longer than the position table is cut into windows that overlap by half, and each word is labelled in the window where
+    it has the most context. A model with a CRF predicts the best label sequence of a window, with marginal probabilities. Entity
+    tags in any scheme (`as_tags`) are also joined to entities.
     """
 
     words: bool = False
-    """Records hold a list "words" instead of "text"; in a line of text TABs, or else white space, separate the words."""
+    """Whether records hold a list "words" instead of "text". In a line of text, TABs or else white space separate the words."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -146,7 +145,7 @@ class Tag:
         require_head(engine, TokenHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> _Tagged:
-        """Returns the words of a record, and the windows with their pieces."""
+        """Returns the words of a record and the windows with their subwords."""
         tokenizer = engine.model.tokenizer
         if self.words:
             words, spans, text = list(values["words"]), None, None
@@ -162,8 +161,7 @@ class Tag:
         return _Tagged(text, words, spans, items, labelled)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a sentence about a line that seems to hold a word and its tag, as in a file for training; None for other
-        lines."""
+        """Returns a message if a line seems to hold a word and its tag, as in a training file, otherwise None."""
         labels = {label for label in require_head(engine, TokenHead).labels if any(map(str.isalpha, label))}
         parts = values["words"] if self.words else values["text"].split()
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
@@ -218,10 +216,10 @@ class Tag:
 def _word_windows(
     ids: Sequence[int], firsts: Sequence[int], room: int, cls_id: int, sep_id: int
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
-    """(windows of at most `room` tokens that overlap by half, the words that each labels).
+    """Returns (windows of at most `room` tokens that overlap by half, the words that each labels).
 
-    ids: the pieces of all words. firsts: the number of each word's first piece. A word is labelled in the window in which its
-    first piece is furthest from both ends.
+    ids: the subwords of all words. firsts: the index of each word's first subword. A word is labelled in the window in which its
+    first subword is furthest from both ends.
     """
     starts = window_starts(len(ids), room, max(1, room // 2))
     pieces = [[cls_id, *ids[start : start + room], sep_id] for start in starts.tolist()]
@@ -239,18 +237,18 @@ def _word_windows(
 
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
-    """The span of a context of any length that answers a question; long contexts are read in windows (run_squad.py)."""
+    """Finds the span of a context that answers a question. Long contexts are read in windows (run_squad.py)."""
 
     n_best: int = 1
     """Number of answers to return."""
     length: int = 384
-    """Tokens of a window, at most the rows of the position table."""
+    """The number of tokens of a window, at most the rows of the position table."""
     doc_stride: int = 128
     """Tokens from the start of a window to the start of the next."""
     max_answer: int = 30
-    """Most tokens of an answer."""
+    """The maximum number of tokens of an answer."""
     may_be_unanswerable: bool = False
-    """Allow "no answer" (SQuAD 2.0)."""
+    """Whether to allow "no answer" (SQuAD 2.0)."""
     no_answer_threshold: float = 0.0
     """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this."""
     fields = (Field("question"), Field("context"))
@@ -267,7 +265,7 @@ class AnswerQuestion:
     def prepare(
         self, engine: Engine, values: JsonObject
     ) -> tuple[JsonObject, list[Window], list[tuple[int, int]], Bool[np.ndarray, " pieces"]]:
-        """(the record, the windows over its context, the character offsets of the context's tokens, True for each token that
+        """Returns (the record, the windows over its context, the character offsets of the context's tokens, whether each token
         continues a word)."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
@@ -281,7 +279,7 @@ class AnswerQuestion:
         return values, own, offsets, continuation
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
-        """Returns the best spans of each record's context; "" if "no answer" has the higher score."""
+        """Returns the best spans of each record's context, or "" if "no answer" scores higher."""
         head = require_head(engine, SpanHead)
         has_types = engine.config.has_segments
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
@@ -331,7 +329,8 @@ def _span(span: Span) -> JsonObject:
 
 @dataclasses.dataclass(frozen=True)
 class Choose:
-    """The best of several continuations of a prompt, by the logit of each pair of prompt and choice (paper section 4.4, SWAG)."""
+    """Chooses the best of several continuations of a prompt by the logit of each (prompt, choice) pair (paper section 4.4,
+    SWAG)."""
 
     truncate: bool = False
     fields = (Field("prompt"), Field("choices", many=True))
@@ -341,13 +340,13 @@ class Choose:
         require_head(engine, ChoiceHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Item]]:
-        """(the record, the tokens of the prompt with each choice). Raises UserError for fewer than two choices."""
+        """Returns (the record, the tokens of the prompt with each choice). Raises UserError for fewer than two choices."""
         if len(values["choices"]) < 2:
             raise UserError(f"{len(values['choices'])} choice for {shortened(values['prompt'])}; give two or more")
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a sentence about a line whose last choice seems to be the number of the right one; None for other lines."""
+        """Returns a message if the last choice of a line seems to be the number of the correct one, otherwise None."""
         *others, last = values["choices"]
         if _is_number(last) and others and not any(map(_is_number, others)):
             return _seems_a_label(last, "choices", "prompt")

@@ -28,13 +28,13 @@ class Candidate:
     token: str
     ids: tuple[int, ...]
     probability: float
-    """The probability of a piece over the vocabulary; for several pieces the geometric mean, which makes words of any length
-    comparable."""
+    """The probability of a subword over the vocabulary. For several subwords, the geometric mean, which makes words of different
+    lengths comparable."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """A text, the text with the best candidate in each mask, and the candidates of each mask."""
+    """A text, the text with the best candidate for each mask, and the candidates of each mask."""
 
     text: str
     filled: str
@@ -43,12 +43,12 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A hypothesis of the beam search: a word of `length` pieces, of which the first pieces are chosen."""
+    """A beam search hypothesis: a word of `length` subwords, the first of which are chosen."""
 
     text: int
     """The number of the text."""
     mask: int
-    """The number of the mask in the text."""
+    """The index of the mask in the text."""
     length: int
     ids: tuple[int, ...] = ()
     log_probability: float = 0.0
@@ -56,11 +56,11 @@ class _Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class FillMask:
-    """The `top_k` most probable words for each [MASK], predicted while the other masks of the text stay masked.
+    """Predicts the `top_k` most probable words for each [MASK], while the other masks of the text stay masked.
 
-    With `pieces` above 1, words of up to `pieces` pieces are tried too: the mask is replaced by 2, 3, ... masks, which a beam
-    search of width `top_k` fills from left to right, the first with a piece that begins a word, the others with pieces that
-    continue a word.
+    With `pieces` above 1, words of up to `pieces` subwords are tried too: the mask is replaced by 2, 3, ... masks, which a beam
+    search of width `top_k` fills from left to right, the first with a subword that begins a word, the others with subwords that
+    continue it.
     """
 
     top_k: int = 5
@@ -77,7 +77,8 @@ class FillMask:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """(the text of a record, its tokens with the masks as query positions). Raises UserError for a text without a mask."""
+        """Returns (the text of a record, its tokens with the masks as query positions). Raises UserError for a text without a
+        mask."""
         text, tokenizer = values["text"], engine.model.tokenizer
         item = encoded(engine, text, with_specials=True)
         masks = tuple(np.flatnonzero(np.equal(item.ids, tokenizer.mask_id)).tolist())
@@ -127,8 +128,7 @@ class FillMask:
         return done
 
     def _item(self, engine: Engine, item: Item, h: _Hypothesis) -> Item:
-        """Returns the text with the chosen pieces of `h`, then masks for its other pieces; the first of these masks is
-        queried."""
+        """Returns the text with the chosen subwords of `h` and masks for the others. The first of these masks is queried."""
         position = item.query_positions[h.mask]
         word = [*h.ids, *[engine.model.tokenizer.mask_id] * (h.length - len(h.ids))]
         return Item([*item.ids[:position], *word, *item.ids[position + 1 :]], query_positions=(position + len(h.ids),))
@@ -149,7 +149,7 @@ class FillMask:
 
 
 def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str:
-    """`text` with every mask replaced by its best candidate; a candidate that continues a word is joined to the word before."""
+    """Replaces every mask in `text` by its best candidate. A candidate that continues a word is joined to the previous word."""
     tokenizer = engine.model.tokenizer
     filled, *rest = text.split(tokenizer.pieces[tokenizer.mask_id])
     for candidates, after in zip(masks, rest, strict=True):
@@ -174,7 +174,7 @@ def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence:
-    """The probability that text_b follows text in a document: label 0 of the NSP head."""
+    """Predicts the probability that text_b follows text in a document (label 0 of the NSP head)."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b"))
@@ -185,11 +185,11 @@ class NextSentence:
             engine.require(part, "judge whether sentences follow each other")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """(the record, the tokens of its pair)."""
+        """Returns (the record, the tokens of its pair)."""
         return values, encoded(engine, values["text"], values["text_b"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """For each pair "is_next", True if the second text probably follows the first, and the probability."""
+        """Returns, for each pair, "is_next" (whether the second text probably follows the first) and the probability."""
         found = engine.run(forwards.next_sentence, [item for _, item in prepared], "text")
         pairs = zip(prepared, found, strict=True)
         return [{**values, "is_next": bool(p[0] >= p[1]), "probability": float(p[0])} for (values, _), p in pairs]
@@ -205,8 +205,8 @@ class NextSentence:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The pseudo-log-likelihood of a text: the sum over its tokens of ln p(token) with only that token masked (Salazar et al.
-    2020, arXiv:1910.14659). A text of n tokens takes n forward passes."""
+    """Computes the pseudo-log-likelihood of a text: the sum over its tokens of ln p(token) with only that token masked (Salazar
+    et al. 2020, arXiv:1910.14659). A text of n tokens takes n forward passes."""
 
     truncate: bool = False
     fields = (Field("text"),)
@@ -216,7 +216,7 @@ class Score:
         engine.require(word_head(engine.config), "score a text")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
-        """(the text of a record, its tokens)."""
+        """Returns (the text of a record, its tokens)."""
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
@@ -253,12 +253,12 @@ class Score:
 
 
 def _masked_in_turn(mask_id: int, item: Item) -> Iterator[Item]:
-    """`item` with each of its tokens masked, an item for each."""
+    """Returns one item per token, with that token masked."""
     for i in range(1, len(item.ids) - 1):
         yield Item([*item.ids[:i], mask_id, *item.ids[i + 1 :]], query_positions=(i,), targets=(item.ids[i],))
 
 
 def _next_tokens(item: Item) -> Iterator[Item]:
-    """`item` once, with each of its tokens to be predicted at the position before it."""
+    """Returns `item` with each of its tokens to be predicted at the previous position."""
     count = len(item.ids) - 2
     yield dataclasses.replace(item, query_positions=tuple(range(count)), targets=tuple(item.ids[1:-1]))

@@ -23,10 +23,10 @@ MENTIONS = ("pronoun", "a", "b")
 
 @dataclasses.dataclass(frozen=True)
 class Resolve:
-    """The probabilities that a pronoun refers to the name `a`, to the name `b`, or to neither.
+    """Predicts the probabilities that a pronoun refers to the name `a`, to the name `b`, or to neither.
 
-    A mention is given by its words. If they occur several times in the text, "she#2" is the second occurrence, or
-    `pronoun_start`, `a_start` and `b_start` are the character at which the mention begins, as in GAP. A text longer than the
+    A mention is given by its words. If they occur several times in the text, "she#2" means the second occurrence; alternatively,
+    `pronoun_start`, `a_start` and `b_start` give the character at which the mention begins, as in GAP. A text longer than the
     position table is cut to tokens around the three mentions, as in training.
     """
 
@@ -41,7 +41,8 @@ class Resolve:
         require_head(engine, MentionHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
-        """(text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not found."""
+        """Returns (text and mentions of a record with their offsets, its tokens). Raises UserError for a mention that is not
+        found."""
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
@@ -76,7 +77,7 @@ class Resolve:
 
 
 def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
-    """Returns the characters [start, end) of the mention `name` of a record, by its `{name}_start` if the record has it."""
+    """Returns the characters [start, end) of the mention `name` of a record, using its `{name}_start` if present."""
     mention, start = values[name], values.get(f"{name}_start")
     if start is None:
         return find_mention(text, mention)
@@ -88,8 +89,7 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
 
 
 def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
-    """Returns the characters [start, end) of each occurrence of `words`, none of which overlap; `whole`: not inside of longer
-    words."""
+    """Returns the characters [start, end) of each non-overlapping occurrence of `words`. `whole`: not inside longer words."""
     found = []
     start = text.find(words)
     while start >= 0:
@@ -114,10 +114,10 @@ def find_mention(text: str, mention: str) -> tuple[int, int]:
         raise UserError(f"a mention is empty; give its words as in the text, for example {MENTIONS[0]} 'she'")
     places = _matches(text, words, whole=True) or _matches(text, words, whole=False)
     if not places:
-        raise UserError(f"{words!r} does not occur in {shortened(text)}; give a mention as the text has it")
+        raise UserError(f"{words!r} does not occur in {shortened(text)}; give a mention as it appears in the text")
     if not number and len(places) > 1:
         raise UserError(
-            f"{words!r} occurs {counted(len(places), 'time')} in {shortened(text)}; say which, for example '{words}#1'"
+            f"{words!r} occurs {counted(len(places), 'time')} in {shortened(text)}; choose one, for example '{words}#1'"
         )
     which = whole_number(number or "1", 1, len(places))
     if which is None:

@@ -16,9 +16,9 @@ from bert_jax.interface.command import require_stdout
 
 
 def checked_target(output: str, source: os.stat_result | None = None) -> pathlib.Path:
-    """Returns the path of `output` with symbolic links resolved; the path of a device or a pipe unchanged.
+    """Returns the path of `output` with symbolic links resolved. Paths of devices and pipes are unchanged.
 
-    Raises UserError if it cannot be written, if another process is writing it, and if it is `source`, the input file.
+    Raises UserError if it cannot be written, if another process is writing it, or if it is `source`, the input file.
     """
     name, path = f"--output={output}", pathlib.Path(output)
     try:
@@ -32,14 +32,14 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
             raise UserError(f"{name} cannot be written: Is a directory; choose another --output, such as {path / 'out.jsonl'}")
         return path
     if there and source and os.path.samestat(there, source):
-        raise UserError(f"{name} is the file that the texts are read from, which answers would replace; choose another --output")
+        raise UserError(f"{name} is the input file, which the answers would overwrite; choose another --output")
     if there and not there.st_mode & 0o222:
         raise UserError(f"{name} is write-protected; choose another --output, or allow writing: chmod u+w {output}")
     path = path.resolve()
     if not path.parent.is_dir():
-        raise UserError(f"{name}: there is no directory {missing_path(pathlib.Path(output).parent)}; make it first")
+        raise UserError(f"{name}: there is no directory {missing_path(pathlib.Path(output).parent)}; create it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UserError(f"{name} cannot be written: no permission to make files in {path.parent}; choose another --output")
+        raise UserError(f"{name} cannot be written: no permission to create files in {path.parent}; choose another --output")
     for part in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
         if is_being_written(part):
             raise UserError(f"{name} is being written by another process (in {part}); wait for it, or choose another --output")
@@ -47,19 +47,19 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
 
 
 def check_stdout(source: os.stat_result | None = None) -> None:
-    """Raises UserError if standard output is closed, or is `source`, the input file, which would grow while it is read."""
+    """Raises UserError if standard output is closed or is `source`, the input file, which would grow while it is read."""
     require_stdout("name a file with --output=FILE")
     try:
         there = os.fstat(sys.stdout.fileno())
     except (OSError, ValueError):  # sys.stdout has no file descriptor
         return
     if source and os.path.samestat(there, source):
-        raise UserError("standard output is the file that the texts are read from; name another one: --output=FILE")
+        raise UserError("standard output is the input file; name another one: --output=FILE")
 
 
 @contextlib.contextmanager
 def writing(name: str) -> Iterator[None]:
-    """Turns an OSError of the block into a UserError about `name`, except BrokenPipeError: the reader of the output has gone."""
+    """Converts an OSError in the block to a UserError about `name`, except BrokenPipeError (the reader of the output is gone)."""
     try:
         yield
     except BrokenPipeError:

@@ -1,7 +1,7 @@
 """Packs texts of any length into batches of few shapes: short texts share a row, without attention between them.
 
-A text goes to a row of the shortest length that holds it, out of a few lengths; the rest of the row is filled with shorter texts
-(best fit, longest first). Several row lengths for short texts are tried (USUAL), and the cheapest packing is taken. On sentences
+A text goes to a row of the shortest possible length, out of a few lengths, and the rest of the row is filled with shorter texts
+(best fit, longest first). Several row lengths for short texts are tried (USUAL), and the cheapest packing is used. On sentences
 of 28 tokens 97 % of the computed tokens are text, and a thousand sentences need four compiled programs.
 """
 
@@ -16,14 +16,14 @@ from jaxtyping import Int32
 from bert_jax.data.packing import best_fit
 
 USUAL = (64, 128, 256)
-"""Candidate lengths of the rows of shorter texts: 64 if they pack well, else more."""
+"""Candidate row lengths for short texts: 64 if they pack well, otherwise more."""
 LENGTHS = (16, 32, 64, 128, 192, 256, 384)
-"""Row lengths by the length of a text; longer rows are powers of two."""
+"""The row lengths. Longer rows are powers of two."""
 ATTENTION = 1 / 500
-"""Cost of attention: a token costs 1 + ATTENTION x the length of its row (measured on a CPU, 384 wide: from 64 to 128 tokens 9 %
-more, at 512 twice as much)."""
+"""The cost of attention: a token costs 1 + ATTENTION x the length of its row (measured on a CPU, 384 wide: from 64 to 128 tokens
+9 % more, at 512 twice as much)."""
 TOKENS_A_TEXT = 8
-"""A batch has one slot for a text per this many tokens, the limit of the number of its texts."""
+"""A batch has one text slot per this many tokens, which limits the number of its texts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Item:
 
     ids: Sequence[int]
     segment_b: int = -1
-    """The position at which token type 1 begins; -1 if there is no second segment."""
+    """The position at which token type 1 starts; -1 without a second segment."""
     query_positions: tuple[int, ...] = ()
-    """The positions that a forward pass selects, such as those of the [MASK]s."""
+    """The positions that a forward pass selects, e.g. of [MASK] tokens."""
     targets: tuple[int, ...] = ()
-    """A token id for each of `query_positions`, if its probability is asked for."""
+    """A token id for each of `query_positions`, if its probability is needed."""
     columns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
-    """Further numbers of each token, by the name of the array of the batch that holds them; all items have the same names."""
+    """Name of a batch array -> further numbers per token. All items have the same names."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """One batch, and the position of its items in it. A flat index is row * L + column."""
+    """A batch and the positions of its items. A flat index is row * L + column."""
 
     arrays: dict[str, Int32[np.ndarray, " ..."]]
     """input_ids, token_type_ids, position_ids, sequence_ids [B, L] (0 padding, else slot + 1, unique in the batch); starts [T],
@@ -68,9 +68,9 @@ def row_length(n: int) -> int:
 
 
 def assign_rows(lengths: Sequence[int], longest: int) -> dict[int, list[list[int]]]:
-    """Row length -> rows, each a list of item numbers; `longest` is the size of the position table.
+    """Returns row length -> rows, each a list of item numbers. `longest` is the size of the position table.
 
-    It is the cheapest of the packings with the row lengths USUAL, where a row of L tokens costs L (1 + ATTENTION L).
+    It chooses the cheapest packing among the row lengths USUAL, where a row of L tokens costs L (1 + ATTENTION L).
     """
     whole = row_length(sum(lengths))  # the length of one row for all texts: no packing needs longer rows
     packings = [_rows(lengths, longest, usual) for usual in sorted({min(usual, whole) for usual in USUAL})]
@@ -97,7 +97,7 @@ class BatchShape:
     longest: int
     """The size of the position table."""
     tokens: int
-    """The tokens of a batch per device, about."""
+    """The approximate number of tokens per batch and device."""
     devices: int = 1
     """The rows of a batch are a multiple of this number."""
     pad_id: int = 0
@@ -110,8 +110,8 @@ class BatchShape:
 def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
     """Packs every item once into batches.
 
-    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens`, and the number X of query positions 8, 32,
-    128, ..., so that few shapes occur. Raises ValueError for an item that is longer than `shape.longest`.
+    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens`, and the number X of query positions is 8, 32,
+    128, ..., so that few shapes occur. Raises ValueError for an item longer than `shape.longest`.
     """
     for length, rows in _packings(items, shape):
         most = shape.most_rows(length)
@@ -120,7 +120,7 @@ def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
 
 
 def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed], list[Item]]:
-    """(the batches of `pack` that have as many rows as a batch can have, the items that are in none of them)."""
+    """Returns (the full batches of `pack`, the remaining items)."""
     full: list[Packed] = []
     left: list[Item] = []
     for length, rows in _packings(items, shape):
@@ -132,7 +132,7 @@ def full_batches(items: Sequence[Item], shape: BatchShape) -> tuple[list[Packed]
 
 
 def _packings(items: Sequence[Item], shape: BatchShape) -> list[tuple[int, list[list[int]]]]:
-    """(row length, rows), as `assign_rows` packs the items."""
+    """Yields (row length, rows) of the packing of `assign_rows`."""
     lengths = [len(item.ids) for item in items]
     if lengths and max(lengths) > shape.longest:
         raise ValueError(f"an item of {max(lengths)} tokens does not fit in {shape.longest}")

@@ -1,4 +1,4 @@
-"""Predictor: the predictions of a model as Python methods that take lists of texts."""
+"""`Predictor`, the Python API for predictions on lists of texts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from bert_jax.prediction.questions import Question, ask_each
 
 
 class Predictor:
-    """A loaded model with a method for each command of `predict`; results are in the order of the texts.
+    """A loaded model with a method for each command of `predict`. Results are in the order of the texts.
 
-    XLA compiles a program for each shape of batch, and `packing.py` makes few shapes: rows of 64 to 256 tokens that short texts
-    share, rows of 192, 384 or a power of two for longer texts, and batches of 1, 4 or 16 rows per device on a CPU. These are
-    fifteen programs at most for texts of up to 512 tokens (27 on accelerators), twice as many for `fill_mask`, and rows of 16 and
-    32 for a single text.
+    XLA compiles a program per batch shape, and `packing.py` makes few shapes: rows of 64 to 256 tokens shared by short texts,
+    rows of 192, 384 or a power of two for longer texts, and batches of 1, 4 or 16 rows per device on a CPU. That is at most
+    fifteen programs for texts of up to 512 tokens (27 on accelerators), twice as many for `fill_mask`, and rows of 16 and 32 for
+    a single text.
 
-    Every method raises UserError for a model without the trained head that it needs, and for the first text that cannot be
-    answered, with its number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).
+    Every method raises UserError if the model lacks the trained head, or for the first text that cannot be answered, with its
+    number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).
 
     >>> predictor = Predictor.load("runs/quickstart/model")
     >>> predictor.fill_mask(["The [MASK] of the array must be positive."], top_k=1)[0].filled
@@ -48,16 +48,16 @@ class Predictor:
         return self.ask(FillMask(**options), _each("text", texts))
 
     def next_sentence(self, pairs: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
-        """For each pair {"is_next", "probability" that B follows A, ...}."""
+        """Returns, for each pair, {"is_next", "probability" that B follows A, ...}."""
         return self.ask(NextSentence(**options), [{"text": a, "text_b": b} for a, b in pairs])
 
     def score(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
-        """For each text {"pseudo_log_likelihood", "pseudo_perplexity", "tokens", ...}."""
+        """Returns, for each text, {"pseudo_log_likelihood", "pseudo_perplexity", "tokens", ...}."""
         return self.ask(Score(**options), _each("text", texts))
 
     def generate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
-        """For each text {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}; with beams also
-        the "score" that they were compared by, the log-probability per token."""
+        """Returns, for each text, {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}. With
+        beam search it also has the "score" of the hypothesis, the log-probability per token."""
         return self.ask(Generate(**options), _each("text", texts))
 
     def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:
@@ -66,35 +66,36 @@ class Predictor:
         return np.stack(vectors) if vectors else np.zeros((0, self.engine.config.hidden_size), np.float32)
 
     def embed_words(self, texts: Sequence[str], **options: Any) -> list[list[JsonObject]]:
-        """For each text its words as {"word", "start", "end", "embedding" float32 [I]}."""
+        """Returns, for each text, its words as {"word", "start", "end", "embedding" float32 [I]}."""
         return [a["words"] for a in self.ask(Embed(**options, words=True), _each("text", texts))]
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> list[JsonObject]:
-        """For each text or pair {"label", "probability", "probabilities", ...}, or {"value"} for a regression."""
+        """Returns, for each text or pair, {"label", "probability", "probabilities", ...}, or {"value"} for a regression."""
         pairs = [(each["text"], None) if isinstance(each["text"], str) else each["text"] for each in _each("text", texts)]
         return self.ask(Classify(**options), [{"text": a, "text_b": b} for a, b in pairs])
 
     def tag(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[JsonObject]:
-        """For each text, or list of words, {"tags": a label for every word, "entities", ...}."""
+        """Returns, for each text or list of words, {"tags": a label for every word, "entities", ...}."""
         kinds = {isinstance(text, str) for text in texts}
         if len(kinds) > 1:
             raise UserError("some of the texts are text and some are lists of words; tag them separately")
         return self.ask(Tag(words=False in kinds), _each("words" if False in kinds else "text", texts))
 
     def answer(self, questions: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
-        """For each (question, context) {"answer", "start", "end", "probability", ...}."""
+        """Returns, for each (question, context), {"answer", "start", "end", "probability", ...}."""
         return self.ask(AnswerQuestion(**options), [{"question": q, "context": c} for q, c in questions])
 
     def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[JsonObject]:
-        """For each (prompt, choices) {"choice": the index of the most probable choice, "probabilities", ...}."""
+        """Returns, for each (prompt, choices), {"choice": the index of the most probable choice, "probabilities", ...}."""
         return self.ask(Choose(**options), [{"prompt": p, "choices": list(c)} for p, c in prompts])
 
     def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[JsonObject]:
-        """For each (text, pronoun, a, b) {"means": a, b or None, "probabilities", ...}; `ask` takes character offsets too."""
+        """Returns, for each (text, pronoun, a, b), {"means": a, b or None, "probabilities", ...}. `ask` also accepts character
+        offsets."""
         return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
     def ask(self, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-        """Returns the answers of any `question` to `records`, which hold its fields."""
+        """Answers any `question` for `records`, which hold its fields."""
         question.check(self.engine)
         replies = ask_each(self.engine, question, records)
         for number, reply in enumerate(replies, 1):

@@ -1,4 +1,4 @@
-"""The interface of all questions to a model (fill-mask, classify, embed, ...), and the tokenisation that they share.
+"""The interface of all questions to a model (fill-mask, classify, embed, ...), and their shared tokenisation.
 
 A question is a frozen dataclass: its fields are the options of a command of `predict`, its methods are those of `Question`.
 """
@@ -32,10 +32,10 @@ class Question(Protocol):
         """Raises UserError if the model lacks a part, or an option is out of range."""
 
     def prepare(self, engine: Engine, values: JsonObject) -> Any:
-        """Returns the tokenised record, as `answer` takes it. Raises UserError for a record that cannot be answered."""
+        """Tokenises a record for `answer`. Raises UserError if it cannot be answered."""
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]:
-        """Returns the answers to prepared records, in their order."""
+        """Answers prepared records, in order."""
 
     def as_text(self, answer: Any) -> str:
         """Returns an answer formatted as text for a terminal."""
@@ -88,13 +88,13 @@ def encoded(
     longest: int | None = None,
     with_specials: bool = False,
 ) -> Item:
-    """Returns the tokens of `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
+    """Tokenises `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
-    longest: most tokens of the item; by default, and at most, the rows of the position table. truncate: cut a longer text; a pair
-    loses tokens one at a time from the end of its longer part, as in the original. with_specials: "[MASK]" in the text is the
-    mask token, and so for the other special tokens.
+    longest: the maximum number of tokens; by default, and at most, the rows of the position table. truncate: whether to cut
+    longer texts; a pair loses tokens one at a time from the end of its longer part, as in the original. with_specials: whether to
+    recognise special tokens such as "[MASK]" in the text.
 
-    Raises UserError for a text without tokens, and for a text that is too long without `truncate`.
+    Raises UserError for a text without tokens, or for a text that is too long without `truncate`.
     """
     tokenizer = engine.model.tokenizer
     encode = tokenizer.encode_with_specials if with_specials else tokenizer.encode
@@ -120,5 +120,5 @@ def encoded(
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Returns a text in quotes for an error message, cut to `most` characters."""
+    """Quotes a text for an error message, cut to `most` characters."""
     return repr(text if len(text) <= most else f"{text[: most - 3]}...")

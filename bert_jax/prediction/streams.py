@@ -1,6 +1,6 @@
-"""Opens the input of a command such as `python -m bert_jax.predict`: arguments, a file, a pipe or standard input.
+"""Opens the input of a command, e.g. `python -m bert_jax.predict`: arguments, a file, a pipe or standard input.
 
-The records are read while they are asked for, so that input of any length is read in constant memory.
+Records are read on demand, so that input of any length needs constant memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed
 
 COUNTED_BYTES = 1 << 30
-"""The lines of a larger file are not counted, so no time left is estimated."""
+"""The lines of larger files are not counted, so no time left is estimated."""
 WRITER_SECONDS = 10.0
-"""How long a pipe that nothing writes to is waited for."""
+"""How long to wait for a pipe without a writer."""
 JSON_LINES = (".jsonl", ".ndjson")
 COLUMN_FILES = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bilou")
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of an input, an iterator that can be used once."""
+    """The records of an input, a single-use iterator."""
 
     source: Iterator[Record]
     typed: bool = False  # typed by a person at a terminal, who waits for each answer
@@ -53,15 +53,15 @@ def read_texts(
     columns: Mapping[str, Sequence[str] | str] | None = None,
     stdin: TextIO | None = None,
 ) -> Records:
-    """As `read_records`, for the texts of a person, who may give a table, a list of JSON or the name of a file.
+    """Like `read_records`, for users' texts, which may be tables, JSON lists or file names.
 
     - `.csv`, `.parquet` and `.arrow` hold a table whose columns have the names of the fields, or the names in `columns` (field ->
       column, read when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
       `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
     - `.json`, and text that begins as JSON, hold JSON objects, one per line or in one list.
 
-    Raises UserError for texts that are names of files, for a table without the columns, for a file of annotated words
-    (`.conllu`), and for a pipe that nothing writes to.
+    Raises UserError for texts that are file names, a table without the columns, a file of annotated words (`.conllu`), or a pipe
+    without a writer.
     """
     if not input_path:
         check_not_files(texts)
@@ -84,12 +84,12 @@ def read_records(
     blank_lines: bool = False,
     stdin: TextIO | None = None,
 ) -> Records:
-    """Returns the records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
+    """Returns the records of `texts`, of the file `input_path` ("-": standard input), or of `stdin` (default: sys.stdin).
 
-    A file is opened at once, so that a misspelt path is reported before the model is loaded. A compressed file is decompressed,
-    by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input does. With
-    `blank_lines` a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for no input,
-    and for a file that cannot be read; the latter also while the records are iterated over.
+    A file is opened immediately, so that a misspelt path is reported before the model is loaded. A compressed file is
+    decompressed, by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input
+    does. With `blank_lines`, a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for
+    no input, or for a file that cannot be read (also during iteration).
     """
     return _open_input(texts, input_path, FileReader(input_path or "", fields, jsonl, blank_lines), stdin)
 
@@ -124,19 +124,19 @@ def _suffix(path: str) -> str:
 
 
 def check_not_files(texts: Sequence[str]) -> None:
-    """Raises UserError where all `texts` are names of existing files, or one is that has the form of a file's name."""
+    """Raises UserError if all `texts` name existing files, or if one names an existing file and looks like a file name."""
     files = [text for text in texts if _is_file(text)]
     named = [text for text in files if "/" in text or pathlib.PurePath(text).suffix]
     if files and (named or len(files) == len(texts)):
         first = (named or files)[0]
         raise UserError(
-            f"{first} is the name of a file, and not read as a text; read it with --input={first}, or if it is meant as a text, "
+            f"{first} is the name of a file; read it with --input={first}, or, if it is meant as a text, "
             "give it on standard input"
         )
 
 
 def _is_file(text: str) -> bool:
-    """Returns whether `text` is the path of a file or a pipe, or of a directory by a path with a slash."""
+    """Returns whether `text` is the path of a file or a pipe, or a path with a slash to a directory."""
     try:
         mode = pathlib.Path(text).stat().st_mode
     except (OSError, ValueError):
@@ -145,10 +145,10 @@ def _is_file(text: str) -> bool:
 
 
 def check_whole_file(path: str, flag: str) -> None:
-    """Raises UserError where `path` is standard input or a pipe, for a command that reads its file several times."""
+    """Raises UserError if `path` is standard input or a pipe, for commands that read the file several times."""
     with contextlib.suppress(OSError, ValueError):
         if path in ("-", "/dev/stdin") or stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
-            raise UserError(f"{flag}={path} is a pipe, and this file is read several times; write it to a file, and name that")
+            raise UserError(f"{flag}={path} is a pipe, but this file is read several times; save it to a file first")
 
 
 def _open(path: str) -> IO[bytes]:
@@ -161,7 +161,7 @@ def _open(path: str) -> IO[bytes]:
 
 
 def _check_device(path: str) -> None:
-    """Raises UserError for a device without an end, such as /dev/zero; a terminal and /dev/null have one."""
+    """Raises UserError for a device without an end, such as /dev/zero (unlike a terminal or /dev/null)."""
     if stat.S_ISCHR(pathlib.Path(path).stat().st_mode) and not pathlib.Path(path).samefile(os.devnull):
         with pathlib.Path(path).open("rb", buffering=0) as device:
             if not device.isatty():
@@ -169,7 +169,7 @@ def _check_device(path: str) -> None:
 
 
 class _Pipe(io.RawIOBase):
-    """A named pipe open for reading, whose first bytes were read when it was opened."""
+    """A named pipe open for reading, with its first bytes already read."""
 
     def __init__(self, descriptor: int, first: bytes):
         self._descriptor, self._first = descriptor, first
@@ -193,8 +193,8 @@ class _Pipe(io.RawIOBase):
 
 
 def _open_pipe(path: str) -> IO[bytes] | None:
-    """Returns the file `path` if it is a pipe, else None. Raises UserError for a named pipe without a writer: opening it would
-    wait for ever, without a word."""
+    """Opens `path` if it is a pipe, otherwise returns None. Raises UserError for a named pipe without a writer, since opening it
+    would silently wait forever."""
     try:
         if not stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
             return None
@@ -231,7 +231,7 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
 
 
 def _regular(file: Any) -> os.stat_result | None:
-    """Returns the status of `file` if it is a regular file, else None."""
+    """Returns the status of `file` if it is a regular file, otherwise None."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, ValueError):
@@ -262,7 +262,7 @@ def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
 
 
 def _count_lines(path: pathlib.Path) -> int | None:
-    """Returns the number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
+    """Returns the number of lines of a file, or None if it is compressed, not regular, or larger than COUNTED_BYTES."""
     if compression(path.name) or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""

@@ -1,25 +1,39 @@
-"""`translate`: the translation of sources by an encoder-decoder, greedy or by beam search."""
+"""`translate`: the translation of sources by an encoder-decoder, greedy or by beam search, and its BLEU and chrF.
+
+BLEU (Papineni et al. 2002) and chrF (Popovic 2015) are those of sacrebleu (arXiv:1804.08771) on detokenised text. A score is
+comparable with another one of the same signature.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
 from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
+from bert_jax.prediction.questions import shortened
+from bert_jax.storage.formats import UNREADABLE, open_packed
 
 PENALTIES = ("transformers", "gnmt")
 """How a hypothesis of n tokens is compared with others: its log-probability divided by n^a, or by ((5 + n) / 6)^a (Wu et al.,
 arXiv:1609.08144, equation 14)."""
 BEYOND = 50
 """Tokens of a target beyond those of its source, by default (arXiv:1706.03762, section 6.1)."""
+HELD_OUT, AT_A_TIME = 3_000, 256
+"""The held-out pairs that are translated at the end of a run at most, and those that are translated in one call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +117,153 @@ def translate(
             score = total if chosen.score is None else float(chosen.score[row])
             found[i] = Translation(tuple(tokens[:end].tolist()), total, score)
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Translate:
+    """The translation with the best score that beam search finds, with `beams` hypotheses.
+
+    The score of a hypothesis of n tokens is its log-probability divided by ((5 + n) / 6)^length_penalty (penalty="gnmt"), or by
+    n^length_penalty (penalty="transformers").
+    """
+
+    beams: int = 4
+    length_penalty: float | None = None
+    penalty: str = PENALTIES[1]
+    early_stopping: bool = False
+    max_length: int | None = None
+    references: str | None = None
+    fields = (Field("text"),)
+
+    @property
+    def power(self) -> float:
+        """The exponent of the length penalty: by default 0.6 of GNMT's, as in the paper, and 1 of transformers', as there."""
+        if self.length_penalty is not None:
+            return self.length_penalty
+        return 0.6 if self.penalty == "gnmt" else 1.0
+
+    @functools.cached_property
+    def _translations(self) -> list[str]:
+        """All translations over all calls of `answer`, for the scores."""
+        return []
+
+    @functools.cached_property
+    def _references(self) -> list[str]:
+        return [] if self.references is None else _lines(self.references)
+
+    def check(self, engine: Engine) -> None:
+        """Raises UserError for a model that does not translate, for options out of range, and for references that cannot be
+        read."""
+        if engine.config.encoder != "encoder_decoder":
+            raise UserError(
+                f"{engine.name} has no decoder that reads an encoder, so it cannot translate; name a model trained with "
+                "config.objective=translation, or a Marian"
+            )
+        if 2 * self.beams > engine.model.tokenizer.size:
+            raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,}")
+        most = engine.config.max_position - 1
+        if self.max_length is not None and self.max_length > most:
+            raise UserError(
+                f"--max-length={self.max_length} is more than {most}, the positions of {engine.name} after the start; lower it"
+            )
+        if self.references is not None and not self._references:
+            raise UserError(f"--references={self.references} is empty; give a file with a reference per line")
+
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, list[int]]:
+        """(the text of a record, its tokens with the end). Raises UserError for a text that is too long."""
+        tokenizer, longest = engine.model.tokenizer, engine.config.max_position
+        ids = [*tokenizer.encode(values["text"]), tokenizer.sep_id]
+        if len(ids) == 1:
+            raise UserError(f"{shortened(values['text'])} holds no token; give text")
+        if len(ids) > longest:
+            raise UserError(
+                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end, more than the {longest} positions of "
+                f"{engine.name}; divide it into sentences"
+            )
+        return values["text"], ids
+
+    def answer(self, engine: Engine, prepared: Sequence[tuple[str, list[int]]]) -> list[JsonObject]:
+        """Returns the translation of each text."""
+        sources = [ids for _, ids in prepared]
+        found = translate(
+            engine, sources, self.beams, self.power, self.penalty, self.early_stopping, max_length=self.max_length
+        )
+        answers: list[JsonObject] = []
+        for (text, _), best in zip(prepared, found, strict=True):
+            translation = engine.model.tokenizer.decode(best.ids)
+            answers.append(
+                {"text": text, "translation": translation, "log_probability": best.log_probability, "score": best.score}
+            )
+        self._translations.extend(str(answer["translation"]) for answer in answers)
+        return answers
+
+    def summary(self, whole: bool) -> list[str]:
+        """Returns the lines with the scores of all translations against --references; `whole`: whether every text has one.
+
+        Raises UserError unless there are as many references as texts.
+        """
+        if self.references is None:
+            return []
+        if not whole or len(self._translations) != len(self._references):
+            raise UserError(
+                f"--references={self.references} has {counted(len(self._references), 'line')}, and "
+                f"{counted(len(self._translations), 'text')} were translated, so there is no score; give a reference for each "
+                "text, and no text that is blank or too long"
+            )
+        scores = translation_scores(self._translations, self._references)
+        return [f"{name} {scores[key]:.2f}   {scores[f'{key}_signature']}" for name, key in (("BLEU", "bleu"), ("chrF", "chrf"))]
+
+    def as_text(self, answer: JsonObject) -> str:
+        """Returns the translation."""
+        return str(answer["translation"])
+
+    def as_json(self, answer: JsonObject) -> JsonObject:
+        """Returns the answer itself."""
+        return answer
+
+
+def translation_scores(translations: Sequence[str], references: Sequence[str]) -> JsonObject:
+    """Returns "bleu" and "chrf" of a corpus, from 0 to 100, and the signature of each."""
+    from sacrebleu.metrics import BLEU, CHRF  # which takes half a second
+
+    found: JsonObject = {}
+    metrics: dict[str, Any] = {"bleu": BLEU(), "chrf": CHRF()}
+    for name, metric in metrics.items():
+        found[name] = float(metric.corpus_score(list(translations), [list(references)]).score)
+        found[f"{name}_signature"] = str(metric.get_signature())
+    return found
+
+
+def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = lambda: None) -> JsonObject:
+    """Returns the scores of the translations of held-out pairs, at most `HELD_OUT`, by the search of the paper. `alive` is called
+    now and then.
+
+    References are the translations as the vocabulary spells them, since a corpus stores tokens alone.
+    """
+    engine = Engine(model)
+    tokenizer, longest = model.tokenizer, model.config.max_position
+    sentences, documents = corpus.joined_offsets()
+    sources: list[list[int]] = []
+    references: list[str] = []
+    for first in documents[:-1][:HELD_OUT].tolist():
+        source, target = (corpus.tokens[sentences[first + side] : sentences[first + side + 1]].tolist() for side in (0, 1))
+        if len(source) < longest:
+            sources.append([*source, tokenizer.sep_id])
+            references.append(tokenizer.decode(target))
+    if not sources:
+        return {}
+    translations: list[str] = []
+    for first in range(0, len(sources), AT_A_TIME):
+        translations += [tokenizer.decode(best.ids) for best in translate(engine, sources[first : first + AT_A_TIME])]
+        alive()
+    return {"pairs": len(sources), "beams": 4, "length_penalty": "gnmt 0.6"} | translation_scores(translations, references)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open_packed(path) as file:
+            return file.read().decode("utf-8").removesuffix("\n").split("\n")
+    except UNREADABLE as error:
+        raise UserError(f"--references={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"--references={path} is not UTF-8 ({error}); convert it (iconv -f LATIN1 -t UTF-8)") from error

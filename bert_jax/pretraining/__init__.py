@@ -9,6 +9,6 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     evaluation.py          held-out scores and their baselines
     replay.py              a training step once more, from the workdir alone
     pretraining_log.py     PretrainingLog: log lines, metrics.jsonl, the plot of the curves
-    reference_curves.py    the band of an experiment over seeds, and whether a run lies in it
-    results.py             results.json; the model to export, of the last step or from a checkpoint that was kept
+    reference_curves.py    the band of an experiment over seeds, and whether a run is within it
+    results.py             results.json; the model to export, of the last step or from a kept checkpoint
 """

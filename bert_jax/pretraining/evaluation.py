@@ -1,4 +1,4 @@
-"""The held-out scores of a pretraining run, and the scores of the objective's baselines on the same rows."""
+"""The held-out scores of a pretraining run and its baselines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from jaxtyping import PyTree
 from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import corpus_masking_tables, eval_batches, process_shard, to_device
-from bert_jax.data.plan import EpochPlan
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.plan import EpochPlan, plan_epoch
+from bert_jax.data.rows import words_begun
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.progress import evaluation_progress
@@ -27,12 +30,12 @@ from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import Program, add_sums
 
 EVAL_SEED = 20_181_011
-"""The seed of held-out pairs and masks, which are the same for every seed of the experiment."""
+"""The seed of held-out pairs and masks, which do not depend on the experiment's seed."""
 
 
 class Evaluation:
-    """Computes held-out scores of parameters on rows of a phase's length, and the baselines of the objective on the same rows.
-    `plan` is the phase's plan of the training split, or of a block of it."""
+    """Computes held-out scores on rows of a phase's length, and the objective's baselines on the same rows. `plan` is the phase's
+    plan of the training split, or of a block of it."""
 
     def __init__(
         self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
@@ -57,16 +60,24 @@ class Evaluation:
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        continues = corpus_masking_tables(splits.eval).continuation if whole_words else None
-        further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, continues))
+        words = self._count_words(splits.eval, examples) if whole_words else None
+        further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
-        self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
+        self._count = int((predicted >= 0).any(1).sum())  # excluding the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = len(rows[0][1]), mesh, run
         self._length = examples.length
         self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
         require_memory(needs, mesh, self._memory_advice)
+
+    def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
+        """Returns the number of words of which the predictions are the pieces."""
+        plan, tables, first, words = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus), 0, 0
+        for batch in self._batches():
+            rows = np.minimum(np.arange(first, first := first + len(batch["masked_targets"])), plan.num_rows - 1)
+            words += int(words_begun(corpus, plan, rows, batch, tables).sum())
+        return words
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """Returns the scores of `params` and of the baselines."""
@@ -83,7 +94,7 @@ class Evaluation:
                 progress(min(number * self._batch_size, self._count), self._count)
             sums = jax.device_get(total)
             scores = self._objective.summarise(sums)
-            if next(iter(self._objective.named_scores())) not in scores:  # of skip-gram, whose pairs are made on the device
+            if next(iter(self._objective.named_scores())) not in scores:  # e.g. skip-gram, whose pairs are made on the device
                 raise UserError(_nothing_to_predict(self._length))
             further = {name: value for name, formula in self._formulas.items() if (value := formula(scores)) is not None}
             return scores | further | self._baseline | self._objective.baseline_scores(sums)

@@ -1,10 +1,10 @@
-"""Infers the model configuration of an experiment from the corpus or from `init_from`, leaves sentence pairs out where the model
-reads from left to right, and shortens a warmup that is too long.
+"""Infers an experiment's model configuration from the corpus or from `init_from`, removes sentence pairs for left-to-right
+models, and shortens warmups that are too long.
 
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
-A key that is given on the command line is never changed: where it contradicts the corpus or `init_from`, a later check raises a
-UserError that names the right value.
+A key set on the command line is never changed. If it contradicts the corpus or `init_from`, a later check raises a UserError with
+the right value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.storage.objects import explained
 from bert_jax.storage.paths import AnyPath
 
 WARMUP = 0.1
-"""The warmup, as a fraction of a phase, that replaces a warmup longer than the phase."""
+"""The fraction of a phase that replaces a warmup longer than the phase."""
 
 
 def infer_settings(
@@ -39,10 +39,10 @@ def infer_settings(
 ) -> tuple[JsonObject, list[str]]:
     """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
 
-    The model configuration comes from the model named in `init_from`, or from the run in `workdir` that already started from it;
-    without `init_from`, only the vocabulary size is inferred, from the corpus; with `init_tiled`, all but the sizes that the
-    experiment states. `given` are the dotted keys of the command line.
-    `download` allows fetching a model from the hub for its configuration. Raises UserError where `init_from` is not a model.
+    The model configuration comes from the model in `init_from`, or from the run in `workdir` that already started from it. With
+    `init_tiled`, the sizes come from the experiment. Without `init_from`, only the vocabulary size is inferred, from the corpus.
+    `given` are the dotted keys set on the command line. `download` allows downloading a model from the hub for its configuration.
+    Raises UserError if `init_from` is not a model.
     """
     settled = copy.deepcopy(dict(values))
     notes: list[str] = []
@@ -65,13 +65,16 @@ def infer_settings(
         of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given
         if of_pairs and model.get("encoder", "transformer") != "transformer":
             settled["examples"] = examples | {"pairs": "none"}
-            notes.append(f"config.examples.pairs is none: model.encoder={model['encoder']} does not learn to judge pairs")
+            notes.append(f"config.examples.pairs is none: model.encoder={model['encoder']} does not learn from pairs")
+        elif of_pairs and there.get("type_vocab_size") == 0 == model.get("type_vocab_size"):
+            settled["examples"] = examples | {"pairs": "none"}
+            notes.append(f"config.examples.pairs is none: {source} has no token types for the texts of a pair")
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
-            notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")
+            notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text")
         elif of_pairs and is_in_file(str(settled.get("objective"))) and not read_objective(settled).judges_pairs:
             settled["examples"] = examples | {"pairs": "none"}
-            notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn to judge pairs")
+            notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn from pairs")
     phases = settled.get("phases")
     phases = phases if isinstance(phases, list) else []
     for i, phase in enumerate(phases):
@@ -109,7 +112,7 @@ def _long_warmups(values: JsonObject) -> list[str]:
 
 
 def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple[JsonObject, str]:
-    """(the architecture fields of the model `init_from`, its name for messages); ({}, "") without one."""
+    """Returns (the architecture fields of the model `init_from`, its name for messages), or ({}, "") without one."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):
         return {}, ""
@@ -117,7 +120,7 @@ def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple
     if workdir is not None:
         with explained(workdir):
             if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
-                stored = stored_config(workdir)  # a continued run does not read `init_from`, which may be gone
+                stored = stored_config(workdir)  # a resumed run does not read `init_from`, which may be gone
         if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
             fields = {field.name for field in dataclasses.fields(Architecture)}
             return {field: value for field, value in stored["model"].items() if field in fields}, name

@@ -27,13 +27,13 @@ from bert_jax.training.steps import Program
 log = logging.getLogger(__name__)
 
 CONSTANT = 0.01
-"""The share of one answer to next sentence prediction below which the labels count as constant."""
+"""The fraction of one NSP label below which the labels count as constant."""
 
 
 class PretrainingLog(RunLog):
-    """The log of a run that begins or continues at `step`, of the experiment file `config` (FILE[:ARG]), if any.
+    """The log of a run that starts or resumes at `step`, with the experiment file `config` (FILE[:ARG]), if any.
 
-    A run that begins at step 0 drops all records of an earlier start, also the evaluation of step 0, which it repeats.
+    A run that starts at step 0 drops all records of an earlier start, including the evaluation of step 0, which it repeats.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PretrainingLog(RunLog):
         self.open(step or -1, experiment)
 
     def phase(self, index: int, source: BatchSource) -> None:
-        """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
+        """Logs a line about the rows of a phase that starts or resumes, and restarts the measurement of rates."""
         self._phase, config = index, self._experiment.phases[index]
         plan = source.plan(0).summary()
         random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
@@ -76,13 +76,13 @@ class PretrainingLog(RunLog):
             log.warning(
                 "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and "
                 "its head learns nothing; build the corpus from documents of several sentences, or set "
-                "config.examples.pairs=none, which leaves the head out",
+                "config.examples.pairs=none, which removes the head",
                 100 * random,
             )
         self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
-        """Returns the fraction of masks of a phase if it differs from the held-out rows; otherwise ""."""
+        """Returns a note with a phase's masked fraction if it differs from the held-out rows, otherwise ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
@@ -113,7 +113,7 @@ class PretrainingLog(RunLog):
             self.draw()
 
     def _compare(self, step: int, scores: dict[str, float]) -> None:
-        """Logs whether held-out scores lie in the band of the experiment's reference curve, where there is one."""
+        """Logs whether held-out scores are within the band of the experiment's reference curve, if there is one."""
         if self._curve is None:
             return
         inside, line = comparison(self._curve, step, scores, losses(self._objective))
@@ -159,4 +159,4 @@ def _log_start(
     if m.encoder == "transformer":
         log.info(in_words(m, [phase.length for phase in experiment.phases], mesh, rejected))
     begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
-    log.info("continuing from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)
+    log.info("resuming from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)

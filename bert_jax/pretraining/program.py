@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -71,8 +72,13 @@ def step_scalars(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
     return {"seed": np.uint32(experiment.seed)}
 
 
-EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
-"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`)."""
+_OF_BERT = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
+EXPORTED: Mapping[str, Sequence[str]] = {
+    **{name: ARCHITECTURES[name] for name in _OF_BERT},
+    "MarianMTModel": ("decoder", "lm_head"),
+}
+"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`), with the parts that their files
+must have."""
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
@@ -90,7 +96,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
             f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
             "the encoder alone"
         )
-    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
+    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in EXPORTED[exported]]
     if lacking := [part for part in needed if part not in parts]:
         raise UserError(
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "

@@ -1,4 +1,4 @@
-"""Reference curves: the held-out scores of an experiment over several seeds, and the comparison of a run with them.
+"""Reference curves: the held-out scores of an experiment over several seeds, for comparison with a run.
 
 A curve is a JSON file in the folder `curves` next to the folder of the experiment file, named like that file and its argument:
 `experiments/curves/quickstart.json`, `laptop-more.json`. `tests/golden/make_reference_curve.py` makes it from workdirs.
@@ -38,9 +38,9 @@ WITHOUT_EFFECT = (
     *(f"model.{field.name}" for field in dataclasses.fields(Execution)),
     "phases.*.accumulation",
 )
-"""Keys in which a run may differ from the runs of its curve: they change scores by less than another seed does."""
+"""Keys in which a run may differ from the curve's runs, since they affect scores less than the seed does."""
 LIKE_SIZE = 0.1
-"""Corpora whose numbers of tokens differ by at most this share are compared: the text that Python's packages carry grows with
+"""The relative difference in the number of tokens up to which corpora are compared. The text in Python's packages grows with
 their versions."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
@@ -53,7 +53,7 @@ class Band:
     mean: float
     low: float
     high: float
-    """From `low` to `high` is the 95 % prediction interval of one further run, if scores are normally distributed."""
+    """`low` to `high` is the 95 % prediction interval of a further run, assuming normally distributed scores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,16 +71,16 @@ class ReferenceCurve:
 
 
 def prediction_band(values: Sequence[float]) -> Band:
-    """Returns the mean of losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more, from 0. Needs two to ten
-    values."""
+    """Returns the mean of the losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of another one, cut at 0. Needs two to
+    ten values."""
     n, mean = len(values), statistics.fmean(values)
     reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     return Band(mean, max(0.0, mean - reach), mean + reach)
 
 
 def read_curve(path: pathlib.Path) -> ReferenceCurve:
-    """Returns the curve in a file that `as_json` wrote. Raises UserError for another file."""
-    values = read_object(path, "take it from the repository again, or remove it")
+    """Reads a curve written by `as_json`. Raises UserError for other files."""
+    values = read_object(path, "restore it from the repository, or remove it")
     try:
         measures = {name: {int(step): Band(**band) for step, band in bands.items()} for name, bands in values["measures"].items()}
         return ReferenceCurve(
@@ -107,8 +107,8 @@ def as_json(curve: ReferenceCurve) -> str:
 
 
 def reference_curve(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fingerprint_key: str) -> ReferenceCurve:
-    """Returns the curve of the runs in `workdirs`, which differ in nothing but their seeds. Raises UserError for fewer than two
-    or more than ten runs, for unequal ones, and for runs without an evaluation in common."""
+    """Returns the curve of the runs in `workdirs`, which differ only in their seeds. Raises UserError for fewer than two or more
+    than ten runs, for runs with different settings, and for runs without a common evaluation."""
     if not 2 <= len(workdirs) <= len(_T_95) + 1:
         raise UserError(f"{counted(len(workdirs), 'run')} given; a band needs 2 to {len(_T_95) + 1} runs of different seeds")
     stored = [run_config(workdir, "pretrain") for workdir in workdirs]
@@ -118,7 +118,7 @@ def reference_curve(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: 
         if unlike := _differences(experiments[0], experiment):
             raise UserError(f"{workdir} differs from {workdirs[0]} in config.{unlike[0][0]}; give runs of one experiment")
         if fingerprint != prints[0]:
-            raise UserError(f"{workdir} was trained on another corpus than {workdirs[0]}; give runs of one experiment")
+            raise UserError(f"{workdir} was trained on a different corpus than {workdirs[0]}; give runs of one experiment")
     seeds = tuple(experiment.seed for experiment in experiments)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"the seeds are {', '.join(map(str, seeds))}; give runs of different seeds")
@@ -130,7 +130,7 @@ def reference_curve(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: 
         if steps and all(measure in one[step] for one in scores for step in steps)
     }
     if not measures:
-        raise UserError("the runs have no evaluation in common; give runs that have ended")
+        raise UserError("the runs have no evaluation in common; give finished runs")
     return ReferenceCurve(name, seeds, stored[0], corpus_tokens, prints[0], measures)
 
 
@@ -141,7 +141,7 @@ def losses(objective: Objective) -> dict[str, str]:
 
 
 def _eval(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
-    """Step -> held-out scores of a run."""
+    """Returns step -> held-out scores of a run."""
     found = {}
     for record in read_metrics(workdir / METRICS):
         scores = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
@@ -153,8 +153,8 @@ def _eval(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
 def find_curve(
     config: str, experiment: PretrainingExperiment, corpus_tokens: int, fingerprint: str
 ) -> tuple[ReferenceCurve | None, str]:
-    """(the curve that belongs to a run of `--config=config`, a line for the log); (None, the reason) where its settings differ,
-    and (None, "") where the experiment has no curve."""
+    """Returns (the curve for a run of `--config=config`, a log line), or (None, the reason) if its settings differ, or (None, "")
+    if the experiment has no curve."""
     file, _, argument = config.partition(":")
     path = pathlib.Path(file)
     path = path.parent.parent / FOLDER / ("-".join(filter(None, (path.stem, argument))) + ".json")
@@ -171,12 +171,12 @@ def find_curve(
         return None, f"{begin}, whose runs differ in config.{key}: {there} there, {here} here{others}"
     if curve.corpus_fingerprint != fingerprint and abs(corpus_tokens / curve.corpus_tokens - 1) > LIKE_SIZE:
         return None, f"{begin}: its corpus has {curve.corpus_tokens:,} tokens, this one {corpus_tokens:,}"
-    same = "the same corpus" if curve.corpus_fingerprint == fingerprint else "another corpus of about that size"
+    same = "the same corpus" if curve.corpus_fingerprint == fingerprint else "another corpus of about the same size"
     return curve, f"compared with the reference curve of {curve.name} ({counted(len(curve.seeds), 'seed')}, {same})"
 
 
 def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> list[tuple[str, object, object]]:
-    """(key, value of `one`, value of `other`) of every key that differs and is not `WITHOUT_EFFECT`."""
+    """Yields (key, value of `one`, value of `other`) for every differing key that is not `WITHOUT_EFFECT`."""
     ours, theirs = (dict(flatten(experiment.to_dict())) for experiment in (one, other))
     return [
         (key, ours.get(key), theirs.get(key))
@@ -188,8 +188,8 @@ def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> li
 def comparison(
     curve: ReferenceCurve, step: int, scores: Mapping[str, float], titles: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """(whether the held-out `scores` after `step` lie in the band, a sentence); (True, "") where the curve has no such step.
-    `titles` are the `losses` of the run."""
+    """Returns (whether the held-out `scores` after `step` are within the band, a sentence), or (True, "") if the curve has no
+    such step. `titles` are the `losses` of the run."""
     there = [name for name in titles if step in curve.measures.get(name, {}) and name in scores]
     if not there:
         return True, ""
@@ -198,7 +198,7 @@ def comparison(
         band, value = curve.measures[name][step], scores[name]
         if not band.low <= value <= band.high:
             side = "below" if value < band.low else "above"
-            outside.append(f"{titles[name]} {value:.3f} lies {side} the band {band.low:.3f} to {band.high:.3f}")
+            outside.append(f"{titles[name]} {value:.3f} is {side} the band {band.low:.3f} to {band.high:.3f}")
     seeds = counted(len(curve.seeds), "seed")
     if outside:
         return False, f"{' and '.join(outside)} of {seeds} of {curve.name}"
@@ -215,8 +215,8 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """Returns the usual causes of scores outside the band, starting with those for which this run gives evidence: `skipped`
-    steps, the dtype, the `fingerprint` of its corpus. The other settings equal the curve's (`find_curve`)."""
+    """Returns the usual causes of scores outside the band. Those with evidence in this run come first: `skipped` steps, the
+    dtype, the `fingerprint` of its corpus. The other settings equal the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")
@@ -224,7 +224,7 @@ def usual_causes(
         causes.append(f"config.model.dtype={experiment.model.dtype}, not {curve.settings['model']['dtype']}")
     better = all(scores[name] < curve.measures[name][step].mean for name in curve.measures if step in curve.measures[name])
     if fingerprint != curve.corpus_fingerprint:
-        causes.append("another text: its language, casing, cleaning and repeated lines (report.txt of the corpus)")
+        causes.append("a different text: its language, casing, cleaning and repeated lines (report.txt of the corpus)")
         if better:
             causes.append("held-out text that is also in the training text")
     elif not better and any(
@@ -232,7 +232,7 @@ def usual_causes(
         for name, score in experiment.trained_objective.shown_scores().items()
         if score.baseline == "unigram_accuracy"
     ):
-        causes.append("a plateau at word frequencies, which is left later in some runs: see the next evaluation")
+        causes.append("a plateau at word frequencies, which some runs leave later: see the next evaluation")
     causes.append("a change of the code or of the packages since the curve was made (run tpu_scripts/test.sh)")
-    causes.append("chance: each score of an evaluation lies outside in 1 of 20 runs")
+    causes.append("chance: each score of an evaluation is outside in 1 of 20 runs")
     return "usual causes: " + "; ".join(causes)

@@ -1,4 +1,4 @@
-"""A training step of a pretraining run once more, from its workdir alone: texts, losses, norms of gradients."""
+"""Recomputes a training step of a pretraining run from its workdir: texts, losses, gradient norms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from bert_jax.training.steps import Program, TrainState
 log = logging.getLogger(__name__)
 
 ROWS = 32
-"""Rows whose logits are in memory together."""
+"""The number of rows whose logits are in memory at once."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,14 +53,14 @@ class Replay:
     """A training step and everything that went into it."""
 
     step: int
-    """The number of the state after it in the log; it reads the batch of `step` - 1."""
+    """The step's number in the log; it reads the batch of `step` - 1."""
     weights_of: int
-    """The step of the weights: `step` - 1, or a later one where earlier states are no longer there."""
+    """The step of the weights: `step` - 1, or a later one if earlier states no longer exist."""
     learning_rate: float
     sums: Sums
-    """The sums and counts of the objective with the dropout of the step, as in the log."""
+    """The objective's sums and counts with the step's dropout, as in the log."""
     norms: dict[str, float]
-    """The L2 norm of the gradient of every parameter by its name, before clipping; layers are numbered from 0."""
+    """Parameter name -> the L2 norm of its gradient before clipping; layers are numbered from 0."""
     batch: Batch
     losses: dict[str, Float[np.ndarray, " B"]]
     """The losses of each row without dropout: see `Objective.row_losses`."""
@@ -73,7 +73,7 @@ class Replay:
 
 
 def replay_step(workdir: AnyPath, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
-    """Prints a training step of the run in `workdir` once more. Returns the exit status."""
+    """Recomputes and prints a training step of the run in `workdir`. Returns the exit status."""
     quiet_libraries()
     start_logging(0)
     enable_compilation_cache()
@@ -86,11 +86,11 @@ def replay_step(workdir: AnyPath, step: int, overrides: Sequence[tuple[str, str]
 def load_experiment(
     workdir: AnyPath, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
 ) -> tuple[PretrainingExperiment, Corpus]:
-    """(the experiment of the run in `workdir`, the texts that it was trained on).
+    """Returns (the experiment of the run in `workdir`, its training corpus).
 
-    Relative paths in its configuration start from the directory in which the run was started. `overrides` are pairs of dotted key
-    and text for keys that match the patterns `may_change`. Raises UserError for other keys, if there is no run, and if the
-    corpus differs.
+    Relative paths in its configuration are relative to the directory in which the run was started. `overrides` are pairs of
+    dotted key and text for keys that match the patterns `may_change`. Raises UserError for other keys, if there is no run, or if
+    the corpus differs.
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
@@ -103,28 +103,28 @@ def load_experiment(
         stored["init_state"] = f"{from_start(workdir, trunk)}@{kept}"
     for key, text in overrides:
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
-            raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
+            raise UserError(f"--config.{key}={text} would change the run; with --replay set only {', '.join(may_change)}")
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
     train, eval_split = open_splits(local_corpus(experiment.corpus.directory))
     if fingerprint(train, eval_split, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
-            f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
-            "give its place by --config.corpus.directory=DIR"
+            f"the corpus {experiment.corpus.directory} is not the one this run was trained on; "
+            "give its location with --config.corpus.directory=DIR"
         )
     return experiment, train
 
 
 def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, step: int) -> Replay:
-    """Computes training step `step` of the run in `workdir` again, and writes nothing.
+    """Recomputes training step `step` of the run in `workdir` without writing anything.
 
     Its weights are recomputed by training from the newest state before it: a checkpoint, or the initial state if that is less
-    than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises
-    UserError for a step that the run does not have, and where no state is there.
+    than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises UserError if the
+    run has no such step or no state exists.
     """
     last = experiment.phase_starts()[-1]
     if not 1 <= step <= last:
-        raise UserError(f"--replay={step} is not a step of this run; name one of 1 to {last:,}")
+        raise UserError(f"--replay={step} is not a step of this run; give one from 1 to {last:,}")
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     teacher = load_teacher(experiment, corpus.vocabulary)
@@ -148,7 +148,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
 
 
 class Batches:
-    """The batches of all phases of a run, whole, by the number of the step before them, `skipped_batches` steps later."""
+    """The whole batches of all phases of a run by number of previous steps, shifted by `skipped_batches`."""
 
     def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
@@ -165,7 +165,7 @@ class Batches:
 def _nearest_state(
     experiment: PretrainingExperiment, program: Program, workdir: AnyPath, corpus: Corpus, step: int
 ) -> TrainState:
-    """Returns the newest state that is not after `step`, else the earliest that is there."""
+    """Returns the newest state up to `step`, or else the earliest state."""
     directory = workdir / "checkpoints"
     there: list[int] = []
     if directory.is_dir():
@@ -175,18 +175,18 @@ def _nearest_state(
             if before or (there and step >= experiment.checkpoints.every):
                 return checkpoints.restore(max(before) if before else min(there), program.state)
     if step >= experiment.checkpoints.every and not there:
-        raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
+        raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; choose another run")
     return initial_state(experiment, program, corpus)
 
 
 def _trained_on(
     experiment: PretrainingExperiment, program: Program, state: TrainState, batches: Batches, step: int
 ) -> TrainState:
-    """Returns the state after `step` steps, from an earlier one; a later one as it is."""
+    """Trains an earlier state until `step` and returns it. A later state is returned unchanged."""
     first = int(state.step)
     if first >= step:
         return state
-    log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
+    log.info("retraining from step %s to step %s", f"{first:,}", f"{step:,}")
     scalars, training_step = step_scalars(experiment), functools.cache(functools.partial(phase_step, experiment, program))
     with Progress("trained", step - first, "steps") as progress:
         for at in range(first, step):
@@ -197,8 +197,8 @@ def _trained_on(
 
 
 def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
-    """Returns the norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer
-    follows "layers"."""
+    """Returns the norms by parameter name, e.g. "encoder/layers/0/attention/query/kernel"; the layer's number follows
+    "layers"."""
     found: dict[str, float] = {}
     for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
         name = "/".join(str(key.key) for key in path)
@@ -210,7 +210,7 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
-    """Returns the losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
+    """Returns the losses of each row, computed `ROWS` rows at a time, or as many as the mesh divides."""
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -232,7 +232,7 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     if found.weights_of == found.step - 1:
         yield "with the weights that it had"
     else:
-        yield f"with the weights of step {found.weights_of:,}, the earliest that are left: these are not its losses and gradients"
+        yield f"with the weights of step {found.weights_of:,}, the earliest that remain: these are not its losses and gradients"
     named = found.objective.named_scores()
     ratios = {name: score for name, score in named.items() if isinstance(score, Score) and score.numerator in found.sums}
     for name in found.losses:
@@ -266,7 +266,7 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Each pair of a row, "text -> translation"; ids where there is no `tokenizer`."""
+    """Returns each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
     spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
     numbers, translated = batch["sequence_ids"][row], batch[DECODER + "sequence_ids"][row]
     for pair in range(1, int(numbers.max(initial=0)) + 1):
@@ -275,8 +275,8 @@ def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
-    """Returns the text of a row, each of its predicted tokens as "[shown -> predicted]" and each centre as "[shown]"; ids where
-    there is no `tokenizer`."""
+    """Returns the text of a row, with each predicted token as "[shown -> predicted]" and each centre as "[shown]". Without a
+    `tokenizer`, ids are shown."""
     ids, real = batch["input_ids"][row], batch["sequence_ids"][row] > 0
     predicted: dict[int, int | None] = dict.fromkeys(batch["centres"][row].tolist()) if "centres" in batch else {}
     if "masked_targets" in batch:

@@ -23,7 +23,6 @@ from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import REQUIRED_PARTS, rows
 from bert_jax.interop.surgery import average
 from bert_jax.model.config import ModelConfig
@@ -51,10 +50,10 @@ def results(
     splits: Splits,
     seconds: float,
 ) -> JsonObject:
-    """Returns the content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
+    """Returns the content of `results.json`, the final numbers of a run; `seconds` have passed since its last start.
 
-    `times_unigram_accuracy` is None without a baseline, and where its accuracy is 0: few held-out rows may lack the most frequent
-    token.
+    `times_unigram_accuracy` is None if there is no baseline or its accuracy is 0, since a few held-out rows may lack the most
+    frequent token.
     """
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
@@ -81,10 +80,10 @@ def training_section(
     experiment: PretrainingExperiment, splits: Splits, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
     """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are
-    the user's own files that the run used, by the keys that name them."""
+    the user's files that the run used, by key."""
     train, start = splits.train, Training()
     sources = []
-    with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
+    with contextlib.suppress(UserError, OSError):  # it may have been removed during the run
         if train.directory is not None:
             sources = read_object(train.directory / SETTINGS).get("sources", [])
         if experiment.init_from:
@@ -102,7 +101,7 @@ def training_section(
         for phase in experiment.phases
     )
     named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
-    own = f" With files of its own: {', '.join(named)}." if named else ""
+    own = f" With the user's files: {', '.join(named)}." if named else ""
     start_of = experiment.init_from or experiment.init_state
     origin = f", starting from {pathlib.PurePath(start_of).name}" if start_of else ""
     return Training(
@@ -116,7 +115,7 @@ def training_section(
 
 
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """Returns the held-out scores for a card: (name, score, score of its baseline or None)."""
+    """Returns the held-out scores for a card: (name, score, baseline or None)."""
     named = objective.named_scores()
     baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
     lines: list[tuple[str, float, float | None]] = []
@@ -129,24 +128,24 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the subtrees of the parameters that are exported: the encoder, and the objective's parts that belong to its
-    transformers class or to this project's files."""
+    """Returns the exported subtrees of the parameters: the encoder, and the objective's parts that belong to its transformers
+    class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
-    others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
+    others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
     return {row.subtree for row in rows(model)} - {*objective.temporary} - others
 
 
 def _spikes(state: TrainState) -> JsonObject:
-    """Returns the numbers of a run with a policy for spikes."""
+    """Returns the numbers of a run with a spike policy."""
     if not isinstance(state, WatchedTrainState):
         return {}
     return {name: int(getattr(state, name)) for name in ("spikes", "rollbacks", "skipped_batches")}
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """Returns the model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the
-    encoder, and the parts of the objective that belong to the class as which it is exported."""
+    """Returns the model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the encoder
+    and the objective's parts that belong to its exported class."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}

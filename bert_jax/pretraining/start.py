@@ -158,7 +158,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 _require_same_model(experiment, trunk)
                 _require_same_vocabulary(experiment, trunk, workdir, corpus)
                 _require_same_past(experiment, trunk, step)
-                log.info("going on from step %s of %s, with its optimizer", f"{step:,}", workdir)
+                log.info("continuing from step %s of %s, with its optimizer", f"{step:,}", workdir)
                 return checkpoints.restore(step, layout)
     has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
     raise UserError(
@@ -302,8 +302,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
         )
     if experiment.next_sentence and config.type_vocab_size < 2:
         raise UserError(
-            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none, or add one by "
-            "convert --token-types=2"
+            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none"
+            + (", or add one by convert --token-types=2" if config.type_vocab_size else "")
         )
     if experiment.distillation.attention_weight and config.num_heads != experiment.model.num_heads:
         raise UserError(

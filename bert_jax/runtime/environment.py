@@ -1,4 +1,4 @@
-"""Sets up a command: logging to stderr, quiet libraries, compiled programs kept on disk."""
+"""Sets up a command: logging to stderr, quiet libraries, and the compilation cache."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def start_logging(index: int) -> None:
 
 
 def quiet_libraries() -> None:
-    """Sets the log level of libraries to ERROR or above, since their messages would hide the lines about the loss."""
+    """Sets the log level of libraries to ERROR or above, since their messages would obscure the loss lines."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("absl", "asyncio"):  # a failed save of Orbax, which we report, logs a traceback here for each file not written
+    for name in ("absl", "asyncio"):  # a failed Orbax save, which we report, would log a traceback for each file
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
         sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
@@ -41,8 +41,8 @@ def quiet_libraries() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutClosedLoops:
-    """`sys.unraisablehook` without the error "Event loop is closed". At the first failed write of a save, Orbax closes the event
-    loop to which TensorStore's threads report all other writes, and each of them would print a traceback; the failed save itself
+    """A `sys.unraisablehook` that ignores the error "Event loop is closed". At the first failed write of a save, Orbax closes the
+    event loop to which TensorStore's threads report their writes, and each thread would print a traceback. The failed save itself
     is reported once."""
 
     otherwise: Callable[[sys.UnraisableHookArgs], object]
@@ -55,9 +55,9 @@ class _WithoutClosedLoops:
 def enable_compilation_cache() -> None:
     """Turns on JAX's persistent compilation cache, so that a second start skips most of the compilation.
 
-    The directory is JAX_COMPILATION_CACHE_DIR (empty: no cache), by default one below bert_jax/ in the user's cache directory.
-    Each kind of CPU has its own: XLA's CPU programs use the instruction set of the CPU that compiled them, and machines of
-    different kinds may share a home directory.
+    The directory is JAX_COMPILATION_CACHE_DIR (empty: no cache), by default below bert_jax/ in the user's cache directory. Each
+    kind of CPU has its own directory, since XLA's CPU programs use the instruction set of the compiling CPU, and different
+    machines may share a home directory.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
         return

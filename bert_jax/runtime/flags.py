@@ -1,4 +1,4 @@
-"""The flags for the workdir and the processes of a run. `configs/command_line.py` adds those of its experiment."""
+"""The flags for the workdir and the processes of a run. `configs/command_line.py` adds the flags of the experiment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME = InRange(float, Interval(gt=0, le=1e9))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartFlags:
-    """The flags of a command line that say where and with which processes a run starts."""
+    """The parsed flags for the workdir and the processes of a run."""
 
     workdir: AnyPath
     coordinator: str | None
@@ -31,7 +31,7 @@ class StartFlags:
     compiled: pathlib.Path | None
     """The directory in which `aot --save` has written compiled steps."""
     changed_files: bool = False
-    """Continues a run although a file of the user's own that it names has changed."""
+    """Whether to resume a run even if a user's file that it names has changed."""
     figure_formats: tuple[str, ...] = ("png",)
     """The formats in which curves and figures are drawn."""
 
@@ -43,5 +43,5 @@ def add_process_flags(parser: FlagParser) -> None:
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="the number of processes")
     number = InRange(int, Interval(ge=0, lt=2**16))
     several.add_argument("--process", type=number, metavar="I", help="the number of this process, from 0")
-    waiting = "how long to wait until all processes have started"
+    waiting = "seconds to wait until all processes have started"
     several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help=waiting)

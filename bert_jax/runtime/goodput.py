@@ -1,4 +1,4 @@
-"""The goodput of a run, from the seconds of every category of time over all of its starts, which are kept in `ledger.jsonl`.
+"""The goodput of a run, computed from the seconds of each time category over all of its starts, recorded in `ledger.jsonl`.
 
 Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of
 `training`.
@@ -28,37 +28,36 @@ Made = TypeVar("Made")
 
 GOODPUT_FILE = "ledger.jsonl"
 EVERY = 30.0
-"""Seconds between two lines of the file; the time after the last line of a killed start counts as time between starts."""
+"""Seconds between lines of the file. The time after the last line of a killed start counts as time between starts."""
 POLL = 0.001
-"""Seconds between two looks at the devices while no batch is ready."""
+"""Seconds between checks of the devices while no batch is ready."""
 
 
 class TimeCategory(enum.StrEnum):
     """A category of time; the value is its key in `results.json`."""
 
     TRAINING = "training"
-    """Steps that no earlier start had done."""
+    """Steps that no earlier start had finished."""
     REPEATED = "repeated_steps"
-    """Steps that an earlier start had done and lost, and the time of a step that was never finished."""
+    """Steps that an earlier start had finished and lost, and the time of unfinished steps."""
     WAITING = "waiting_for_data"
-    """The devices have nothing to compute, because the next batch is not ready."""
+    """The devices are idle because the next batch is not ready."""
     COMPILING = "compiling"
     EVALUATING = "evaluating"
     SAVING = "saving"
-    """The time that training waits for a checkpoint to be saved; most of a save runs in the background."""
+    """Training waits for a checkpoint to be saved; most of a save runs in the background."""
     RESTORING = "restoring"
     STAGING = "staging"
-    """Bringing the corpus, the model, the data and the workdir from a bucket to this machine, and verifying the corpus, where the
-    training waits."""
+    """Training waits for downloads from a bucket (corpus, model, data, workdir) or for the verification of the corpus."""
     OTHER = "other"
-    """The start of the processes, reading data, exporting the model."""
+    """Starting processes, reading data, exporting the model."""
     BETWEEN = "between_starts"
 
 
 class GoodputRecorder:
-    """Measures the time of each category since it was made, and adds up the starts of a run.
+    """Measures the time of each category since its creation, and adds up the starts of a run.
 
-    `clock` counts seconds from any moment, `wall_clock` from the epoch. Safe to read from another thread.
+    `clock` counts seconds from any moment, `wall_clock` from the epoch. Thread-safe for reading.
 
     >>> goodput = GoodputRecorder()
     >>> with goodput.during(TimeCategory.RESTORING):
@@ -76,25 +75,25 @@ class GoodputRecorder:
         self._since = clock()
         self._category = TimeCategory.OTHER
         self._seconds = dict.fromkeys(TimeCategory, 0.0)
-        self._of_this_step = 0.0  # the training time since the last step that was finished
+        self._of_this_step = 0.0  # the training time since the last finished step
         self._step = self._furthest = 0
         self._earlier: Sequence[JsonObject] = ()
         self._lock = threading.Lock()
 
     def continue_after(self, earlier: Sequence[JsonObject]) -> None:
-        """Adds the records of earlier starts. Steps up to the furthest of theirs count as repeated from now on."""
+        """Adds the records of earlier starts. From now on, steps up to their furthest step count as repeated."""
         self._earlier = earlier
         self._furthest = max((record["step"] for record in earlier), default=0)
 
     def preceded_by(self, category: TimeCategory, seconds: float) -> None:
-        """Counts time before this recorder was created as that of a category: the process started that many seconds earlier."""
+        """Counts time before this recorder was created as `category`: the process started that many seconds earlier."""
         with self._lock:
             self._seconds[category] += seconds
             self._began -= seconds
 
     @contextlib.contextmanager
     def during(self, category: TimeCategory) -> Iterator[None]:
-        """Counts the time of the `with` block as `category`; a block within it may count as another one."""
+        """Counts the time of the `with` block as `category`. Blocks may be nested."""
         before = self._change(category)
         try:
             with jax.profiler.TraceAnnotation(category.value):  # its name in a profile
@@ -104,10 +103,10 @@ class GoodputRecorder:
 
     @contextlib.contextmanager
     def training(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Iterator[Made]]:
-        """Counts the time of the `with` block as training. Gives the iterator over `batches`, and closes them at the end.
+        """Counts the time of the `with` block as training. Yields an iterator over `batches` and closes it at the end.
 
-        A wait for a batch counts as waiting once the devices are idle, which `is_computing` tells. The time after the last
-        finished step counts as training too, but not where an exception ends the block: that step will be repeated.
+        Waiting for a batch counts as waiting once the devices are idle (`is_computing` returns False). The time after the last
+        finished step also counts as training, unless an exception ends the block, since that step will be repeated.
         """
         with batches, self.during(TimeCategory.TRAINING):
             yield self._awaited(batches, is_computing)
@@ -119,12 +118,11 @@ class GoodputRecorder:
         self._finish_step()
 
     def rolled_back(self) -> None:
-        """Counts the steps that this start has done as repeated when they are done again."""
+        """From now on, steps that this start has already finished count as repeated."""
         self._furthest = max(self._furthest, self._step)
 
     def record(self) -> JsonObject:
-        """Returns the line of `ledger.jsonl` for this start: its number, the moment it began, the last finished step,
-        seconds."""
+        """Returns this start's line of `ledger.jsonl`: its number, its start time, the last finished step, and seconds."""
         with self._lock:
             self._settle()
             seconds = dict(self._seconds)
@@ -137,7 +135,7 @@ class GoodputRecorder:
         }
 
     def totals(self) -> JsonObject:
-        """Returns the entry "ledger" of `results.json`: all starts up to this moment; see `sum_starts`."""
+        """Returns the entry "ledger" of `results.json`, over all starts so far; see `sum_starts`."""
         return sum_starts([*self._earlier, self.record()])
 
     def _awaited(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Made]:
@@ -155,7 +153,7 @@ class GoodputRecorder:
             yield batch
 
     def _change(self, category: TimeCategory) -> TimeCategory:
-        """Counts the time from now on as `category`; returns the category up to now."""
+        """Counts the time from now on as `category`. Returns the previous category."""
         with self._lock:
             self._settle()
             before, self._category = self._category, category
@@ -179,10 +177,10 @@ class GoodputRecorder:
 
 
 def sum_starts(records: Sequence[JsonObject]) -> JsonObject:
-    """Adds up the starts of a run: {"goodput", "starts", "seconds": of every category}.
+    """Adds up the starts of a run: {"goodput", "starts", "seconds": of each category}.
 
-    records: the lines of `ledger.jsonl`. The last line of a start replaces those before it. The time between two starts runs
-    from the last line of the former to the beginning of the latter; where a clock was set back, it counts as 0.
+    records: the lines of `ledger.jsonl`. The last line of a start replaces earlier ones. The time between two starts runs from
+    the last line of the first to the beginning of the second; it is 0 if a clock was set back.
     """
     last = {record["start"]: record for record in records}
     starts = [last[number] for number in sorted(last)]
@@ -212,7 +210,7 @@ def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
 
 
 def goodput_line(totals: JsonObject) -> str:
-    """Returns the log line of `sum_starts`: the goodput, and every category that took half a second, the longest first.
+    """Formats `sum_starts` as a log line: the goodput, and every category of at least half a second, longest first.
 
     >>> goodput_line(goodput.totals())
     'goodput 93.1 % of 2h13m in 2 starts: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 1m44s'
@@ -227,20 +225,20 @@ def goodput_line(totals: JsonObject) -> str:
 class GoodputFile:
     """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
 
-    A line holds the seconds of a start so far, so a later line replaces it, and a write that fails loses nothing for long.
+    A line holds the seconds of a start so far, so the next line makes up for a failed write.
     """
 
     def __init__(self, workdir: pathlib.Path, goodput: GoodputRecorder):
         self._path, self._goodput = workdir / GOODPUT_FILE, goodput
         goodput.continue_after(read_goodput(self._path))
-        self._torn = True  # the last line may lack its end: another process was killed while it wrote it, or the disk was full
+        self._torn = True  # the last line may be incomplete: another process was killed while writing, or the disk was full
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._write_regularly, name="ledger", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
-        """Appends a line. Does nothing where the file cannot be written: the next line replaces this one."""
+        """Appends a line. Does nothing if the file cannot be written, since the next line replaces this one."""
         with self._writing:
             line = json.dumps(self._goodput.record()).encode() + b"\n"
             try:
@@ -263,7 +261,7 @@ class GoodputFile:
 
 
 def read_goodput(path: pathlib.Path) -> list[JsonObject]:
-    """Returns the records of `ledger.jsonl` in order, without lines that are empty or incomplete; none without a file."""
+    """Returns the records of `ledger.jsonl` in order, skipping empty or incomplete lines. Returns none if there is no file."""
     try:
         return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:

@@ -1,8 +1,8 @@
-"""Finds the processes of a run: from flags on any hardware, on TPUs from the slice of this host and the other slices.
+"""Finds the processes of a run: from flags on any hardware, or on TPUs from the slices.
 
-The variables that describe slices are set by GKE in the environment, and by Cloud TPU in the metadata of each VM. Slices that
-were requested together know each other there (`MEGASCALE_*`). SkyPilot requests them one by one (`num_nodes`) and names the hosts
-of all of them alike, so they tell each other which hosts are one slice, and set the variables by which libtpu joins them.
+The variables that describe slices are set by GKE in the environment and by Cloud TPU in the metadata of each VM. If slices were
+requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one (`num_nodes`) and
+names all hosts alike, so the hosts exchange which of them form a slice, and set the variables with which libtpu joins them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from bert_jax.runtime.messages import ask, framed, hear, signed
 # (jax-ml/jax#35905).
 PORT = 8476
 MEGASCALE_PORT = 8080
-"""The port of libtpu's coordinator of several slices, as GKE and Cloud TPU have it."""
+"""The port of libtpu's coordinator of several slices, as on GKE and Cloud TPU."""
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The `count` processes of one run; this one is number `index`, and number 0 listens at `coordinator` (HOST:PORT)."""
+    """The `count` processes of a run. This one is number `index`; number 0 listens at `coordinator` (HOST:PORT)."""
 
     coordinator: str
     count: int
@@ -46,10 +46,10 @@ class Hosts:
 
 
 def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
-    """Returns the processes of the run that this process belongs to; None for a run of a single process.
+    """Returns the processes of this run, or None for a single process.
 
-    They are given by the flags (on any hardware), or by the variables of a TPU slice (`slice_variables`). Raises UserError for
-    incomplete or impossible flags.
+    They come from the flags (on any hardware) or from the variables of a TPU slice (`slice_variables`). Raises UserError for
+    incomplete or invalid flags.
     """
     given = {"--coordinator": coordinator, "--processes": count, "--process": index}
     missing = [flag for flag, value in given.items() if value is None]
@@ -98,7 +98,7 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
 
 
 def _parse_number(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """Returns the number in the description of a slice, or the default without one. Raises UserError for another text."""
+    """Returns a number from the description of a slice, or the default. Raises UserError for other texts."""
     text = slice_.get(name) or str(default)
     number = whole_number(text, low, high)
     if number is None:
@@ -107,10 +107,10 @@ def _parse_number(slice_: Mapping[str, str], name: str, low: int, high: int, def
 
 
 def slice_variables() -> dict[str, str] | None:
-    """Returns the variables that describe the slice of this process and, where there are several, its place among them; None
-    elsewhere.
+    """Returns the variables that describe this process's slice and, if there are several, its place among them; None without
+    slices.
 
-    Raises UserError where slices that were started one by one do not find each other.
+    Raises UserError if slices that were started one by one do not find each other.
     """
     if "TPU_WORKER_HOSTNAMES" in os.environ:
         return dict(os.environ)
@@ -153,10 +153,11 @@ def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str,
 def joined_slices(
     own: Sequence[str], worker: int, addresses: Sequence[str], *, port: int = PORT, timeout: float = 300.0
 ) -> list[list[str]]:
-    """Returns the addresses of the workers of every slice, the same in every process of all slices, which all call this function.
+    """Returns the addresses of the workers of every slice. All processes of all slices call this function and get the same
+    result.
 
-    own: the addresses of the slice of this process, in which it is number `worker`.
-    addresses: the addresses of all hosts of all slices, starting with the first host's slice. That host collects the slices.
+    own: the addresses of the slice of this process, in which it is number `worker`. addresses: the addresses of all hosts of all
+    slices, starting with the first host's slice. That host collects the slices.
 
     Raises UserError if hosts are missing after `timeout` seconds.
     """
@@ -171,7 +172,7 @@ def joined_slices(
     if missing:
         raise UserError(
             f"{', '.join(missing)} of {counted(len(addresses), 'host')} did not start within {timeout:.0f} s, so the slices "
-            "cannot be joined; look for the error of that host in the log of the job, and launch it again"
+            "cannot be joined; look for that host's error in the log of the job, and launch it again"
         )
     return slices
 
@@ -204,15 +205,15 @@ def _collected(own: Sequence[str], addresses: Sequence[str], port: int, timeout:
     slices = [one for i, one in enumerate(found) if one not in found[:i]]
     missing = [address for address in addresses if address not in slice_of]
     for connection in connections:
-        with connection, contextlib.suppress(OSError):  # it has ended meanwhile, which the roll call will tell
+        with connection, contextlib.suppress(OSError):  # it has ended, as the roll call will report
             connection.sendall(framed(signed([slices, missing])))
     return slices, missing
 
 
 def isolate_tpu_chips() -> None:
-    """Makes JAX, before it starts, treat the TPU chips of this host as a slice of their own; other hardware needs no change.
+    """Makes JAX treat the TPU chips of this host as a separate slice. Call it before JAX starts; other hardware needs no change.
 
-    Sets the environment variables by which several processes share the chips of one host, here for one process. Without them
+    It sets the environment variables for sharing the chips of a host between processes, here for one process. Without them,
     libtpu waits for all hosts of the slice.
     """
     chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])

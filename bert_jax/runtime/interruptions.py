@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 
 
 class Preemption:
-    """Turns SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C into a flag that the loop polls.
+    """Converts SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C to a flag that the loop polls.
 
     >>> with Preemption() as preemption:
     ...     for step in range(first, last):
@@ -27,10 +27,10 @@ class Preemption:
     ...         if preemption.requested(step):
     ...             save(); sys.exit(preemption.exit_status)
 
-    With one process, a signal handler sets the flag, and a second Ctrl-C interrupts at once. With several, JAX's preemption
-    service handles SIGTERM: it tells every process when one was signalled, and chooses a step that none of them has passed;
-    `requested` returns True in all processes at that same step, so that a collective save cannot deadlock. Every process
-    therefore has to call `requested` after every step.
+    With one process, a signal handler sets the flag, and a second Ctrl-C interrupts immediately. With several, JAX's preemption
+    service handles SIGTERM: it notifies every process when one was signalled and chooses a step that none has passed. `requested`
+    returns True in all processes at that step, so that a collective save cannot deadlock. Every process must therefore call
+    `requested` after every step.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Preemption:
             signal.signal(number, handler)
 
     def requested(self, step: int) -> bool:
-        """Returns whether the run should save and end after `step`; the same answer in every process."""
+        """Returns whether the run should save and end after `step`. The answer is the same in every process."""
         if self._service and multihost_utils.reached_preemption_sync_point(step):
             self._signal = signal.SIGTERM
         return self._signal is not None
@@ -74,12 +74,12 @@ class Preemption:
 
 
 class Watchdog:
-    """Finds out that this process makes no progress; `Processes.watched_by` then ends it, and the others with it.
+    """Detects that this process makes no progress; `Processes.watched_by` then ends it and the others.
 
-    A collective with a dead peer waits without end, and JAX's heartbeat does not detect it. The limit without progress is
-    max(`factor` x the median time of the last 101 steps, `floor` seconds); before the first step is done, and from the beginning
-    of a compilation to the next progress, it is max(`start`, `floor`) seconds, since the compilation of a large model takes long.
-    Time in which the process was stopped (Ctrl-Z) does not count.
+    A collective with a dead peer waits forever, and JAX's heartbeat does not detect it. The limit without progress is
+    max(`factor` x the median time of the last 101 steps, `floor` seconds). Before the first step is done, and from the start of a
+    compilation to the next progress, it is max(`start`, `floor`) seconds, since compiling a large model takes long. Time in which
+    the process was stopped (Ctrl-Z) does not count.
 
     >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:
@@ -114,31 +114,32 @@ class Watchdog:
         self._doing, self._compiles = f"the step after {step:,}", False
 
     def alive(self, doing: str) -> None:
-        """Records progress other than a training step (evaluation, saving, drawing): resets the clock, does not count towards the
-        median."""
+        """Records progress other than a training step (evaluation, saving, drawing). It resets the clock but does not count
+        towards the median."""
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records that a compilation starts. Until the next progress, the limit of the start applies; it also covers waiting for
-        another process that compiles."""
+        """Records that a compilation starts. Until the next progress, the limit for the start applies, which also covers waiting
+        for another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True
 
     def limit(self) -> float:
-        """Returns the current limit, in seconds, beyond which the absence of progress counts as a hang."""
+        """The current limit in seconds beyond which lack of progress counts as a hang."""
         if not self._steps or self._compiles:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
 
     def hang(self) -> str:
-        """If the process made no progress for longer than the limit, returns for how long and in which category; else ""."""
+        """If the process has made no progress for longer than the limit, returns for how long and in which activity, otherwise
+        ""."""
         waited = self._clock() - self._last
         if waited <= self.limit():
             return ""
         return f"made no progress for {waited:.0f} s in {self._doing} (limit {self.limit():.0f} s)"
 
     def skip(self, seconds: float) -> None:
-        """Does not count the last `seconds`, in which the whole process did not run, after Ctrl-Z or in a suspended machine."""
+        """Excludes the last `seconds`, in which the process did not run (Ctrl-Z, suspended machine)."""
         now = self._clock()
         self._last = min(now, self._last + seconds)
         self._last_step = None if self._last_step is None else min(now, self._last_step + seconds)
@@ -149,11 +150,11 @@ class Watchdog:
         title = f"{found}; the same command resumes from the last checkpoint. Stack of every thread:\n"
         sys.stderr.write(title)
         sys.stderr.flush()
-        faulthandler.dump_traceback(file=2, all_threads=True)  # the one of the process, also where sys.stderr is replaced
+        faulthandler.dump_traceback(file=2, all_threads=True)  # the process's stderr, even if sys.stderr is replaced
         try:
             with path.open("w") as file:
                 file.write(title)
                 file.flush()
                 faulthandler.dump_traceback(file=file, all_threads=True)
-        except OSError as error:  # a full or disconnected disk may be the cause of the hang; the stacks are on stderr already
+        except OSError as error:  # a full or disconnected disk may have caused the hang; the stacks are on stderr already
             sys.stderr.write(f"could not write {path}: {error}\n")

@@ -1,10 +1,10 @@
 """Starts a run of `pretrain` or `finetune`: logging, the compilation cache, the other processes, the workdir, the watchdog.
 
-def main() -> None:
-    flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
-    experiment = PretrainingExperiment.from_dict(flags.config)
-    with start_run("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
-        ...  # run.workdir, run.is_first, run.preemption, run.watchdog
+    def main() -> None:
+        flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
+        experiment = PretrainingExperiment.from_dict(flags.config)
+        with start_run("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
+            ...  # run.workdir, run.is_first, run.preemption, run.watchdog
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ class Run:
     """The parts of a started run that the training loop uses."""
 
     workdir: pathlib.Path
-    """A local directory; `durable` is where its contents are kept."""
+    """The local directory of the run; `durable` returns the permanent location."""
     is_first: bool
-    """Whether this process writes the files of the run: process 0, or every one of independent processes."""
+    """Whether this process writes the files of the run: process 0, or each of independent processes."""
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """The directory with compiled steps of `aot --save`, if any."""
     shard: RunShard = dataclasses.field(default_factory=RunShard)
-    """This process's shard of the runs of a sweep, if processes are independent."""
+    """If processes are independent, this process's shard of the runs of a sweep."""
     goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
     """The time of this start, by category, and of those before it."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
-    """The upload of the workdir, where it is one in a bucket."""
+    """The upload of the workdir, if it is in a bucket."""
     require_in_place: Callable[[], None] = lambda: None
-    """Raises UserError once the workdir was moved or removed. To be called before something is written to it."""
+    """Raises UserError if the workdir was moved or removed. Call it before writing to the workdir."""
     rejected_kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The kernels that disagree with the plain path on these devices, with the reason; see `Execution.without_kernels`."""
     figure_formats: Sequence[str] = ("png",)
     """The formats in which curves and figures are drawn."""
 
     def durable(self, path: pathlib.Path) -> AnyPath:
-        """Returns the lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints
-        are written there at once."""
+        """Returns the permanent location of a file or directory of the workdir: `path` itself, or its path in the bucket.
+        Checkpoints are written there directly."""
         return self.mirror.durable(path) if self.mirror else path
 
     def compiling(self, goodput: GoodputRecorder) -> contextlib.AbstractContextManager[None]:
@@ -83,11 +83,12 @@ def start_run(
     completed: Callable[[JsonObject], JsonObject] = dict,
     independent: bool = False,
 ) -> Iterator[Run]:
-    """Starts a run: sets up logging and the compilation cache, connects the processes, opens the workdir, starts the watchdog.
+    """Starts a run: sets up logging and the compilation cache, connects the processes, opens the workdir, and starts the
+    watchdog.
 
-    A context manager: on exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as nested
-    plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one `jax.distributed` run,
-    or are `independent`: each uses its own devices for its shard of the runs of a sweep.
+    This is a context manager. On exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as
+    nested plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one
+    `jax.distributed` run, or are `independent`: each uses its own devices for its shard of the runs of a sweep.
     """
     goodput = GoodputRecorder()
     goodput.preceded_by(TimeCategory.STAGING, seconds_spent())
@@ -141,7 +142,7 @@ def start_run(
             with fits_in_memory(lambda: MemoryAdvice("this run")):  # for other arrays than the steps', which report themselves
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":
-                    from bert_jax.model.kernels.self_test import compare_kernels_once  # which a run on a CPU does not load
+                    from bert_jax.model.kernels.self_test import compare_kernels_once  # not needed on a CPU
 
                     rejected = compare_kernels_once(config.get("model"), processes.gather)
                 is_first = jax.process_index() == 0

@@ -1,9 +1,9 @@
-"""Sends and receives JSON over TCP connections: four bytes with the length, then the text in UTF-8.
+"""Sends and receives JSON over TCP: four bytes with the length, then the text in UTF-8.
 
-All that the processes of a run say to each other goes over such connections. They begin with a call: one process listens at an
-address that all know (`hear`), the others call it (`ask`). Anyone who reaches the port may call, and anything may come: port
-scanners, half-open connections, other programs' protocols. `Calls` reads all callers at the same time, so that none of them keeps
-the others waiting, and both sides sign what they say with the secret of the run, if it has one.
+All communication between the processes of a run uses such connections. One process listens at a known address (`hear`) and the
+others call it (`ask`). Anyone who reaches the port may call: port scanners, half-open connections, other programs' protocols.
+`Calls` therefore reads all callers concurrently, so that none of them blocks the others, and both sides sign their messages with
+the secret of the run, if it has one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from types import TracebackType
 from bert_jax.files import Json, parse_json
 
 SECRET = "BERT_JAX_SECRET"
-"""The variable with a secret that all processes of a run share; SkyPilot gives them one. With it, callers that do not know it are
+"""The environment variable with a secret shared by all processes of a run (SkyPilot sets one). Callers without the secret are
 ignored."""
 LONGEST = 1 << 20
-"""Bytes of the message of a caller, and of the answer."""
+"""The maximum bytes of a caller's message and of the answer."""
 PATIENCE = 10.0
-"""Seconds in which a caller has to send its message."""
+"""The seconds within which a caller must send its message."""
 MOST_CALLERS = 256
-"""Callers whose messages are awaited at the same time, in addition to those that are expected; of more, the oldest are turned
-away."""
+"""The maximum number of pending callers in addition to the expected ones. If there are more, the oldest are disconnected."""
 ANSWER = 15.0
-"""Seconds beyond its own time limit for which a caller waits for the answer: the called process may have started later."""
+"""Seconds beyond its own time limit for which a caller waits for the answer, since the called process may have started later."""
 
 
 # -------------------------------------------------------------------------------------------------------------------- messages
@@ -50,7 +49,7 @@ def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], byt
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
         if size > longest:
-            raise ValueError("the message is longer than any that is sent")
+            raise ValueError("the message is too long")
         if len(data) < 4 + size:
             break
         found.append(parse_json(data[4 : 4 + size].decode()))
@@ -59,8 +58,8 @@ def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], byt
 
 
 def receive(connection: socket.socket) -> Json:
-    """Returns the next message, and reads nothing beyond it. Raises OSError if the connection is lost or nothing comes in time,
-    ValueError for what `framed` has not made."""
+    """Receives the next message and reads nothing beyond it. Raises OSError if the connection is lost or times out, and
+    ValueError for data not written by `framed`."""
     data = b""
     while not (found := unframed(data, LONGEST)[0]):
         size = 4 + int.from_bytes(data[:4], "big") if len(data) >= 4 else 4
@@ -72,13 +71,13 @@ def receive(connection: socket.socket) -> Json:
 
 
 def signed(message: Json) -> list[Json]:
-    """Returns a message with the proof that it comes from a process of this run; the proof is "" without a secret."""
+    """Adds a proof to a message that it comes from a process of this run. Without a secret, the proof is ""."""
     secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
     return [message, hmac.new(secret.encode(), json.dumps(message).encode(), "sha256").hexdigest() if secret else ""]
 
 
 def verified(message: Json) -> Json:
-    """Returns the message that a process of this run has signed. Raises ValueError for anything else."""
+    """Returns a message signed by a process of this run. Raises ValueError for anything else."""
     match message:
         case [said, str(proof)] if hmac.compare_digest(proof.encode(), str(signed(said)[1]).encode()):
             return said
@@ -95,10 +94,10 @@ def hear(
     complete: Callable[[], bool],
     waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Listens at `address` (HOST, PORT), as far as HOST is one of this machine, until all is `complete`, at most `timeout`
+    """Listens at `address` (HOST, PORT), if HOST is one of this machine's, until all is `complete`, for at most `timeout`
     seconds.
 
-    `accept` receives the first message of a process of this run and its connection, and returns whether it was expected; all
+    `accept` receives the first message of a process of this run and its connection, and returns whether it was expected. All
     other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
     """
     deadline = time.monotonic() + timeout
@@ -113,8 +112,8 @@ def hear(
 def ask(
     address: tuple[str, int], message: Json, *, timeout: float, waiting: Callable[[], object] = lambda: None
 ) -> tuple[Json, socket.socket] | None:
-    """Says `message` to the process that listens at `address`, and returns its answer and the open connection. Returns None if it
-    does not answer within `timeout` seconds. `waiting` is called after each attempt."""
+    """Sends `message` to the process that listens at `address`. Returns its answer and the open connection, or None if it does
+    not answer within `timeout` seconds. `waiting` is called after each attempt."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
@@ -135,7 +134,7 @@ def ask(
 class _Caller:
     connection: socket.socket
     until: float
-    """The time (of time.monotonic) after which it is turned away."""
+    """The time (time.monotonic) after which the caller is disconnected."""
     data: bytes = b""
 
 
@@ -156,8 +155,8 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
-        """Returns the next caller that has sent a message of this run, and the message; None if there is none within `seconds`.
-        Callers that send anything else, or nothing in time, are turned away."""
+        """Returns the next caller with a message of this run, and the message, or None if there is none within `seconds`. Callers
+        that send anything else, or nothing in time, are disconnected."""
         deadline = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -216,8 +215,8 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
 
 def own_address(host: str) -> str:
-    """Returns the address of this machine that `host` names, at which to listen; "" for all of its addresses if the name is not
-    conclusive: Debian resolves a machine's own name to 127.0.1.1, and behind a NAT the address belongs to another machine."""
+    """Returns the address of this machine to listen at for `host`, or "" for all addresses if the name is inconclusive: Debian
+    resolves a machine's own name to 127.0.1.1, and behind a NAT the address belongs to another machine."""
     try:
         address = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
         loopback = ipaddress.ip_address(address).is_loopback

@@ -1,21 +1,21 @@
-"""The processes of a run, and all that they say to each other.
+"""The processes of a run and their communication.
 
 They meet before JAX starts (`meet`): `jax.distributed.initialize` waits without a message for a missing worker, and then aborts
-the process with a C++ stack trace. So all of them call process 0 over plain TCP, on the port that JAX will use, and it reports
-which workers are missing, and which versions, code or configuration keys differ.
+the process with a C++ stack trace. Therefore all of them first call process 0 over plain TCP, on the port that JAX will use, and
+it reports which workers are missing and which versions, code or configuration keys differ.
 
-The connections of that roll call stay open, and one loop in each process (`Processes`) sends a sign of life over them every few
-seconds. A collective with a dead peer waits, or fails with an error that names no process. Here a connection that closes without
-a farewell is a process that was killed, a silent one a process that was stopped or has lost its network. Process 0, which has a
-connection to every other process, passes on what it finds out, so that every process ends within seconds and names the same
-culprit. The same loop looks whether this process itself makes progress (`interruptions.Watchdog`).
+The connections of this roll call stay open, and a loop in each process (`Processes`) sends a heartbeat over them every few
+seconds. A collective with a dead peer would wait, or fail with an error that names no process. Here, a connection that closes
+without a farewell means a killed process, and a silent one a process that was stopped or lost its network. Process 0 is connected
+to every other process and passes on what it detects, so that every process ends within seconds and names the same culprit. The
+same loop checks that this process itself makes progress (`interruptions.Watchdog`).
 
-Whatever else the processes agree on before and during the training goes the same way: JSON values of all of them (`gather`), and
-the runs of a sweep or a study, which they divide among themselves without collectives (`RunShard`).
+Everything else that the processes agree on uses the same connections: JSON values of all of them (`gather`), and the division of
+the runs of a sweep or a study without collectives (`RunShard`).
 
-JAX's service lives in process 0, and aborts every process that is still connected to it when process 0 exits. Its own barrier
-before the exit does not prevent that on busy machines: process 0 closes the service before the others have left the barrier. So
-process 0 exits after all others here, and they wait for it to reach its end; `join_jax` turns JAX's barrier off.
+JAX's service runs in process 0 and aborts every process that is still connected when process 0 exits. Its own barrier before the
+exit does not prevent that on busy machines, since process 0 closes the service before the others have left the barrier. Here
+process 0 therefore exits last, and the others wait until it has reached its end; `join_jax` disables JAX's barrier.
 """
 
 from __future__ import annotations
@@ -57,31 +57,30 @@ log = logging.getLogger(__name__)
 
 SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
 BEAT = 2.0
-"""Seconds between two signs of life."""
+"""Seconds between heartbeats."""
 SILENT = 3.5
-"""Beats without a sign of life after which a process is named as silent if this one hangs."""
+"""The number of missed heartbeats after which a process is reported as silent if this one hangs."""
 GRACE = 10.0
-"""Seconds in which a process that hears of the failure of another one may end on its own, since all may fail alike."""
+"""Seconds in which a process that is notified of another's failure may end on its own, since all may fail alike."""
 FAREWELL = 5.0
-"""Seconds for which a process that is about to end waits until the others have ended, or have heard its last words."""
+"""Seconds for which an ending process waits until the others have ended or received its last message."""
 PARTING = 60.0
-"""Seconds for which process 0 waits, at its regular end, until the others, which have said that they end, have exited."""
+"""Seconds for which process 0, at its regular end, waits for the exit of the others after their farewells."""
 EARLIER = 120.0
-"""Seconds in which a process of an earlier start that is asked to stop saves and ends."""
-REMEDY = "look for why it ended; the same command on all of them continues from the last checkpoint"
+"""Seconds within which a process of an earlier start must save and end when asked to stop."""
+REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-"""Of a JSON value."""
+"""The type of a JSON value."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- the roll call
 def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
-    """Waits until all processes of a run have started; returns at once for a single process (None). `patience` is
-    passed to `Processes`.
+    """Waits until all processes of a run have started. For a single process (None), returns immediately. `patience` is passed to
+    `Processes`.
 
-    Raises UserError in every started process if another one is missing after `timeout` seconds, or differs in versions, code or
-    `config`.
+    Raises UserError in every started process if one is missing after `timeout` seconds or differs in versions, code or `config`.
     """
     if hosts is None:
         return Processes(patience=patience)
@@ -89,7 +88,7 @@ def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: f
 
 
 def process_facts(config: JsonObject) -> dict[str, str]:
-    """Returns the facts that must be equal in every process, by name: versions of Python and packages, the commit, the
+    """Returns the facts that must be the same in every process, by name: versions of Python and packages, the commit, the
     digest of the code, every configuration key."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:
@@ -117,7 +116,7 @@ def git_commit() -> str:
 
 
 def code_digest() -> str:
-    """Returns the first digits of the SHA-256 of this package's files, which tells copies without git apart."""
+    """Returns the first digits of the SHA-256 of this package's files, which distinguishes copies without git."""
     here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
         digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
@@ -127,8 +126,8 @@ def code_digest() -> str:
 def roll_call(
     hosts: Hosts, facts: Mapping[str, str], timeout: float, say: Callable[[str], object] | None = None
 ) -> dict[int, socket.socket]:
-    """Waits until all processes have started and have the same `facts`; returns the open connections by the number of the process
-    at the other end: in process 0 those to all others, in the others that to process 0.
+    """Waits until all processes have started and have the same `facts`. Returns the open connections by process number: in
+    process 0 to all others, in the others to process 0.
 
     Raises UserError in every started process if another one is missing after `timeout` seconds, or if the facts differ. `say`
     prints a line about missing processes.
@@ -187,7 +186,7 @@ def roll_call(
             ) from error
         fault = _missing_or_differing(hosts, dict(facts), received)
         for connection in connections.values():
-            with contextlib.suppress(OSError):  # it has ended meanwhile, which the closed connection will tell
+            with contextlib.suppress(OSError):  # it has ended, as the closed connection will show
                 connection.sendall(framed(signed(fault)))
     if fault:
         for connection in connections.values():
@@ -197,7 +196,7 @@ def roll_call(
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the other end has closed a connection over which it sends nothing yet."""
+    """Returns whether the other end has closed a connection on which it sends nothing yet."""
     timeout = connection.gettimeout()
     connection.setblocking(False)
     try:
@@ -211,7 +210,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping[int, dict[str, str]]) -> str:
-    """Returns the error message about processes that are missing or whose facts differ; "" if there are none."""
+    """Returns the error message about missing processes or differing facts, or ""."""
     missing = [i for i in range(1, hosts.count) if i not in received]
     if missing:
         return (
@@ -241,9 +240,8 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """The `words` on stderr and the exit status with which this process ends unless it ends on its own before, the time
-    `earliest` before which it does not, and the time `latest` until which it waits for the others to exit (of
-    time.monotonic)."""
+    """How this process will be ended unless it ends on its own first: the `words` on stderr, the exit status, the `earliest`
+    time, and the `latest` time until which it waits for the others to exit (time.monotonic)."""
 
     words: str
     status: int
@@ -259,8 +257,8 @@ ALONE = Hosts("", 1, 0, ("process 0",), "")
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a run, as one of them sees them: `connections` are those to the others by their numbers, in process 0 to
-    all, in each other one to process 0.
+    """The processes of a run, as seen by one of them. `connections` are by process number: in process 0 to all others, in the
+    others to process 0.
 
     A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
 
@@ -284,28 +282,29 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._heard = dict.fromkeys(self._connections, now)
         self._received = dict.fromkeys(self._connections, b"")
         self._leaving: set[int] = set()
-        """The processes that announced their end or were asked to end. They may wait for this one; they hear when it ends."""
+        """The processes that announced their end or were asked to end. They may wait for this one and are notified when it
+        ends."""
         self._closed: set[int] = set()
         self._ended = False
-        """Whether this process has said that it ends, and does nothing more than wait."""
+        """Whether this process has announced its end and only waits."""
         self._failed, self._parting = False, False
-        """Whether it has said that it failed, and whether it has reached its end."""
+        """Whether it has announced its failure, and whether it has reached its end."""
         self._ending: _Ending | None = None
         self._told = ""
         """The silent processes, as last reported by process 0."""
         self._watchdog: Watchdog | None = None
         self._sending = threading.Lock()
         self._news = threading.Condition()
-        """Notified of everything that is heard, and of the end of the loop."""
+        """Notified of every message and of the end of the loop."""
         self._over = False
         self._round = 0
         self._gathered: dict[int, dict[int, Any]] = {}
-        """By the number of the call of `gather`: in process 0 the values of the others, in the others the values of all."""
+        """Number of the `gather` call -> values: in process 0 those of the others, in the others those of all."""
         self._apart: Callable[[], object] | None = None
         """Asks this process to save and stop. Only set if each process works on its own."""
         self._asked_to_stop = False
         self._shares: dict[int, Any] = {}
-        """What the processes that are done with their shards have found, in process 0; in the others, that it has arrived."""
+        """In process 0, the results of processes that finished their shards; in the others, the acknowledgement."""
         self._thread = threading.Thread(target=self._live, name="processes", daemon=True)
 
     def __enter__(self) -> Processes:
@@ -315,9 +314,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Says that this process ends. After an error, the others end too, unless each works on its own.
+        """Announces the end of this process. After an error, the others end too, unless each works on its own.
 
-        The loop goes on in the background until the interpreter exits, which waits for the other processes (`_part`).
+        The loop continues in the background until the interpreter exits, which waits for the other processes (`_part`).
         """
         if isinstance(error, Exception):
             self.end_after(error)
@@ -326,7 +325,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._send({"ends": True})
         else:
             self._tell_failure(error)
-        if self._apart:  # a connection that is closed before all is read would lose the last words
+        if self._apart:  # closing a connection before all is read would lose the last message
             for connection in self._connections.values():
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
@@ -341,8 +340,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     # ---------------------------------------------------------------------------------------------------------------- agreements
     def gather(self, value: Value) -> list[Value]:
-        """Returns the JSON values of all processes, in their order. Every process has to call it, and waits for the others.
-        Processes that work apart are each alone."""
+        """Returns the JSON values of all processes, in order. Every process must call it and waits for the others. Processes that
+        work independently get only their own value."""
         if self.count == 1 or self._apart:
             return [value]
         self._round += 1
@@ -376,9 +375,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     def join_jax(self, timeout: float) -> None:
         """Starts `jax.distributed`.
 
-        JAX's own service aborts all processes with a C++ stack trace if one is silent. A process sends it a sign of life twice in
-        its time limit, so that it may speak after half of it: twice the patience lets ours, which names the process, speak first.
-        JAX's barrier at the exit is not used: process 0, which runs the service, exits last.
+        JAX's own service aborts all processes with a C++ stack trace if one is silent. It expects two heartbeats per time limit
+        and may react after half of it, so its limit is twice the patience to let our check, which names the process, react first.
+        JAX's barrier at the exit is not used, since process 0, which runs the service, exits last.
         """
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
@@ -393,7 +392,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     @contextlib.contextmanager
     def watched_by(self, watchdog: Watchdog) -> Iterator[Watchdog]:
-        """Ends this process, and the others with it, once the watchdog finds that it hangs."""
+        """Ends this process and the others once the watchdog detects a hang."""
         self._watchdog = watchdog
         try:
             yield watchdog
@@ -402,11 +401,11 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     @contextlib.contextmanager
     def shard_runs(self, workdir: AnyPath, stop: Callable[[], object]) -> Iterator[RunShard]:
-        """Lets each process work on its own from now on: the loss of one ends no other. `stop` is called when another process was
-        asked to stop, or when process 0 is gone.
+        """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
+        another process was asked to stop or process 0 is gone.
 
-        If this process of an earlier start still runs, waits for its end, since both would write the same files: process 0 of
-        that start is gone, so it stops. Raises UserError if it does not end.
+        If the same process of an earlier start is still running, waits for its end, since both would write the same files; it
+        stops because its process 0 is gone. Raises UserError if it does not end.
         """
         if self.count == 1:
             yield RunShard()
@@ -428,7 +427,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             yield RunShard(self)
 
     def stop_all(self) -> None:
-        """Tells the other processes, which work apart, that this one was asked to stop, so that they stop too."""
+        """Notifies the other, independent processes that this one was asked to stop, so that they stop too."""
         self._asked_to_stop = True
         self._send({"stop": True})
 
@@ -463,18 +462,18 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     # ------------------------------------------------------------------------------------------------------------------ the ends
     def silent(self) -> str:
-        """Returns the processes that have been silent for some beats, in words; "" if there are none."""
+        """Describes the processes that have been silent for some heartbeats, or returns ""."""
         now = time.monotonic()
         ours = [
-            f"{self._named(other)} has given no sign of life for {now - heard:.0f} s"
+            f"{self._named(other)} has sent no heartbeat for {now - heard:.0f} s"
             for other, heard in self._heard.items()
             if other not in self._leaving and now - heard > SILENT * self._beat
         ]
         return "; ".join(ours) or self._told
 
     def end_after(self, error: Exception) -> None:
-        """Ends this process without cleanup after an error of the devices, such as a failed collective, whose usual cause is the
-        death of a peer, and after a corrupted corpus. A regular exit would wait for devices that are still in the collective.
+        """Ends this process without cleanup after a device error, such as a failed collective (usually caused by the death of a
+        peer), and after a corrupted corpus. A regular exit would wait for devices that are still in the collective.
 
         Returns after other errors, and if no other process computes with this one.
         """
@@ -486,13 +485,13 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._tell_failure(error)
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
-            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status does not report a hang
-        self._thread.join(SILENT * self._beat)  # which names the culprit, and ends this process
+            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
+        self._thread.join(SILENT * self._beat)  # the thread names the culprit and ends this process
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
         first = str(error).splitlines()[0]
         text = f"{self._named(self.index)} lost the other processes: {first}"
-        sys.stderr.write(f"{text}\nlook for the process that ended first and why; {REMEDY.partition('; ')[2]}\n")
+        sys.stderr.write(f"{text}\nfind out which process ended first and why; {REMEDY.partition('; ')[2]}\n")
         sys.stderr.flush()
         self._tell_loss(text)
         latest = time.monotonic() + FAREWELL
@@ -524,7 +523,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     # ------------------------------------------------------------------------------------------------------------------ the loop
     def _live(self) -> None:
-        """Sends, listens and looks for a hang until there is nothing more to wait for, or ends this process."""
+        """Sends, listens and checks for a hang until there is nothing more to wait for, or ends this process."""
         due, quiet = time.monotonic(), time.monotonic()
         with selectors.DefaultSelector() as selector:
             for other, connection in self._connections.items():
@@ -541,7 +540,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                 pause = min((at - now for at in times if at > now), default=0.0)
                 ready = selector.select(pause)
                 stopped = time.monotonic() - now - pause
-                if stopped > self._beat:  # this process did not run, after Ctrl-Z, and the others perhaps with it
+                if stopped > self._beat:  # this process was suspended (Ctrl-Z), perhaps with the others
                     self._heard = {other: min(heard + stopped, now + pause + stopped) for other, heard in self._heard.items()}
                     if watchdog:
                         watchdog.skip(stopped)
@@ -570,10 +569,10 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return self._closed == self._connections.keys()
 
     def _is_over(self, quiet: float) -> bool:
-        """Returns whether this process has come to its end, and so has all that it waits for: in process 0 the exit of all
-        others, or `PARTING` seconds since they have said that they end (at the time `quiet`), in the others the end of process 0.
+        """Returns whether this process and everything it waits for has ended. Process 0 waits for the exit of all others, at most
+        `PARTING` seconds since their farewells (at the time `quiet`); the others wait for the end of process 0.
 
-        A process that is about to be ended waits for that, unless it has failed as the others have and is at its end on its own.
+        A process that is about to be ended waits for that, unless it failed like the others and is ending on its own.
         """
         if self._ending and not (self._failed and self._parting):
             return False
@@ -594,11 +593,11 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             data = b""
         if not data:
             if other not in self._leaving:
-                self._lost(f"{self._named(other)} has ended without a word, as after a kill or a crash", other)
+                self._lost(f"{self._named(other)} has ended without a farewell, as after a kill or a crash", other)
             self._leaving.add(other)
             self._closed.add(other)
             if self._apart:
-                with contextlib.suppress(OSError):  # it waits for this, so that its last words are not lost
+                with contextlib.suppress(OSError):  # it waits for this, so that its last message is not lost
                     self._connections[other].shutdown(socket.SHUT_RDWR)
                 if other == 0:
                     self._stop()
@@ -640,11 +639,11 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         now = time.monotonic()
         for other, heard in list(self._heard.items()):
             if other not in self._leaving and now - heard > self._patience:
-                if self._apart:  # it may come back; `collect` tells if it does not
+                if self._apart:  # it may come back; `collect` reports if it does not
                     if other == 0:
                         self._stop()
                     continue
-                silence = f"has given no sign of life for {now - heard:.0f} s: it was stopped, or its network is cut"
+                silence = f"has sent no heartbeat for {now - heard:.0f} s: it was stopped, or its network is down"
                 self._lost(f"{self._named(other)} {silence}", other)
                 self._leaving.add(other)
 
@@ -658,7 +657,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._ending = _Ending("", HUNG, now, now + FAREWELL)
 
     def _lost(self, text: str, other: int) -> None:
-        """Ends this process because the process `other` is lost, or has said so of another one."""
+        """Ends this process because the process `other` is lost or has reported another one as lost."""
         if self._apart:
             self._leaving.add(other)
             if other == 0:
@@ -677,7 +676,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._ending = _Ending(words, status, now + GRACE, now + GRACE + FAREWELL)
 
     def _stop(self) -> None:
-        """Asks this process, which works apart, to save and stop."""
+        """Asks this independent process to save and stop."""
         asked_before, self._asked_to_stop = self._asked_to_stop, True
         is_done = self.index > 0 and self.index in self._shares
         if self._apart and not (asked_before or is_done or self._ended):
@@ -687,16 +686,15 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
 # ------------------------------------------------------------------------------------------------------------- the shared work
 FOLDER = ".processes"
-"""The folder of the workdir with a lock file for each process that works apart."""
+"""The folder of the workdir with a lock file for each independent process."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunShard:
     """The shard of this process in the runs of a sweep or a study.
 
-    Processes divide the runs among themselves, each on its own devices and without collectives. Otherwise a sweep on a slice of
-    several hosts would train one small run after another on all chips, and collectives of processes that end hours apart would
-    time out.
+    Processes divide the runs among themselves, each on its own devices and without collectives. Otherwise a sweep on several
+    hosts would train one small run after another on all chips, and collectives of processes that end hours apart would time out.
 
     >>> with processes.shard_runs(workdir, stop=preemption.request) as shard:
     ...     mine = {run: train(run) for run in shard.select(runs)}
@@ -717,20 +715,19 @@ class RunShard:
         return self.processes.count if self.processes else 1
 
     def select(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Returns every `count`-th of the `items`, from item `index`. Neighbouring runs, which differ in the seed only and cost
-        the same, go to different processes."""
+        """Returns every `count`-th of the `items`, starting with item `index`. Neighbouring runs, which differ only in the seed
+        and cost the same, go to different processes."""
         return items[self.index :: self.count]
 
     def tell_stopped(self) -> None:
-        """Tells the other processes that this one was asked to stop, so that they stop too."""
+        """Notifies the other processes that this one was asked to stop, so that they stop too."""
         if self.processes:
             self.processes.stop_all()
 
     def gather(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
-        """Waits in process 0 until every process has called `gather`, and returns their JSON values in the order of the
-        processes.
+        """In process 0, waits until every process has called `gather` and returns their JSON values in order.
 
-        Returns None in the other processes, once process 0 has their value, and in process 0 if a process was asked to stop or
+        Returns None in the other processes once process 0 has their value, and in process 0 if a process was asked to stop or
         `waiting`, which is called every second, returns True. Raises ProcessesLost if another process failed before its `gather`.
         """
         return self.processes.collect(value, waiting) if self.processes else [value]
@@ -738,12 +735,12 @@ class RunShard:
 
 # --------------------------------------------------------------------------------------------------------- the shared directory
 MARKER_FILE = ".shared"
-"""The file by which the processes check that they share a directory."""
+"""The file with which the processes check that they share a directory."""
 
 
 def require_shared_directory(processes: Processes, directory: AnyPath, patience: float = 60.0) -> None:
-    """Raises UserError in every process unless all see the `directory` of process 0 within `patience` seconds, since network file
-    systems show a new file after some seconds: each writes its part of a checkpoint there."""
+    """Raises UserError in every process unless all see the `directory` of process 0, to which each writes its part of a
+    checkpoint, within `patience` seconds. Network file systems show new files only after some seconds."""
     if processes.count == 1:
         return
     path, token = directory / MARKER_FILE, os.urandom(8).hex()

@@ -21,14 +21,14 @@ Made = TypeVar("Made")
 PROFILE = "profile"
 """The directory of the profile in a workdir."""
 SESSIONS = pathlib.Path("plugins") / "profile"
-"""Where XProf looks for sessions, below its --logdir."""
+"""The location of XProf's sessions below its --logdir."""
 
 
 class Profile(contextlib.AbstractContextManager["Profile"]):
     """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps it does nothing.
 
-    A step is numbered by the steps before it: 10:15 begins when 10 steps are done and ends when 15 are. A loop that continues in
-    between is profiled from there. Every process writes its own part. At the end of the `with` block a profile under way is
+    A step is numbered by the steps before it: 10:15 starts when 10 steps are done and ends when 15 are. A loop that resumes in
+    between is profiled from there. Every process writes its own part. At the end of the `with` block, an active profile is
     written.
 
     >>> with Profile(range(10, 15), workdir / PROFILE) as profile:
@@ -39,7 +39,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
     def __init__(self, steps: range | None = None, directory: pathlib.Path = pathlib.Path(), what: str = "train"):
         self.steps, self.directory, self._what = steps, directory, what
         self.was_taken = False
-        """Whether the profile is written, or one of its steps has begun."""
+        """Whether the profile was written or one of its steps has started."""
         self._is_tracing = False
         self._free = threading.Lock()  # taken by the run of a sweep that is profiled
 
@@ -47,13 +47,13 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
         return f"--profile={self.steps.start}:{self.steps.stop}" if self.steps else "no profile"
 
     def require(self, last_step: int) -> None:
-        """Raises UserError where the profile would end after the last step of the run."""
+        """Raises UserError if the profile would end after the last step of the run."""
         if self.steps and self.steps.stop > last_step:
             raise UserError(f"{self} ends after the last step of this run, {last_step:,}; name earlier steps")
 
     def for_run(self, last_step: int, *, alone: bool) -> Profile:
-        """Returns the profile of one run with so many steps. Of the runs of a sweep, only the first one with enough steps is
-        profiled; a run that is `alone` must have enough, as in `require`."""
+        """Returns the profile for a run up to `last_step`. In a sweep, only the first run with enough steps is profiled; a run
+        that is `alone` must have enough, as in `require`."""
         if alone:
             self.require(last_step)
         if self.steps and self.steps.stop <= last_step and self._free.acquire(blocking=False):
@@ -61,7 +61,8 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
         return Profile()
 
     def trace_steps(self, batches: Iterator[Made], step: int, wait: Callable[[int], object]) -> Iterator[Made]:
-        """`batches`, of which the first leads from `step` to the next. `wait(step)` waits until the devices have done `step`."""
+        """Yields `batches`, starting with the batch after `step`, and profiles them. `wait(step)` waits until the devices have
+        finished `step`."""
         return batches if self.steps is None or step >= self.steps.stop else self._of_steps(batches, step, self.steps, wait)
 
     def _of_steps(
@@ -84,10 +85,10 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
     def _start(self, steps: range) -> None:
         options = jax.profiler.ProfileOptions()
         options.session_id = f"steps-{steps.start}-{steps.stop}"  # the same on every host, so that XProf shows them together
-        options.python_tracer_level = 0  # every call of a Python function would be an event, and slow the host down
+        options.python_tracer_level = 0  # otherwise every Python call would be an event and slow down the host
         self.was_taken = True
         with self._problems_told():
-            self._place.mkdir(parents=True, exist_ok=True)  # an error of the directory is told before the profile, not after it
+            self._place.mkdir(parents=True, exist_ok=True)  # report directory errors before the profile, not after it
             jax.profiler.start_trace(self._place, profiler_options=options)
             self._is_tracing = True
 
@@ -101,11 +102,11 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     @property
     def _place(self) -> pathlib.Path:
-        """The directory into which JAX writes. Processes on one host would give their files the same name in the same one."""
+        """The directory into which JAX writes. In a shared one, processes on the same host would use the same file names."""
         return self.directory / f".process-{jax.process_index()}" if jax.process_count() > 1 else self.directory
 
     def _collect(self) -> None:
-        """Moves the files of this process to the directory of all, named after the process instead of the host."""
+        """Moves this process's files to the shared directory, named after the process instead of the host."""
         for path in sorted((self._place / SESSIONS).glob("*/*")):
             session = self.directory / SESSIONS / path.parent.name
             session.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     @contextlib.contextmanager
     def _problems_told(self) -> Iterator[None]:
-        """Logs an error of the profiler or the disk: a run does not end because of its profile."""
+        """Logs errors of the profiler or the disk, so that a profile never ends a run."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # JaxRuntimeError too

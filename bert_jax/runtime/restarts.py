@@ -1,8 +1,7 @@
-"""Starts a command again after an exit status that a restart may mend; `tpu_scripts/run.sh --restarts=N
-COMMAND ...` runs this module.
+"""Restarts a command after exit statuses for which that may help; `tpu_scripts/run.sh --restarts=N COMMAND ...` runs this module.
 
-It ends with the command's own exit status, but for two cases: 2 where the command has failed twice after the same step, since
-then a restart does not mend it, and 42 where the restarts are used up.
+It ends with the command's own exit status, with two exceptions: 2 if the command has failed twice after the same step, since a
+restart does not help then, and 42 if the restarts are used up.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ from bert_jax.storage.objects import as_path, explained
 from bert_jax.storage.paths import AnyPath
 
 FIRST_PAUSE = 10.0
-"""Seconds before the first restart; each further pause is twice as long."""
+"""Seconds before the first restart. Each further pause is twice as long."""
 
 LONGEST_PAUSE = 160.0
-"""Seconds. Less than --start-timeout (300 by default), so that the workers of a pod still meet when some paused longer."""
+"""The longest pause in seconds. It is below --start-timeout (default: 300), so that the workers of a pod still meet if some
+paused longer."""
 
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
-    """Runs a command until it ends with a status that no restart mends, at most 1 + `restarts` times. Returns its exit status.
+    """Runs a command until it ends with a status for which a restart does not help, at most 1 + `restarts` times. Returns its
+    exit status.
 
     Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. A
     signal to this process ends the command without a restart.
@@ -53,8 +54,8 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
             if status != STOPPED:
                 if step in failed:
                     raise UserError(
-                        f"{ended}, as it did before: a restart does not mend it. The lines above say why it ended"
-                        f" (after a hang also {workdir}/hang-*.txt). Mend the cause and give the same command again: it continues"
+                        f"{ended}, as before: a restart does not help. The lines above show why it ended"
+                        f" (after a hang also {workdir}/hang-*.txt). Fix the cause and rerun the same command, which resumes"
                     )
                 failed.add(step)
             if restart > restarts:
@@ -63,13 +64,12 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
             _say(f"{ended}; restart {restart} of {restarts} in {duration(pause)}")
             if signals.interrupted_within(pause):
                 return 128 + signals.received
-    _say(f"error: {ended}, and --restarts={restarts} allows no further restart; the same command continues")
+    _say(f"error: {ended}, and --restarts={restarts} allows no further restart; the same command resumes")
     return HUNG
 
 
 def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
-    """Returns the directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a command; None without the
-    flag."""
+    """Returns the directory in `--workdir=DIR` or `--workdir DIR` among a command's arguments, or None."""
     found = None
     for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
@@ -79,10 +79,9 @@ def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
 
 
 def steps_done(workdir: AnyPath) -> int:
-    """Returns the last step in the `metrics.jsonl` of the workdir; for a sweep or a study, the sum over its runs. 0 without
-    any."""
+    """Returns the last step in the workdir's `metrics.jsonl` (for a sweep or a study, the sum over its runs), or 0."""
     total = 0
-    with contextlib.suppress(OSError), explained(workdir):  # storage that is away for a moment
+    with contextlib.suppress(OSError), explained(workdir):  # temporarily unavailable storage
         runs = (path for below in ("*/*", "*/*/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))
         for path in [workdir / METRICS, *runs]:
             records = read_metrics(path)
@@ -99,7 +98,8 @@ def _say(line: str) -> None:
 
 
 class _Signals:
-    """Runs child processes and passes SIGTERM on to them. Ctrl-C is only noted: the terminal sends it to the child as well."""
+    """Runs child processes and forwards SIGTERM to them. Ctrl-C is only recorded, since the terminal sends it to the child as
+    well."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -114,7 +114,7 @@ class _Signals:
             signal.signal(number, handler)
 
     def run(self, command: Sequence[str]) -> int:
-        """Runs a command to its end; returns its exit status, 128 + the signal where a signal ended it."""
+        """Runs a command to its end. Returns its exit status, or 128 + the signal that ended it."""
         self._child = subprocess.Popen(command)
         if self.received:  # while the child was being started
             self._child.send_signal(self.received)

@@ -35,7 +35,7 @@ STARTED_IN = "started_in"  # the key of config.json with the directory that rela
 FILES = "files"  # the key of config.json with the path, hash and source of the user's own files, by the keys that name them
 
 TRAINING = ("phases", "training", "optimizer", "schedule")
-"""The groups of keys that say how a model is trained: another run may go on with its weights and other values of them."""
+"""The groups of keys that affect training: another run may continue from the weights with other values."""
 
 log = logging.getLogger(__name__)
 
@@ -51,20 +51,20 @@ def open_workdir(
 ) -> Iterator[Callable[[], None]]:
     """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
-    `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
-    `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
-    configuration would describe the continued run. So is a file of the user's own that has changed since (FILE.py:NAME in a
-    value), unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other files.
-    `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can continue the run.
+    `may_change` lists the keys that a resumed run may change, as patterns over dotted paths (`"log_every"`, `"phases.*.steps"`).
+    Any other difference from the stored configuration is a UserError that shows both values, since no single configuration would
+    describe the run. So is a changed user's file (FILE.py:NAME in a value), unless `changed_files`. UserErrors also report a
+    directory that is in use, cannot be written, or holds other files. `completed` adds the defaults of newer keys to a stored
+    configuration, so that a newer version can resume the run.
 
-    Yields a function that raises UserError once the directory is not in its place any more: it was moved or removed, or is that
-    of another run. Otherwise what is written next would begin a new directory of the old name.
+    Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Otherwise the next
+    write would create a new directory with the old name.
 
-    A start that ends in a UserError before its first step leaves the directory as it was: without a run, or with the
-    configuration that it had.
+    If a start ends in a UserError before its first step, the directory is left as it was: without a run, or with its old
+    configuration.
     """
     with contextlib.suppress(PermissionError):  # `_make` reports it
-        _require_ours(directory)  # first, so that no lock file is left in the directory of something else
+        _require_ours(directory)  # first, so that no lock file is left in an unrelated directory
     made = _make(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
@@ -90,17 +90,17 @@ def open_workdir(
                 _remove_made_anew(directory)
             elif stored is None:
                 _withdraw(directory, made)
-            elif metrics.exists() and metrics.stat().st_size == before:  # refused before its first step
+            elif metrics.exists() and metrics.stat().st_size == before:  # rejected before its first step
                 write_json(directory / CONFIG, stored)
             raise
 
 
 def require_in_place(directory: AnyPath, holder: str | None = None) -> None:
-    """Raises UserError where a run's directory is gone from its place, or its lock file names another process than `holder`."""
+    """Raises UserError if a run's directory is gone or its lock file does not name the process `holder`."""
     if not _is_in_place(directory, holder):
         raise UserError(
             f"--workdir={directory} was moved or removed while the run was using it; put it back under that name, and the same "
-            "command continues from the last checkpoint in it"
+            "command resumes from its last checkpoint"
         )
 
 
@@ -116,19 +116,18 @@ def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
 
 def stored_config(directory: AnyPath) -> JsonObject:
     """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
-    where it names files of the user's own, `files`. Raises UserError where the file is not of a run."""
+    if it names user's files, `files`. Raises UserError if the file is not from a run."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
-        raise UserError(f"{directory} holds a {CONFIG} that is not of a run (a model directory?); name another --workdir")
+        raise UserError(f"{directory} holds a {CONFIG} that is not from a run (a model directory?); name another --workdir")
     return stored
 
 
 def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> JsonObject:
-    """Returns the configuration of the run of `command` in a workdir, which a `flag` names, as `stored_config` without its
-    further keys.
+    """Returns the configuration of the run of `command` in a workdir named by `flag`: `stored_config` without its extra keys.
 
-    Raises UserError where there is no such run.
+    Raises UserError if there is no such run.
     """
     if not (directory / CONFIG).exists():
         raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {command}")
@@ -147,13 +146,13 @@ def _values(stored: JsonObject) -> JsonObject:
 
 
 def own_files(directory: AnyPath) -> Mapping[str, Record]:
-    """Returns the user's own files that the run in a workdir names, by their keys; {} where there is no run."""
+    """Returns the user's files of the run in a workdir, by key, or {} if there is no run."""
     return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
 
 
 def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:
-    """Sets the FILE of the value at `path` to the place of the user's file that a `run` used. Raises UserError for a file that
-    has changed since; what a log sink is has no effect on a model."""
+    """Sets the FILE of the value at `path` to the location of the user's file that a `run` used. Raises UserError if the file has
+    changed, except for log sinks, which do not affect the model."""
     *groups, last = (int(part) if part.isdigit() else part for part in path)
     for group in groups:
         values = values[group]
@@ -175,8 +174,8 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
 
 
 def from_start(directory: AnyPath, path: str) -> str:
-    """Returns a relative `path` in the configuration of the run in a workdir, as one from the directory in which the run was
-    started, if it exists there; otherwise `path` as it is, such as the name of a model on the hub."""
+    """Resolves a relative `path` in the configuration of a run against the directory in which the run was started, if it exists
+    there. Otherwise returns `path` unchanged, e.g. the name of a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
     if not path or is_remote(path) or not isinstance(started_in, str):
         return path
@@ -193,7 +192,7 @@ def read_metrics(path: AnyPath) -> list[JsonObject]:
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Returns every dotted key whose value differs, with both values; `"(absent)"` for a missing one.
+    """Returns every dotted key whose value differs, with both values. A missing value is `"(absent)"`.
 
     >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
     {'phases.0.steps': (10, 20)}
@@ -204,7 +203,7 @@ def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, 
 
 
 def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
-    """Yields the dotted path and value of every leaf; an empty container is a leaf, and a tuple becomes a list, as in JSON."""
+    """Yields the dotted path and value of every leaf. An empty container is a leaf, and a tuple becomes a list, as in JSON."""
     branches = list(tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ())
     if not branches:
         yield prefix, list(tree) if isinstance(tree, tuple) else tree
@@ -213,8 +212,8 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def fetch_workdir(mirror: Mirror) -> None:
-    """Makes the local directory of a run equal to its workdir in a bucket, but for the checkpoints. Raises UserError where that
-    holds anything but a run."""
+    """Makes the local directory of a run equal to its workdir in a bucket, except for the checkpoints. Raises UserError if that
+    holds anything other than a run."""
     there = [name for name in mirror.listed() if not name.startswith(LOCK)]
     if there and CONFIG not in there:
         _refuse_foreign(mirror.remote, sorted({name.partition("/")[0] for name in there}))
@@ -222,7 +221,8 @@ def fetch_workdir(mirror: Mirror) -> None:
 
 
 def _make(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Creates the directory; returns the directories that it created (with parents), innermost first. Raises UserError."""
+    """Creates the directory. Returns the directories that it created (including parents), innermost first. Raises UserError on
+    failure."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -240,11 +240,11 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
-    """Removes the files that a refused start has written, and the directories that it has `made`.
+    """Removes the files that a rejected start has written, and the directories that it `made`.
 
-    Nothing is removed where `metrics.jsonl` has a line or there are other files: an earlier start had trained.
+    Nothing is removed if `metrics.jsonl` has a line or there are other files, since an earlier start has trained.
     """
-    inside = sorted(directory.rglob("*"), reverse=True)  # what lies in a directory comes before it
+    inside = sorted(directory.rglob("*"), reverse=True)  # contents before their directory
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS
     ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
@@ -253,19 +253,18 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
             for path in inside:
                 path.rmdir() if path.is_dir() else path.unlink()
             for path in made:
-                path.rmdir()  # ends at the first that something else has come into
+                path.rmdir()  # stops at the first non-empty one
 
 
 def _remove_made_anew(directory: pathlib.Path) -> None:
-    """Removes what a save and the goodput recorder, which write in the background, have made after the workdir was moved or
-    removed."""
+    """Removes what background writers (a save, the goodput recorder) have created after the workdir was moved or removed."""
     inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
     if inside <= {GOODPUT_FILE}:
         remove_tree(directory)
 
 
 def _require_ours(directory: pathlib.Path) -> None:
-    """Raises UserError for a directory that holds anything but a run."""
+    """Raises UserError if the directory holds anything other than a run."""
     if (directory / CONFIG).exists():
         stored_config(directory)
     elif directory.is_dir():
@@ -281,7 +280,7 @@ def _require_empty(directory: pathlib.Path) -> None:
 
 def _refuse_foreign(directory: pathlib.Path | str, foreign: Sequence[str]) -> NoReturn:
     shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
-    raise UserError(f"--workdir={directory} holds files that are not of a run ({shown}); name a new or empty directory")
+    raise UserError(f"--workdir={directory} holds files that are not from a run ({shown}); name a new or empty directory")
 
 
 def _may_change(key: str, patterns: Sequence[str]) -> bool:
@@ -304,13 +303,13 @@ def _require_same(
         more = any(name & {*TRAINING, "steps", "epochs"} for name in names)
         further = (
             f"; to train its model further, name another --workdir and --config.init_from={directory}, or "
-            f"--config.init_state={directory}@STEP to go on from a step that it keeps, optimizer included"
+            f"--config.init_state={directory}@STEP to continue from one of its kept steps, including the optimizer state"
             if more
             else ""
         )
         raise UserError(
-            f"--workdir={directory} holds a run with another configuration:\n{table}\n"
-            f"name another --workdir for the new configuration, or repeat the old values to continue that run{further}"
+            f"--workdir={directory} holds a run with a different configuration:\n{table}\n"
+            f"name another --workdir for the new configuration, or repeat the old values to resume that run{further}"
         )
     for key in sorted(allowed):
         log.info("%s is now %s (was %s)", key, json.dumps(changed[key][1]), json.dumps(changed[key][0]))
@@ -319,18 +318,18 @@ def _require_same(
 def _require_same_files(
     directory: pathlib.Path, stored: Mapping[str, Record], own: Mapping[str, Record], may_change: Sequence[str]
 ) -> None:
-    """Raises UserError for a file of the user's own whose content is not that of the run's last start."""
+    """Raises UserError if a user's file has changed since the run's last start."""
     for key, now in own.items():
         then = stored.get(key)
         if then and not _may_change(key, may_change) and then["sha256"] != now["sha256"]:
             says = _changed(f"--workdir={directory} holds a run with another {now['path']}", key, then, now)
-            raise UserError(f"{says}. Put that back, name another --workdir, or continue with the new one by --changed-files")
+            raise UserError(f"{says}. Restore it, name another --workdir, or resume with the new one using --changed-files")
 
 
 @contextlib.contextmanager
 def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
-    """Holds the lock file `name` in a workdir; yields what it says, which is None in a bucket. Raises UserError naming the
-    process that holds it already."""
+    """Holds the lock file `name` in a workdir and yields its text (None in a bucket). Raises UserError naming the process that
+    already holds it."""
     if is_remote(directory):
         from bert_jax.storage.lock import locked_in_bucket
 
@@ -346,8 +345,8 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(files.locked(path, refusal))
-        except FileNotFoundError:  # a refused start has removed the directory that it had made
-            raise UserError(f"--workdir={directory} was in use until this moment; give the same command again") from None
+        except FileNotFoundError:  # a rejected start has removed the directory that it had made
+            raise UserError(f"--workdir={directory} was in use until just now; rerun the same command") from None
         file.truncate()
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
         holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}\n"
@@ -356,4 +355,4 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
         try:
             yield holder
         finally:
-            file.truncate(0)  # a run keeps the file: without it, two runs could lock two different files of the same name
+            file.truncate(0)  # a run keeps the file; otherwise two runs could lock two different files with the same name

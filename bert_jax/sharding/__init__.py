@@ -6,5 +6,5 @@ In: axis names of parameters and activations, a list of devices. Out: a Mesh and
     mesh.py            the mesh of the axes `data`, `fsdp`, `tensor`, by their names
     rules.py           the table of rules; shardings of parameters, optimizer state and batches
     kernels.py         the kernels that a model calls on a mesh, each on its own part of the rows
-    device_errors.py   recognizes errors of devices; turns out-of-memory errors into one with figures and remedies
+    device_errors.py   recognises device errors; converts out-of-memory errors to one with figures and remedies
 """

@@ -12,8 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, check_ranges
 
 AXES = ("data", "fsdp", "tensor")
-"""The axes, from the one with the least communication to the one with the most. To add one, add its name here, its size to
-`MeshConfig`, and what it splits to the tables of `rules.py`."""
+"""The axes, from the least to the most communication. To add one, add its name here, its size to `MeshConfig`, and the dimensions
+that it splits to the tables in `rules.py`."""
 ACROSS_SLICES = ("auto", "data", "fsdp")
 REDUCE_DTYPES = ("float32", "bfloat16")
 AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
@@ -21,29 +21,28 @@ AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """The number of devices along each mesh axis; -1, on one axis at most, means all remaining devices.
+    """The number of devices along each mesh axis. -1, on at most one axis, means all remaining devices.
 
-    data: splits the rows; every device computes with whole parameters (and stores a part of them: `zero_sharding`).  fsdp: splits
-    the rows and the parameters.  tensor: splits heads, feed-forward width and vocabulary.
+    data: splits the rows; every device computes with whole parameters (but with `zero_sharding` stores only a part). fsdp: splits
+    the rows and the parameters. tensor: splits heads, feed-forward width and vocabulary.
 
-    Between TPU slices the network is 30 to 100 times slower than between the chips of a slice, so the axis with the least
-    communication spans the slices. `data` reduces gradients once a step; `fsdp` gathers the parameters twice for every
-    microbatch and scatters their gradients, so it spans slices only if `data` has too few devices; `tensor` communicates in
-    every layer and never spans slices.
+    The network between TPU slices is 30 to 100 times slower than within a slice, so the axis with the least communication spans
+    the slices. `data` reduces gradients once per step. `fsdp` gathers the parameters twice per microbatch and scatters their
+    gradients, so it spans slices only if `data` has too few devices. `tensor` communicates in every layer and never spans slices.
     """
 
     data: AxisSize = -1
     fsdp: AxisSize = 1
     tensor: AxisSize = 1
     zero_sharding: bool = True
-    """ZeRO (arXiv:1910.02054): whether parameters and optimizer state are sharded over `data` and gathered for each step, or
-    replicated. Fine-tuning replicates them, and so does a mesh with both fsdp and tensor above 1."""
+    """Whether parameters and optimizer state are sharded over `data` and gathered for each step (ZeRO, arXiv:1910.02054) instead
+    of replicated. Fine-tuning, and meshes with both fsdp and tensor above 1, always replicate them."""
     reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"
     """The dtype in which gradients of kernels and embedding tables are reduced over `data`: "float32", or "bfloat16" for half the
     network traffic. Pretraining only."""
     across_slices: Annotated[str, OneOf(ACROSS_SLICES)] = "auto"
-    """Which axis spans the slices: "auto" places as many slices along `data` as its size is divisible by, and the
-    rest along `fsdp`; "data" or "fsdp" places all along that axis. No effect on one slice."""
+    """The axis that spans the slices. "auto" places as many slices along `data` as divide its size, and the rest along `fsdp`;
+    "data" or "fsdp" places all along that axis. No effect on a single slice."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "mesh")

@@ -36,7 +36,7 @@ _SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 def is_device_error(error: BaseException | None) -> bool:
     """Returns whether `error` came from a program on the devices.
 
-    Mostly that is a JaxRuntimeError; from the fast path of jit it is a ValueError that begins with the name of XLA's status.
+    Usually this is a JaxRuntimeError. From the fast path of jit, it is a ValueError that starts with the name of XLA's status.
 
     >>> is_device_error(ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"))
     True

@@ -1,5 +1,4 @@
-"""Kernels over a mesh: `resolve` chooses the kernels of a model once, when a run starts, and each device calls them on its own
-part of the rows."""
+"""Kernels over a mesh. `resolve` chooses a model's kernels once, when a run starts; each device calls them on its own rows."""
 
 from __future__ import annotations
 
@@ -19,10 +18,9 @@ from bert_jax.sharding.rules import automatic_axes, drop_indivisible_axes, mesh_
 
 
 def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
-    """Returns `config` with its kernels for a program on the devices of `mesh`, such as a training step. The devices need not be
-    attached.
+    """Returns `config` with its kernels for a program on `mesh`, e.g. a training step. The devices need not be attached.
 
-    Raises UserError if `config` asks for a kernel that cannot run.
+    Raises UserError if `config` requires a kernel that cannot run.
     """
     chip = mesh.abstract_mesh.abstract_device
     assert chip is not None, "a mesh has devices"
@@ -30,10 +28,10 @@ def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
 
 
 def over_mesh(sizes: Mapping[str, int]) -> Parts:
-    """Returns the parts of a kernel call over the ambient mesh, for logical axes of these `sizes`.
+    """Returns the distribution of a kernel call over the ambient mesh, for logical axes of these `sizes`.
 
-    The call is split by the logical rules in force at the time, along the mesh axes that divide it and that are not manual yet.
-    Devices along the others repeat the work.
+    The call is split by the current logical rules, along the mesh axes that divide it and are not manual yet. Devices along other
+    axes repeat the work.
     """
     split = automatic_axes()
     if not split:
@@ -45,7 +43,7 @@ def over_mesh(sizes: Mapping[str, int]) -> Parts:
 
 @dataclasses.dataclass(frozen=True)
 class _MeshParts(Parts):
-    """A kernel call spread over the ambient mesh by a `jax.shard_map`, as XLA cannot split a Pallas or Triton kernel."""
+    """A kernel call distributed over the ambient mesh with `jax.shard_map`, since XLA cannot split a Pallas or Triton kernel."""
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     """Each logical axis, with the mesh axes that split it."""
@@ -53,12 +51,12 @@ class _MeshParts(Parts):
     """The mesh axes that are not manual yet."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
-        """Returns the index of this device's part of a logical axis; for code on a device."""
+        """Returns the index of this device's shard of a logical axis, for code on a device."""
         along = dict(self.axes)[axis]
         return jnp.uint32(jax.lax.axis_index(along) if along else 0)
 
     def count(self, axis: str) -> int:
-        """Returns the number of parts of a logical axis."""
+        """Returns the number of shards of a logical axis."""
         return shard_count(dict(self.axes)[axis])
 
     def on_each_device(

@@ -1,4 +1,4 @@
-"""The device mesh: a mapping from names of axes to sizes, on any number of devices."""
+"""Makes the device mesh, with named axes, on any number of devices."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
 
 
 def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> dict[str, int]:
-    """Returns the number of slices along every axis of a mesh of `shape`, by the rule in `MeshConfig`. Raises UserError, with
-    sizes that are possible, if the slices cannot be placed."""
+    """Returns the number of slices along every axis of a mesh of `shape`, following `MeshConfig`. Raises UserError, with possible
+    sizes, if the slices cannot be placed."""
     asked, along = config.across_slices, dict.fromkeys(shape, 1)
     if asked != "auto":
         if shape[asked] % slices:
             raise UserError(
-                f"mesh.across_slices={asked}, but mesh.{asked}={shape[asked]} does not divide over the {slices} slices; set "
+                f"mesh.across_slices={asked}, but mesh.{asked}={shape[asked]} is not divisible by the {slices} slices; set "
                 f"mesh.{asked} to a multiple of {slices}, or mesh.across_slices=auto"
             )
         return along | {asked: slices}
@@ -44,7 +44,7 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
     if shape["fsdp"] % along["fsdp"]:
         own, within = math.prod(shape.values()) // slices, [axis for axis in shape if axis not in ACROSS_SLICES]
         raise UserError(
-            f"mesh {_format_sizes(shape)} does not divide over {slices} slices of {counted(own, 'device')}: {listed(within)} "
+            f"mesh {_format_sizes(shape)} does not fit {slices} slices of {counted(own, 'device')}: {listed(within)} "
             f"never {'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
         )
     return along
@@ -58,9 +58,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
     """Returns the devices as an array with a dimension for each of `AXES`.
 
-    On TPU an axis spans whole dimensions of the torus where sizes allow, otherwise parts of them; `tensor`, which communicates
+    On TPUs, an axis spans whole dimensions of the torus if sizes allow, otherwise parts of them. `tensor`, which communicates
     most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError if the
-    devices cannot be arranged in this way.
+    devices cannot be arranged this way.
     """
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
@@ -75,18 +75,18 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     across = slices_along(config, shape, len(slices))
     within = {axis: size // across[axis] for axis, size in shape.items()}
     grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])
-    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # of each axis: slices, chips
+    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # per axis: slices, chips
     return grids.reshape(*across.values(), *within.values()).transpose(both).reshape(tuple(shape.values()))
 
 
 def devices_along(mesh: Mesh, axis: str) -> list[jax.Device]:
-    """Returns the devices along an axis of the mesh, the first ones along all others."""
+    """Returns the devices along an axis of the mesh, at index 0 of all other axes."""
     place = mesh.axis_names.index(axis)
     return list(np.moveaxis(mesh.devices, place, 0).reshape(mesh.shape[axis], -1)[:, 0])
 
 
 def _slice_index(device: jax.Device) -> int:
-    """Returns the number of the TPU slice of `device`; 0 for a device that has none."""
+    """Returns the index of the TPU slice of `device`, or 0 if it has none."""
     return getattr(device, "slice_index", None) or 0
 
 
@@ -117,8 +117,8 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
 
 
 def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """Returns the number of TPU devices along each dimension of their box, cores of a chip included; () if they do not fill
-    it."""
+    """Returns the number of TPU devices along each dimension of their box, including the cores of a chip, or () if they do not
+    fill it."""
     places = {(*device.coords, device.core_on_chip) for device in devices}
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
     sides = sides if sides[-1] > 1 else sides[:-1]
@@ -126,8 +126,8 @@ def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
 
 
 def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """Returns the dimensions of the box of chips that `devices` enumerate in row-major order, slowest first; (len(devices),) if
-    they are in another order, on several slices, or not TPUs."""
+    """Returns the dimensions of the box of chips that `devices` enumerate in row-major order, slowest first. Returns
+    (len(devices),) if they are in another order, on several slices, or not TPUs."""
     whole = (len(devices),)
     if devices[0].platform != "tpu" or len({_slice_index(device) for device in devices}) > 1:
         return whole
@@ -139,7 +139,7 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     sides = tuple(outer // inner for outer, inner in itertools.pairwise(periods))
     grid = places.reshape(*sides, -1)
     moved = [np.ptp(grid, axis=k).reshape(-1, places.shape[1]).any(0).sum() for k in range(len(sides))]
-    return sides if sum(moved) == len(sides) else whole  # each coordinate moves along its own side alone
+    return sides if sum(moved) == len(sides) else whole  # each coordinate moves only along its own side
 
 
 def _format_sizes(shape: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""One table of rules from the model's logical axis names to mesh axes, and the shardings computed from it."""
+"""The rules from the model's logical axis names to mesh axes, and the shardings derived from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("layers", None),
 )
 """Rules for parameters: kernels are split over `fsdp` along the model width and over `tensor` along heads, feed-forward width or
-vocabulary; LayerNorm and biases of width D are replicated (D numbers a device, too few for a collective)."""
+vocabulary; LayerNorm and biases of width D are replicated (D numbers per device are too few for a collective)."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
     (name, None if name == "embed" else axes) for name, axes in RULES
@@ -37,7 +37,7 @@ ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
 """Rules for activations: rows are split over `data` and `fsdp`; the model width is not split, since `fsdp` splits the rows."""
 
 MIN_ZERO_SIZE = 2**15
-"""Elements per layer below which an array stays replicated: a collective would cost more than it saves."""
+"""The number of elements per layer below which an array stays replicated, since a collective would cost more than it saves."""
 
 BATCH = PartitionSpec(dict(RULES)["batch"])
 """Every array of a batch is split along its rows, the first dimension."""
@@ -59,7 +59,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
                 name = "/".join(key.key for key in path)
                 remedy = "set model.vocab_multiple=128" if logical == "vocab" else f"choose a mesh.{axis} that divides it"
                 raise UserError(
-                    f"parameter {name} has a dimension of {size} that does not divide over mesh.{axis}={mesh.shape[axis]}; "
+                    f"parameter {name} has a dimension of {size}, which is not divisible by mesh.{axis}={mesh.shape[axis]}; "
                     f"{remedy}"
                 )
         return NamedSharding(mesh, spec)
@@ -70,11 +70,11 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
 
 
 def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Shardings, mesh: Mesh) -> Shardings:
-    """Returns the shardings of an abstract state, such as a training state with any optimizer, whose parameters have the shapes
-    `params` and the `shardings`.
+    """Returns the shardings of an abstract state (e.g. a train state with any optimizer) whose parameters have the shapes
+    `params` and these `shardings`.
 
-    An array of the shape of a parameter is sharded like that parameter: like the one whose path its own path ends with, else like
-    the first of its shape. All other arrays are replicated.
+    An array with the shape of a parameter is sharded like that parameter: the one whose path is the end of its own path, or else
+    the first with its shape. All other arrays are replicated.
     """
     by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
     by_shape: dict[tuple[int, ...], NamedSharding] = {}
@@ -92,9 +92,9 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Returns whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if
-    two of the other axes split arrays, as `fsdp` and `tensor` may: XLA's partitioner then aborts on an embedding lookup (jax
-    0.10.2), and the state is sharded already."""
+    """Returns whether the state can be sharded over "data" (ZeRO), which runs the step in a `jax.shard_map` over "data". False if
+    both `fsdp` and `tensor` split arrays: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the state is
+    sharded already."""
     return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 
@@ -102,7 +102,7 @@ def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -
     """Returns the `shardings` of parameters with "data" added, so that every device stores and updates a part of each parameter
     (ZeRO, arXiv:1910.02054). `abstract` holds the shapes.
 
-    An array is split along its first unsplit dimension divisible by the size of "data", the stacked layers excepted. An array
+    An array is split along its first unsplit dimension divisible by the size of "data", except the stacked layers. An array
     without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its sharding. The last dimension is the
     worst choice, since it fills the lanes of a TPU.
     """
@@ -123,18 +123,18 @@ def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -
 
 
 def data_dimension(spec: PartitionSpec) -> int:
-    """Returns the dimension that `zero_shardings` has split over "data"; -1 if none."""
+    """Returns the dimension that `zero_shardings` has split over "data", or -1."""
     return next((d for d, axis in enumerate(spec) if axis == "data"), -1)
 
 
 def data_axis_spec(spec: PartitionSpec) -> PartitionSpec:
-    """`spec` without every axis but "data": the spec for a `jax.shard_map` that is manual over "data" alone."""
+    """Returns `spec` with only the axis "data", for a `jax.shard_map` that is manual over "data"."""
     return PartitionSpec(*("data" if axis == "data" else None for axis in spec))
 
 
 def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
-    """ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over it, which must not name that
-    axis."""
+    """Returns ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over it, which must not name
+    that axis."""
 
     def left(axes: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         return tuple(axis for axis in axes if axis != manual) if isinstance(axes, tuple) else axes
@@ -156,13 +156,13 @@ def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def shard_count(axes: tuple[str, ...]) -> int:
-    """Returns the product of the sizes of `axes` in the ambient mesh: the number of parts of a dimension split over them."""
+    """Returns the number of shards of a dimension split over `axes` in the ambient mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
-    """`spec` without manual axes and without axes that do not divide the dimension in `sizes`; devices along those repeat the
+    """Returns `spec` without manual axes and axes that do not divide the dimension in `sizes`. Devices along those repeat the
     work."""
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
@@ -172,7 +172,7 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
 
 
 def row_multiple(mesh: Mesh) -> int:
-    """Returns the number of parts that the rows of a batch are split into; a batch size must be a multiple of it."""
+    """Returns the number of shards of a batch's rows. Batch sizes must be a multiple of it."""
     return math.prod(mesh.shape[axis] for axis in BATCH[0])
 
 
@@ -184,7 +184,7 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
         below, above = rows // multiple * multiple, -(-rows // multiple) * multiple
         near = f"{below} or {above}" if below else f"{above}"
         raise UserError(
-            f"{name}={rows} does not divide over {counted(row_multiple(mesh), 'device')} along {' x '.join(BATCH[0])}"
+            f"{name}={rows} is not divisible by {counted(row_multiple(mesh), 'device')} along {' x '.join(BATCH[0])}"
             + (f" times {accumulation} microbatches" if accumulation > 1 else "")
             + f"; nearest: {near}"
         )

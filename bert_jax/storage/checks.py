@@ -1,7 +1,7 @@
 """Checks at the start, within milliseconds, that a local or mounted directory supports the operations a run needs.
 
-Checkpoints are directories that are renamed when they are complete, lines of metrics are appended, and processes look for each
-other's files. A bucket mounted with gcsfuse refuses the first by default (EMFILE).
+Checkpoints are directories that are renamed when complete, lines of metrics are appended, and processes look for each other's
+files. A bucket mounted with gcsfuse rejects the first by default (EMFILE).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bert_jax.files import remove_tree
 from bert_jax.storage.paths import AnyPath, is_remote
 
 PROBE = ".writable-"
-"""The beginning of the name of the directory in which the checks are made."""
+"""The prefix of the directory in which the checks run."""
 CLOCK_SECONDS = 60.0
 """Clock differences between the file system and the machine above this are logged as a warning."""
 _REMEDY = (
-    "for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or take one with "
+    "for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or use one with "
     "hierarchical namespace; else name a directory on another file system"
 )
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 def require_capable(directory: pathlib.Path) -> None:
-    """Raises UserError unless files can be made, appended to, listed and replaced in `directory`, which exists, and a directory
-    that holds files can be renamed. Warns where the clock of the file system is wrong."""
+    """Raises UserError unless, in the existing `directory`, files can be created, appended to, listed and replaced, and a
+    non-empty directory can be renamed. Warns if the clock of the file system is wrong."""
     probe = directory / f"{PROBE}{os.getpid()}"
     inside = probe / "inside"
     file = inside / "file"
@@ -96,7 +96,7 @@ def _tell_of_clock(directory: pathlib.Path, file: pathlib.Path, written: float) 
 
 
 def require_room(directory: AnyPath, size: int) -> None:
-    """Raises UserError where a checkpoint of `size` bytes does not fit on the disk of `directory`; a bucket has room."""
+    """Raises UserError if a checkpoint of `size` bytes does not fit on the disk of `directory`. Buckets always have room."""
     if is_remote(directory):
         return
     there = next(place for place in (directory, *directory.parents) if place.exists())

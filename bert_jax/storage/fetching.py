@@ -1,8 +1,8 @@
-"""Local copies of inputs that lie in a bucket: models, corpora, data of tasks, texts. They are kept for the next start.
+"""Local copies of inputs in a bucket (models, corpora, task data, texts), cached for the next start.
 
-An object is fetched again only if its generation has changed. Every machine has copies of its own, in the cache directory. The
-generations of the objects are recorded in a file next to the directory of the copies: a local file is unchanged if it has the
-recorded size and modification time, an object if it has the recorded generation.
+An object is downloaded again only if its generation has changed. Every machine has its own copies in the cache directory. A file
+next to the copies records the objects' generations: a local file is unchanged if it has the recorded size and modification time,
+an object if it has the recorded generation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROOM = 64 << 20  # bytes that stay free
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """A local file as it was when it was equal to the object of this generation."""
+    """The state of a local file when it equalled the object of this generation."""
 
     generation: str
     size: int
@@ -50,7 +50,7 @@ def copy_record(file: pathlib.Path, generation: str) -> Copy:
 
 
 def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
-    """Returns whether a file is there and is as it was recorded."""
+    """Returns whether a file exists and matches its record."""
     try:
         return copy is not None and copy_record(file, copy.generation) == copy
     except OSError:
@@ -58,14 +58,14 @@ def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
 
 
 class Record:
-    """The copies in a directory, by their names relative to it. `held` makes sure that one process at a time changes them."""
+    """The record of the copies in a directory, by relative name. `held` ensures that only one process at a time changes them."""
 
     def __init__(self, directory: pathlib.Path):
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """Returns the recorded copies; none without a file. Lines that are not of a record are passed over, and names of files
-        outside of the directory, which would be removed as copies."""
+        """Returns the recorded copies. Invalid lines are skipped, as are names outside of the directory, which would otherwise be
+        removed as copies."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -87,9 +87,9 @@ class Record:
 
     @contextlib.contextmanager
     def held(self, *, wait: bool, name: str = "lock") -> Iterator[None]:
-        """Holds a lock of the record in the block: waits for another process, or raises UserError without `wait`."""
+        """Holds the lock of the record within the block. Waits for another process or, without `wait`, raises UserError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        refusal = f"another process of this machine uses {self._path}; wait for its end, or stop it"
+        refusal = f"another process on this machine uses {self._path}; wait until it ends, or stop it"
         with locked(self._path.with_name(f"{self._path.name}.{name}"), None if wait else refusal):
             yield
 
@@ -101,12 +101,12 @@ def cached_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the local path of a file or directory, or of its copy if it lies in a bucket."""
+    """Returns the local path of a file or directory, or of its copy if it is in a bucket."""
     return cached_path(path) if is_remote(path) else pathlib.Path(path)
 
 
 def forget(directory: pathlib.Path) -> None:
-    """Makes the next `fetch` fetch every object of a directory again."""
+    """Makes the next `fetch` download every object of a directory again."""
     with contextlib.suppress(OSError):
         Record(directory).write({})
 
@@ -114,11 +114,11 @@ def forget(directory: pathlib.Path) -> None:
 def fetched(
     path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
 ) -> pathlib.Path:
-    """Returns the local path of a file or directory: `path` itself, or its copy if it lies in a bucket. `name` is the flag or key
-    whose value it is. Directories are copied with their subdirectories if `deep`, and of them the files whose names are `wanted`.
+    """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is its flag or key.
+    Directories include subdirectories if `deep`, and only files whose names are `wanted`.
 
-    The path may also be the common beginning of several names, as of a checkpoint of TensorFlow. Raises UserError for a path in a
-    bucket that is mistyped, is not there, cannot be read, or does not fit on the local disk.
+    The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. Raises UserError if a path in a bucket
+    is mistyped, does not exist, cannot be read, or does not fit on the local disk.
     """
     text = checked(os.fspath(path), name)
     if not is_remote(text):
@@ -133,18 +133,18 @@ def fetched(
         beside = {last: item}
     elif not any(other.startswith(f"{last}.") for other in beside):
         given = name_and_value(name, text)
-        raise UserError(f"{given}: nothing of that name is in the bucket; `gcloud storage ls {above}` lists what is there")
+        raise UserError(f"{given} does not exist in the bucket; list its contents with `gcloud storage ls {above}`")
     fetch(above, copy.parent, beside, keep=True)
     return copy
 
 
 def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
-    """Returns the local copies of the files in a bucket that match `pattern` (`*`, `?`, and `**` for directories too), sorted by
+    """Returns local copies of the files in a bucket that match `pattern` (`*`, `?`, and `**` across directories), sorted by
     name."""
     text = checked(pattern, name)
     parts = text.split("/")
     fixed = next(i for i, part in enumerate([*parts, "*"]) if any(sign in part for sign in "*?["))
-    if fixed == len(parts) or object_at(text):  # a name is taken as it is, whatever signs it has
+    if fixed == len(parts) or object_at(text):  # an existing name is used literally, even with wildcards
         return [path] if (path := fetched(text, name)).is_file() else []
     above, wanted = "/".join(parts[:fixed]), parts[fixed:]
     objects = {
@@ -156,8 +156,8 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
 
 
 def fetch_chosen(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
-    """Returns the local copies of some files in a directory of a bucket: `choose` gets the names of all, relative to it, and
-    returns those to fetch, in their order."""
+    """Returns local copies of some files in a directory of a bucket. `choose` receives all relative names and returns those to
+    download, in order."""
     text = checked(path, name)
     objects = listed(text)
     if not objects and (item := object_at(text)):
@@ -170,8 +170,8 @@ def fetch_chosen(path: str, name: str, choose: Callable[[Sequence[str]], Sequenc
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Returns whether the parts of a path match a pattern as in a shell: hidden names match only a pattern that starts with a
-    dot, and `**` matches any number of directories."""
+    """Returns whether the parts of a path match a pattern as in a shell. Hidden names match only patterns that start with a dot,
+    and `**` matches any number of directories."""
     reached = {0}  # the parts of the pattern that may come next
     for name in names:
         for place in sorted(reached):  # `**` may also stand for nothing
@@ -189,10 +189,10 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:
-    """Makes the files of `directory` copies of `objects`, which are relative to `remote`; returns whether any was new,
-    other or gone.
+    """Makes the files of `directory` copies of `objects`, which are relative to `remote`. Returns whether any was new, changed or
+    removed.
 
-    Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
+    Copies of removed objects are deleted, unless `keep`. Raises UserError if the disk has too little space.
     """
     record = Record(directory)
     with downloading(), _disk_errors(directory), record.held(wait=True):
@@ -214,8 +214,7 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """Returns the seconds of `downloading` so far that nothing else has measured, for the goodput of a run, which begins
-    later."""
+    """Returns the seconds of `downloading` before the run's goodput recorder started."""
     return sum(_spent)
 
 
@@ -234,15 +233,14 @@ _measure: contextvars.ContextVar[Measure] = contextvars.ContextVar("_measure", d
 
 @contextlib.contextmanager
 def downloading() -> Iterator[None]:
-    """Counts the time of the `with` block, including all its fetches, as time for downloading inputs."""
+    """Counts the time of the `with` block as time for downloading inputs."""
     with _measure.get()(), measured_by(contextlib.nullcontext):
         yield
 
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Makes every `downloading` of this thread take place within `measure()`, such as a category of the run's time, until the
-    end of the `with` block."""
+    """Within the `with` block, wraps every `downloading` of this thread in `measure()`, e.g. a category of the run's time."""
     before = _measure.set(measure)
     try:
         yield
@@ -257,9 +255,9 @@ def _is_current(file: pathlib.Path, copy: Copy | None, item: Item) -> bool:
 def _download(
     remote: str, directory: pathlib.Path, objects: Mapping[str, Item], known: dict[str, Copy]
 ) -> dict[str, Copy]:
-    """Downloads objects, several at once, with a line of progress; adds each to `known` as soon as it is there."""
+    """Downloads objects concurrently with a progress line. Adds each to `known` as soon as it is complete."""
     for folder in {(directory / name).parent for name in objects}:
-        remove_leftovers(folder)  # of a killed process: no other one fetches into this directory
+        remove_leftovers(folder)  # of a killed process; no other process downloads into this directory
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
     scale, unit = byte_unit(total)
     progress = Progress(f"fetching {remote}:", total=round(total / scale), unit=unit, delay=_PROGRESS_DELAY)
@@ -284,7 +282,7 @@ def _download(
 
 
 def require_space(what: str, directory: pathlib.Path, size: int) -> None:
-    """Raises UserError unless `size` bytes fit where `directory` is, or will be."""
+    """Raises UserError unless `size` bytes fit on the disk of `directory`, which need not exist yet."""
     there = next(place for place in (directory, *directory.parents) if place.exists())
     free = shutil.disk_usage(there).free
     if size and size + _ROOM > free:

@@ -1,10 +1,10 @@
-"""Recognises the format of a file by its first bytes, and opens compressed files: the one place for both.
+"""Recognises the format of a file by its first bytes, and opens compressed files.
 
     with open_packed("a.jsonl.zst") as file:       # .gz, .bz2, .xz, .zst, and files that are not compressed
         for line in file: ...
 
-The name decides whether a file is decompressed. The first bytes decide whether it is text at all (`recognise`): a Parquet file or
-an archive that is read as text would be noise.
+The name decides whether a file is decompressed. The first bytes decide whether it is text (`recognise`), since a Parquet file or
+an archive read as text would be noise.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-"""The end of a name -> the compression of the file."""
+"""Suffix -> compression."""
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-"""What reading a file of `open_packed` raises."""
+"""The exceptions raised while reading a file of `open_packed`."""
 HEAD_BYTES = 512
 """The number of bytes that `recognise` needs."""
 _BUFFER = 1 << 18
@@ -80,14 +80,14 @@ _SUFFIXES = {
     ".lzo": _compressed("lzo"),
     ".sz": _compressed("snappy"),
 }
-"""Compressions without a mark of their own at the beginning of the file."""
+"""Compressions without a signature at the start of the file."""
 
 
 def recognise(head: bytes, name: str = "") -> Format | None:
-    """Returns the format of a file that is not text, from its first HEAD_BYTES after decompression; None for text, as far as they
-    tell.
+    """Returns the format of a file that is not text, given its first HEAD_BYTES after decompression, or None if it looks like
+    text.
 
-    `name`: of the file, which tells compressions that do not mark their files, if the bytes are not UTF-8.
+    `name`: the file's name, used to recognise compressions without a signature if the bytes are not UTF-8.
     """
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
@@ -104,7 +104,7 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def compression(name: str) -> str | None:
-    """Returns the compression of a file by its name; None for a file that is read as it is."""
+    """Returns the compression of a file by its name, or None for an uncompressed file."""
     return COMPRESSIONS.get(pathlib.PurePath(name).suffix)
 
 
@@ -114,10 +114,11 @@ def bare_name(name: str) -> str:
 
 
 def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[bytes]:
-    """Opens a file for reading bytes and decompresses it by its suffix. `file` may be an open file; then `name` is its name.
+    """Opens a file for reading bytes, decompressing it according to its suffix. `file` may be an open file; then `name` is its
+    name.
 
-    Files that were compressed in several parts and put together are read to their end. Raises `UNREADABLE`, also later while it
-    is read; `damage` explains it.
+    Files compressed in several concatenated parts are read to the end. Raises `UNREADABLE`, also later while reading; `damage`
+    explains it.
     """
     packed = compression(name or str(file))
     given: Any = file
@@ -137,8 +138,8 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
 
 
 def damage(name: str, error: BaseException) -> str | None:
-    """Returns the damage to a compressed file, such as "not a whole gzip file (...)", if `error` is about its content, else
-    None."""
+    """Describes the damage to a compressed file, e.g. "not a whole gzip file (...)", if `error` is about its content, otherwise
+    returns None."""
     packed = compression(name)
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None

@@ -1,8 +1,8 @@
-"""The lock of a directory in a bucket: an object that is created only where none is (generation precondition 0).
+"""The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
 
-Its holder writes it again every few seconds. A start that finds the lock watches it: if its generation does not change for
-`STALE` seconds, the holder is dead, and the lock is taken over, again with a precondition, so that only one start gets it. No
-clock is compared with another machine's. The lock of a dead process of the same machine is taken over at once.
+Its holder rewrites it every few seconds. A start that finds the lock watches it: if its generation does not change for `STALE`
+seconds, the holder is dead and the lock is taken over, again with a precondition, so that only one start gets it. Clocks of
+different machines are never compared. The lock of a dead process on the same machine is taken over immediately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_jax.storage.objects import StorageError, read, remove, write
 from bert_jax.storage.paths import AnyPath
 
 BEAT, STALE = 10.0, 60.0
-"""Seconds between two writes of a held lock, and after which one that is not written belongs to a dead process."""
+"""Seconds between writes of a held lock, and seconds without a write after which its process is considered dead."""
 _LOOK = 1.0  # seconds between two looks at the lock of another process
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,9 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
-    """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that holds it already.
+    """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that already holds it.
 
-    Where another start takes the lock over, since this process was stopped for long, `leave` ends this process with an exit
-    status.
+    If another start takes the lock over because this process was stopped for long, `leave` ends this process with an exit status.
     """
     lock = _Lock(f"{directory}/{name}", str(directory), leave)
     try:
@@ -45,7 +44,7 @@ def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], objec
 
 
 class _Lock:
-    """A held lock; a thread writes it again regularly."""
+    """A held lock. A thread rewrites it regularly."""
 
     def __init__(self, path: str, directory: str, leave: Callable[[int], object]):
         self._path, self._directory, self._leave = path, directory, leave
@@ -58,8 +57,8 @@ class _Lock:
         self._thread.start()
 
     def _acquire(self) -> str:
-        """Waits until the lock is ours; returns its generation. Raises UserError where its holder lives."""
-        replaced, seen, since = "0", "", 0.0  # generations: the one to write over, the one that is watched, and since when
+        """Acquires the lock and returns its generation. Raises UserError if its holder is alive."""
+        replaced, seen, since = "0", "", 0.0  # generations to overwrite and to watch, and since when
         while True:
             with contextlib.suppress(FileExistsError):
                 return write(self._path, self._text.encode(), replaced)
@@ -75,13 +74,13 @@ class _Lock:
                 seen, since = there.generation, time.monotonic() - min(max(there.age, 0.0), STALE)
                 left = STALE - (time.monotonic() - since)
                 if left > 0 and not _is_dead(text):
-                    log.warning("%s is locked by %s; watching for %.0f s whether it lives", self._directory, holder, left)
+                    log.warning("%s is locked by %s; watching for %.0f s whether it is alive", self._directory, holder, left)
             elif there.generation != seen:
                 raise UserError(
                     f"--workdir={self._directory} is in use by {holder}; wait for it, stop it, or name another --workdir"
                 )
             if _is_dead(text) or time.monotonic() - since >= STALE:
-                log.warning("the lock of %s was of a process that is dead: %s", self._directory, holder)
+                log.warning("the lock of %s belonged to a dead process: %s", self._directory, holder)
                 replaced = there.generation
             else:
                 time.sleep(_LOOK)
@@ -92,11 +91,11 @@ class _Lock:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
                 self._look_again()
-            except StorageError:  # no connection; if that lasts, another start may take the lock, which the next write shows
+            except StorageError:  # no connection; if it lasts, another start may take the lock, as the next write will show
                 pass
 
     def _look_again(self) -> None:
-        """After a write that came too late: the lock is ours after all, or lost."""
+        """Checks, after a late write, whether the lock is still ours or lost."""
         with contextlib.suppress(StorageError):
             there = read(self._path)
             if there and there.data.decode(errors="replace") == self._text:  # the answer of an earlier write was lost
@@ -111,7 +110,7 @@ class _Lock:
                 self._leave(USER_ERROR_STATUS)
 
     def release(self) -> None:
-        """Removes the lock. Where that fails, the next start finds it to be of a dead process."""
+        """Removes the lock. If that fails, the next start will find that its process is dead."""
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(StorageError, FileExistsError):
@@ -119,7 +118,7 @@ class _Lock:
 
 
 def _machine() -> str:
-    """Returns a text that tells this machine, and its processes' numbers, from others; "" where the system does not say."""
+    """Returns an identifier of this machine and its process namespace, or "" if unavailable."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use
@@ -128,7 +127,7 @@ def _machine() -> str:
 
 
 def _is_dead(text: str) -> bool:
-    """Returns whether the process that wrote this text into a lock ran on this machine and has ended."""
+    """Returns whether the process that wrote this lock text ran on this machine and has ended."""
     _, machine, number, *_ = [*text.split("\n"), "", ""]
     process = whole_number(number, 1, 2**31 - 1)
     if not machine or machine != _machine() or process is None:

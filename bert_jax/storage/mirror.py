@@ -1,8 +1,8 @@
 """A local mirror of a directory in a bucket: files are written locally and uploaded in the background and at the end.
 
-What a run writes all the time (lines of metrics, event files, figures) is small, and a bucket cannot append to an object; so the
-files are made on a local disk as ever, and those that changed are uploaded every `EVERY` seconds. Checkpoints do not pass through
-here: Orbax writes them to the bucket.
+The files that a run writes continuously (metrics, event files, figures) are small, and a bucket cannot append to an object. They
+are therefore written to a local disk, and changed files are uploaded every `EVERY` seconds. Checkpoints are not mirrored: Orbax
+writes them directly to the bucket.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, 
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
 EVERY = 30.0
-"""Seconds between two uploads of what has changed; what a lost machine may lose."""
+"""Seconds between uploads of changes, which is what a lost machine may lose."""
 MIRRORS = "mirrors"
 
 log = logging.getLogger(__name__)
 
 
 def is_input(name: str) -> bool:
-    """Returns whether the file `name` of a directory is needed to go on with it: all but checkpoints, weights, and hidden
-    files."""
+    """Returns whether the file `name` is needed to resume: everything except checkpoints, weights and hidden files."""
     parts = name.split("/")
     left_out = any(part in ("checkpoints", "best") or part.startswith(".") for part in parts)
     return not left_out and not name.endswith(".safetensors")
 
 
 class Mirror(contextlib.AbstractContextManager["Mirror"]):
-    """Mirrors `remote`, a directory in a bucket, in the local `directory`. Leaving the `with` block uploads the rest.
+    """Mirrors `remote`, a directory in a bucket, to the local `directory`. Leaving the `with` block uploads the rest.
 
-    `part` tells apart several processes of one machine. Hidden files are not uploaded.
+    `part` distinguishes several processes on one machine. Hidden files are not uploaded.
 
     >>> with Mirror("gs://bucket/runs/mine") as mirror:
     ...     mirror.fetch()
@@ -51,7 +50,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     """
 
     def __init__(self, remote: str, part: str = "", *, last: Collection[str] = ()):
-        """`last` are the names of files that are uploaded after the others: those that say that a directory is complete."""
+        """`last` are the files to upload after the others, which mark a directory as complete."""
         self.remote, self._last = remote, last
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
@@ -79,10 +78,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         return listed(self.remote)
 
     def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
-        """Makes the directory equal to the one in the bucket, in its files that are `wanted`.
+        """Makes the `wanted` files of the directory equal to those in the bucket.
 
-        Where nothing in the bucket has changed since this machine uploaded it, the local files stay: a process that was killed
-        may have written more since.
+        If nothing in the bucket has changed since this machine uploaded it, the local files are kept, since a killed process may
+        have written more after the upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
         self._known = {name: copy for name, copy in self._known.items() if name in objects}  # others are uploaded again
@@ -99,10 +98,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}
 
     def _is_ours(self, name: str, item: Item) -> bool:
-        """Returns whether an object is as this machine has uploaded or fetched it, and the local file is still there.
+        """Returns whether an object is unchanged since this machine uploaded or downloaded it, and the local file still exists.
 
-        It also is where the local file begins with its content: a process was killed when it had uploaded, before it could record
-        that, and had written on meanwhile.
+        Also True if the local file starts with the object's content: the process was killed after uploading but before recording
+        the upload, and had written more in the meantime.
         """
         known, file = self._known.get(name), self.directory / name
         if not file.is_file():
@@ -118,16 +117,16 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         return begins
 
     def start(self) -> None:
-        """Begins to upload changes in the background."""
+        """Starts uploading changes in the background."""
         self._goes_on = True
         self._thread.start()
 
     def soon(self) -> None:
-        """Uploads changes at once, in the background."""
+        """Uploads changes immediately, in the background."""
         self._due.set()
 
     def push(self) -> None:
-        """Uploads the files that have changed, and removes those that are gone. Raises StorageError."""
+        """Uploads changed files and removes deleted ones. Raises StorageError."""
         with self._pushing:
             files = self._files()
             changed = [name for name in files if not is_unchanged(self.directory / name, self._known.get(name))]
@@ -148,12 +147,12 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     self._record.write(self._known)
 
     def remove_others(self) -> None:
-        """Removes the objects in the bucket that have no local file."""
+        """Removes objects in the bucket without a local file."""
         for name in listed(self.remote).keys() - set(self._files()):
             remove(f"{self.remote}/{name}")
 
     def durable(self, path: pathlib.Path) -> AnyPath:
-        """Returns the place in the bucket of a file or directory in `directory`."""
+        """Returns the path in the bucket of a file or directory in `directory`."""
         return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:
@@ -173,12 +172,12 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 self._failing = ""
             except (StorageError, OSError) as error:
                 if not self._failing:
-                    log.warning("files could not be uploaded (%s); the run goes on, and the next upload is tried", error)
+                    log.warning("files could not be uploaded (%s); the run continues and will retry", error)
                 self._failing = str(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Uploads the remaining files; after an error, only the files that `begin` would have uploaded. If the upload fails,
-        raises a UserError that names the local files, or logs a warning if another error is already being raised."""
+        """Uploads the remaining files; after an error, only those that the background upload would have uploaded. If the upload
+        fails, raises a UserError that names the local files, or logs a warning if another error is already being raised."""
         self._closed.set()
         self._due.set()
         if self._thread.is_alive():
@@ -189,9 +188,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         except StorageError as unreachable:
             left = [name for name in self._files() if not is_unchanged(self.directory / name, self._known.get(name))]
             message = (
-                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they lie in "
+                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they are in "
                 f"{self.directory}: `gcloud storage rsync --recursive {self.directory} {self.remote}` uploads them, and so does "
-                "the same command again on this machine"
+                "rerunning the command on this machine"
             )
             if kind is None:
                 raise UserError(message) from unreachable
@@ -204,11 +203,11 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 def uploaded(
     output: str, name: str, wanted: Callable[[str], bool] | None = None, *, exact: bool = False, last: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yields `output`, the directory that the flag `name` names, or for one in a bucket a local directory, which is uploaded at
-    the end of the block if there was no error.
+    """Yields `output`, the directory given by the flag `name`. For a directory in a bucket, yields a local directory, which is
+    uploaded at the end of the block if there was no error.
 
-    The local directory holds the files of the bucket that are `wanted`. `exact`: other objects are removed from the bucket.
-    `last` are uploaded after the others.
+    The local directory contains the `wanted` files of the bucket. `exact` removes other objects from the bucket. `last` are
+    uploaded after the others.
     """
     remote = checked(output, name)
     if not is_remote(remote):
@@ -225,8 +224,8 @@ def uploaded(
 
 @contextlib.contextmanager
 def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
-    """Yields `output`, the file that the flag `name` names, or for one in a bucket a local file, which is uploaded at the end of
-    the block, together with files written next to it, if there was no error."""
+    """Yields `output`, the file given by the flag `name`. For a file in a bucket, yields a local file, which is uploaded at the
+    end of the block, together with files written next to it, if there was no error."""
     remote = checked(output or "", name)
     if not is_remote(remote):
         yield remote or output

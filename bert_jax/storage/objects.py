@@ -1,4 +1,4 @@
-"""Objects in buckets of Google Cloud Storage: lists, reads and writes them. Nothing here is imported by a run on local disks.
+"""Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import this module.
 
 gcsfs does the work, and is the file system of `etils.epath`, through which Orbax reads and writes checkpoints; TensorStore writes
 their arrays. With STORAGE_EMULATOR_HOST (and TENSORSTORE_GCS_HTTP_URL) they talk to an emulator instead.
@@ -24,17 +24,17 @@ from bert_jax.errors import UserError
 from bert_jax.storage.paths import SCHEME, AnyPath, is_remote, split
 
 CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
-"""The time to connect, and the longest silence of the storage, after which a request is given up and tried again."""
+"""The timeouts for connecting and for silence of the storage, after which a request is retried."""
 _IN_ONE_REQUEST = 8 << 20  # bytes; larger files are uploaded in parts
 
 
 class StorageError(UserError, OSError):
-    """The storage cannot be reached, or refuses."""
+    """Raised if the storage cannot be reached or rejects a request."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """An object as a list of a bucket shows it: its size in bytes, and its generation, which changes with its content."""
+    """An object in a bucket listing: its size in bytes and its generation, which changes with its content."""
 
     size: int
     generation: str
@@ -42,7 +42,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """The content of an object, its generation, and its age in seconds by the clock of the storage."""
+    """The content of an object, its generation, and its age in seconds by the storage's clock."""
 
     data: bytes
     generation: str
@@ -55,14 +55,14 @@ def file_system() -> Any:
 
     set_up()
     with explained(SCHEME):
-        return fsspec.filesystem("gcs", finalize_on_close=True)  # as epath asks for it: fsspec makes one for both
+        return fsspec.filesystem("gcs", finalize_on_close=True)  # the same arguments as epath, so that fsspec shares the instance
 
 
 @functools.cache
 def set_up() -> None:
-    """Sets gcsfs up for all users of it in this process, which connects to nothing yet: without cached listings, since other
-    processes write too, and without messages about credentials."""
-    # An experiment of gcsfs asks a second service about every bucket, with permissions of its own.
+    """Sets up gcsfs for this process without connecting: without cached listings, since other processes write too, and without
+    messages about credentials."""
+    # An experimental feature of gcsfs queries a second service for every bucket, which needs extra permissions.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import aiohttp
     import fsspec.config
@@ -73,16 +73,16 @@ def set_up() -> None:
     }
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         settings["token"] = "anon"
-        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # TensorStore looks for no others then
+        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # then TensorStore looks for no others
     for protocol in ("gs", "gcs"):
         fsspec.config.conf[protocol] = settings
     for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of them is in our errors
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # our errors include what matters
     warnings.filterwarnings("ignore", module=r"google\..*|gcsfs.*")
 
 
 def require_bucket(path: str | os.PathLike[str]) -> None:
-    """Raises UserError unless the bucket of a path is there and may be looked at, which Orbax does before it reads or writes."""
+    """Raises UserError unless the bucket of a path exists and is accessible, which Orbax checks before it reads or writes."""
     with explained(path):
         file_system().call("GET", "b/{}", split(path)[0])
 
@@ -98,14 +98,13 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
 
 
 def listed(path: str | os.PathLike[str], *, deep: bool = True) -> dict[str, Item]:
-    """Returns the objects in a directory of a bucket, by their names relative to it; with those in its subdirectories if
-    `deep`."""
+    """Returns the objects in a directory of a bucket by relative name, including subdirectories if `deep`."""
     bucket, key = split(path)
     return {name.removeprefix(f"{key}/"): item for name, item in _listed(bucket, f"{key}/", deep).items()}
 
 
 def object_at(path: str | os.PathLike[str]) -> Item | None:
-    """Returns the object of exactly that name; None without one."""
+    """Returns the object with exactly this name, or None."""
     bucket, key = split(path)
     return _listed(bucket, key, deep=False).get(key)
 
@@ -117,7 +116,7 @@ def _listed(bucket: str, prefix: str, deep: bool) -> dict[str, Item]:
         with explained(f"{SCHEME}{bucket}/{prefix}"):
             answer = file_system().call("GET", "b/{}/o", bucket, prefix=prefix, pageToken=page or None, json_out=True, **more)
         for item in answer.get("items", ()):
-            if not item["name"].endswith("/"):  # some programs mark directories with such objects
+            if not item["name"].endswith("/"):  # some programs mark directories with these objects
                 found[item["name"]] = Item(int(item.get("size", 0)), str(item["generation"]))
         page = answer.get("nextPageToken", "")
         if not page:
@@ -125,7 +124,7 @@ def _listed(bucket: str, prefix: str, deep: bool) -> dict[str, Item]:
 
 
 def read(path: str | os.PathLike[str]) -> Content | None:
-    """Returns the content of an object; None without one."""
+    """Returns the content of an object, or None if it does not exist."""
     bucket, key = split(path)
     with explained(path):
         try:
@@ -139,7 +138,7 @@ def read(path: str | os.PathLike[str]) -> Content | None:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Returns the content of an object. Raises FileNotFoundError without one."""
+    """Returns the content of an object. Raises FileNotFoundError if it does not exist."""
     content = read(path)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, "No such object", str(path))
@@ -147,8 +146,8 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write(path: str | os.PathLike[str], data: bytes, generation: str | None = None) -> str:
-    """Writes an object; returns its new generation. With `generation`, only over that one, "0" being no object: otherwise raises
-    FileExistsError."""
+    """Writes an object and returns its new generation. With `generation`, overwrites only that generation ("0": no object) and
+    otherwise raises FileExistsError."""
     bucket, key = split(path)
     url = file_system().base.replace("/storage/v1/", f"/upload/storage/v1/b/{urllib.parse.quote(bucket)}/o")
     with explained(path):
@@ -159,7 +158,7 @@ def write(path: str | os.PathLike[str], data: bytes, generation: str | None = No
 
 
 def remove(path: str | os.PathLike[str], generation: str | None = None) -> None:
-    """Removes an object if it is there; with `generation`, only that one, otherwise raises FileExistsError."""
+    """Removes an object if it exists. With `generation`, removes only that generation and otherwise raises FileExistsError."""
     bucket, key = split(path)
     with explained(path), contextlib.suppress(FileNotFoundError):
         file_system().call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=generation)
@@ -172,7 +171,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 
 
 def move_tree(path: AnyPath, target: AnyPath) -> None:
-    """Moves a directory to a name that is free, on a disk or in a bucket."""
+    """Moves a directory to an unused name, on a disk or in a bucket."""
     if not is_remote(path):
         path.rename(target)
         return
@@ -183,7 +182,7 @@ def move_tree(path: AnyPath, target: AnyPath) -> None:
 
 
 def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
-    """Uploads a file; returns the generation of the object."""
+    """Uploads a file and returns the generation of the object."""
     if file.stat().st_size <= _IN_ONE_REQUEST:
         return write(path, file.read_bytes())
     with explained(path):
@@ -193,7 +192,7 @@ def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
 
 
 def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arrived: Callable[[int], object]) -> None:
-    """Downloads an object to a file; `arrived` is called with numbers of bytes. Raises StorageError where it has changed since
+    """Downloads an object to a file, calling `arrived` with numbers of bytes. Raises StorageError if the object has changed since
     `item` was listed."""
     bucket, key = split(path)
     with explained(path):
@@ -204,7 +203,7 @@ def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arriv
         else:
             file_system().get_file(os.fspath(path), str(file), callback=_arrivals(arrived))
     if file.stat().st_size != item.size:
-        raise StorageError(f"{path} has changed while it was fetched; give the same command again")
+        raise StorageError(f"{path} changed during the download; rerun the same command")
 
 
 def _arrivals(arrived: Callable[[int], object]) -> Any:
@@ -224,8 +223,8 @@ def _arrivals(arrived: Callable[[int], object]) -> Any:
 
 @contextlib.contextmanager
 def explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns errors of the storage inside the `with` block into a StorageError about `path`; FileExistsError, a precondition that
-    does not hold, stays."""
+    """Converts storage errors inside the `with` block to a StorageError about `path`. FileExistsError (a failed precondition) is
+    not converted."""
     try:
         yield
     except (UserError, FileExistsError):
@@ -238,7 +237,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _explanation(error: Exception, path: str) -> str | None:
-    """Returns the sentence about an error of the storage, with the remedy; None for an error of another kind."""
+    """Describes a storage error with a remedy. Returns None for other errors."""
     import aiohttp
     import google.auth.exceptions
     import requests
@@ -259,9 +258,9 @@ def _explanation(error: Exception, path: str) -> str | None:
         return f"there is no bucket gs://{bucket}; check its name, or create it: `gcloud storage buckets create gs://{bucket}`"
     lost = (aiohttp.ClientError, requests.RequestException, asyncio.TimeoutError, TimeoutError, ConnectionError)
     if isinstance(error, lost):
-        return f"{path}: the connection to the storage was lost ({_first_line(error)}); give the same command again"
+        return f"{path}: the connection to the storage was lost ({_first_line(error)}); rerun the same command"
     if isinstance(error, HttpError):
-        return f"{path}: the storage answered {code or 'with an error'} ({_first_line(error)}); give the same command again later"
+        return f"{path}: the storage answered {code or 'with an error'} ({_first_line(error)}); rerun the same command later"
     if isinstance(error, ValueError) and text.startswith("Bad Request"):
         return f"{path}: the storage refused the request ({_last_line(error)}); check the name"
     return None

@@ -1,4 +1,4 @@
-"""Tells which text is a path in a bucket (`gs://BUCKET/PATH`), which a local path, and which a mistake; the cache directory."""
+"""Distinguishes paths in a bucket (`gs://BUCKET/PATH`), local paths and mistakes. Also defines the cache directory."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path lies in a bucket."""
+    """Returns whether a path is in a bucket."""
     return os.fspath(path).startswith(SCHEME)
 
 
 def is_url(path: str) -> bool:
-    """Returns whether a path lies in a bucket, or is one that `checked` refuses."""
+    """Returns whether a path is in a bucket, or is a URL that `checked` rejects."""
     return bool(_URL.match(path) or _MISTYPED.match(path))
 
 
 def checked(path: str, name: str) -> str:
-    """`path`, the value of the flag or key `name` (or of what `name` ends with, such as `--source=text:`): with `~` expanded if
-    it is local, without a slash at the end if it lies in a bucket.
+    """Checks `path`, the value of the flag or key `name` (which may end in a prefix such as `--source=text:`). Expands `~` in a
+    local path and removes the trailing slash of a path in a bucket.
 
-    Raises UserError for a mistyped `gs://`, an invalid bucket name, a whole bucket, any other URL, and a `~` without a home
+    Raises UserError for a mistyped `gs://`, an invalid bucket name, a whole bucket, any other URL, or a `~` without a home
     directory.
     """
     given = name_and_value(name, path)
     if not is_remote(path):
         if mistyped := _MISTYPED.match(path):
             meant = SCHEME + path[mistyped.end() :]
-            raise UserError(f"{given}: a path in a bucket begins with {SCHEME}; did you mean {meant}?")
+            raise UserError(f"{given}: a path in a bucket starts with {SCHEME}; did you mean {meant}?")
         if _URL.match(path):
             raise UserError(f"{given} is a URL; give a local path, or {SCHEME}BUCKET/PATH for Google Cloud Storage")
         return expand_home(path, given)
@@ -62,7 +62,7 @@ def checked(path: str, name: str) -> str:
 
 
 def name_and_value(name: str, path: str) -> str:
-    """Returns the flag or key `name` with its value, as in a command."""
+    """Formats the flag or key `name` with its value, as in a command."""
     return f"{name}{path}" if name.endswith(":") else f"{name}={path}"
 
 
@@ -73,7 +73,7 @@ def split(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def cache_directory() -> pathlib.Path:
-    """Returns the directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
+    """Returns the cache directory: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
     stated = os.environ.get("BERT_JAX_CACHE")
     if stated:
         return pathlib.Path(expand_home(stated, f"BERT_JAX_CACHE={stated}"))

@@ -5,8 +5,8 @@
     with open_columns("parquet", path) as file:
         for batch in file.batches(["text"], 1_000, 2_000): ...        # those row groups, that column
 
-Sources of a corpus, labelled data and the inputs of predictions are read by these. What a record must hold, and what happens to
-one that does not, is theirs.
+Corpus sources, labelled data and prediction inputs are read with these functions. The callers define the content of a record and
+how to handle invalid ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bert_jax.errors import UserError, missing_path
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, damage, open_packed, recognise
 
 KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
-"""The files of columns, by suffix without its dot."""
+"""The column file formats, by suffix without the dot."""
 BOM = b"\xef\xbb\xbf"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file of UTF-16 begins."""
+"""The byte order marks of UTF-16."""
 _LONGEST_CELL = 128 << 20  # in characters; quotes that do not match are found within it
 _SKIPPED_BYTES = 1 << 20  # read at a time of the rest of a line that is too long
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of the columns that are read in a batch; rows in a batch
@@ -37,7 +37,7 @@ _READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
 
 @dataclass(frozen=True)
 class Location:
-    """A line of a file, from 1, for error messages; or an item of a list, or a row of a Parquet file."""
+    """A position in a file for error messages: a line (from 1), an item of a list, or a row of a Parquet file."""
 
     path: pathlib.Path | str
     line: int
@@ -55,9 +55,9 @@ class Location:
 
 
 def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(first byte, line with its line end) of each line that begins at byte `start` or later.
+    """Yields (first byte, line with its line end) of each line that begins at byte `start` or later.
 
-    A line of more than `most` bytes is cut to its first `most` (`is_cut`); its rest is passed over afterwards.
+    A line of more than `most` bytes is cut to its first `most` (`is_cut`); the rest is skipped.
     """
     place = start
     if start:
@@ -74,20 +74,19 @@ def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int
 
 
 def first_bytes(file: Any) -> bytes:
-    """Returns the first bytes of a file, as many as `recognise` needs, which stay to be read; b"" of a file that cannot show
-    them."""
+    """Peeks at the first bytes of a file, as many as `recognise` needs. Returns b"" if the file does not support peeking."""
     return file.peek(HEAD_BYTES)[:HEAD_BYTES] if hasattr(file, "peek") else b""
 
 
 def is_cut(line: bytes, most: int) -> bool:
-    """Returns whether a line of `read_lines` is only the beginning of a longer one."""
+    """Returns whether a line of `read_lines` was cut."""
     return len(line) == most and not line.endswith(b"\n")
 
 
 def text_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yields the lines of a text file with their line ends, without its byte order mark; a compressed file is decompressed.
+    """Yields the lines of a text file with their line ends, without the byte order mark. Compressed files are decompressed.
 
-    Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
+    Raises UserError if the file is missing, damaged, empty, in another format, or not UTF-8 (with the byte and the line).
     """
     characters, is_blank = 0, True
     try:
@@ -102,13 +101,13 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
                     utf16 = head[:2] in UTF16
                     raise Location(path, number).error(
                         f"byte {place + error.start + 1:,} of the file (0x{line[error.start]:02x}) is not UTF-8"
-                        f"{': it begins as UTF-16 does' if utf16 else ''}; convert it "
+                        f"{': it starts like UTF-16' if utf16 else ''}; convert it "
                         f"(iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
                     ) from error
                 text = text.removeprefix("\ufeff") if number == 1 else text
                 if (nul := text.find("\0")) >= 0:
                     raise Location(path, number).error(
-                        f"character {characters + nul + 1:,} of the file is NUL, which no text holds; is it UTF-16 "
+                        f"character {characters + nul + 1:,} of the file is NUL, which text does not contain; is it UTF-16 "
                         "(iconv -f UTF-16LE -t UTF-8)?"
                     )
                 characters += len(text)
@@ -124,19 +123,19 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """Returns the text of a file, as `text_lines` reads it."""
+    """Returns the text of a file, read like `text_lines`."""
     return "".join(text_lines(path))
 
 
 def split_lines(text: str) -> list[str]:
-    """Returns the lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits,
-    are text."""
+    """Splits a text at LF or CR LF, or at CR if all lines end in CR. Unlike `str.splitlines`, U+0085 and U+2028 do not split
+    lines."""
     lines = text.split("\n" if "\n" in text else "\r")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def is_utf8(text: str) -> bool:
-    r"""Returns whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
+    r"""Returns whether a text can be encoded as UTF-8. A JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -166,7 +165,7 @@ class TableRow(NamedTuple):
 
 
 def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool) -> Iterator[TableRow]:
-    """Yields the rows of a table; a blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
+    """Yields the rows of a table. A blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
     line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
     if not quotes:
         for line in lines:
@@ -206,14 +205,13 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
 
 @contextlib.contextmanager
 def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
-    """Opens a Parquet or Arrow file, of `KINDS`. Raises errors of pyarrow, also while it is read; `columns_explained` explains
-    them."""
+    """Opens a Parquet or Arrow file (`KINDS`). Raises pyarrow errors, also while reading; `columns_explained` explains them."""
     import pyarrow
     import pyarrow.parquet
     from pyarrow import ipc
 
     if kind == "parquet":
-        # pages are read as they are needed, since a whole column of a row group may be larger than the memory
+        # pages are read on demand, since a whole column of a row group may exceed the memory
         with pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as parquet:
             yield ColumnFile(parquet.schema_arrow, parquet)
         return
@@ -232,13 +230,13 @@ def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
 
 @dataclass(frozen=True)
 class ColumnFile:
-    """An open file of columns, which is read once."""
+    """An open column file, which can be read once."""
 
     schema: Any
     _content: Any  # a ParquetFile, or the batches of an Arrow file
 
     def groups(self, column: str) -> list[tuple[int, int]]:
-        """(rows, bytes in one column) of each row group of a Parquet file, or of each batch of an Arrow file."""
+        """Returns (rows, bytes in one column) of each row group of a Parquet file, or of each batch of an Arrow file."""
         if not hasattr(self._content, "metadata"):
             return [(batch.num_rows, batch.column(column).nbytes) for batch in self._content]
         about = self._content.metadata
@@ -246,8 +244,8 @@ class ColumnFile:
         return [(about.row_group(i).num_rows, _bytes(about, i, leaves)) for i in range(about.num_row_groups)]
 
     def batches(self, columns: Collection[str], start: int = 0, stop: int | None = None) -> Iterator[Any]:
-        """Record batches of the rows [start, stop) with some columns, in the order of the file; no batch is large. Only the row
-        groups of these rows are read, and the batches of an Arrow file before them are passed over."""
+        """Yields small record batches of the rows [start, stop) with some columns, in file order. Only the row groups of these
+        rows are read; earlier batches of an Arrow file are skipped."""
         first = 0
         names = [name for name in self.schema.names if name in columns]
         is_parquet = hasattr(self._content, "metadata")
@@ -275,7 +273,7 @@ class ColumnFile:
 
 
 def _leaves(about: Any, columns: Collection[str]) -> list[int]:
-    """Returns the numbers of the column chunks of a row group that hold these columns, nested ones included."""
+    """Returns the indices of the column chunks of a row group with these columns, including nested ones."""
     paths = (about.schema.column(i).path for i in range(about.num_columns))
     return [i for i, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
 
@@ -286,8 +284,8 @@ def _bytes(about: Any, group: int, leaves: Iterable[int]) -> int:
 
 
 def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes
-    shorter: a page that is gone would end the process."""
+    """Yields the batches of a mapped file and releases pages after reading. Raises EOFError if the file becomes shorter, since
+    reading a missing page would kill the process."""
     each, read = iter(batches), 0
     while True:
         if mapped.size() < len(mapped):
@@ -304,7 +302,7 @@ def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[An
 
 @contextlib.contextmanager
 def columns_explained(kind: str, path: str | pathlib.Path) -> Iterator[None]:
-    """Turns the errors of pyarrow inside the `with` block into a UserError about the file."""
+    """Converts pyarrow errors inside the `with` block to a UserError about the file."""
     import pyarrow
 
     try:
@@ -312,7 +310,7 @@ def columns_explained(kind: str, path: str | pathlib.Path) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, EOFError) as error:
         said = str(error).partition("\n")[0].partition(". ")[0].strip()[:160] or type(error).__name__
         if "ompression" in str(error) and "upported" in str(error):
-            raise UserError(f"{path} has a codec that is not read ({said}); write it again with zstd") from error
+            raise UserError(f"{path} has an unsupported codec ({said}); rewrite it with zstd") from error
         if isinstance(error, OSError) and error.errno is not None:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
         raise UserError(f"{path} is not a whole {KINDS[kind]} file ({said}); fetch it again") from error

@@ -56,7 +56,7 @@ def merged(*trees: Mapping[str, Any]) -> JsonObject:
 
 
 def _changed(there: Any, value: Any, key: str) -> Any:
-    """`there` with the changes of `value`. Raises UserError for an item that a list does not have."""
+    """Returns `there` with the changes of `value`. Raises UserError for an item that a list does not have."""
     if isinstance(value, Mapping) and isinstance(there, Mapping):
         return merged(there, value)
     if isinstance(value, Mapping) and isinstance(there, list):
@@ -68,7 +68,7 @@ def _changed(there: Any, value: Any, key: str) -> Any:
 
 @functools.cache
 def _file(given: str) -> JsonObject:
-    """Returns the values of an experiment file. Cached, since all arms begin with the same one; do not change them."""
+    """Returns the values of an experiment file. They are cached, since all arms start from the same file: do not modify them."""
     return python_files.load(given, "--config: the experiment")
 
 
@@ -91,7 +91,7 @@ def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskCon
 
 
 def contradictions(arm: Mapping[str, Any], task: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (the value of the arm, the value of the task), where both set it to different values."""
+    """Returns dotted key -> (the arm's value, the task's value) for keys that both set to different values."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in arm.keys() & task.keys():
         ours, its = arm[key], task[key]
@@ -141,7 +141,7 @@ def chain(study: StudyExperiment, arm: ArmConfig) -> list[ArmConfig]:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A study whose every experiment has been built."""
+    """A study whose experiments have all been built."""
 
     study: StudyExperiment
     pretraining: Mapping[str, PretrainingExperiment]
@@ -154,7 +154,7 @@ class Checked:
 def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     """Builds every experiment of the study, and reads every corpus and task.
 
-    Raises UserError, with the arm and the task, for what one of the runs would refuse: before anything is trained.
+    Before anything is trained, raises UserError for every error that a run would raise, with the arm and the task.
     """
     pretraining: dict[str, PretrainingExperiment] = {}
     teachers: dict[str, ModelConfig] = {}
@@ -191,7 +191,7 @@ def _plain(study: StudyExperiment) -> ArmConfig:
 
 
 def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[PretrainingExperiment, VocabularyInfo]:
-    """(the pretraining experiment of an arm, the vocabulary of its corpus)."""
+    """Returns (the pretraining experiment of an arm, the vocabulary of its corpus)."""
     values = pretraining_values(study, arm)
     directory = values["corpus"]["directory"]
     if not is_url(directory) and not pathlib.Path(directory).is_dir():
@@ -223,7 +223,7 @@ def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
 def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> FinetuningExperiment:
     """Returns the fine-tuning experiment of `values` for the model of a pretraining experiment and the task's `own` head.
 
-    Raises UserError where the task cannot be done with this model.
+    Raises UserError if this model cannot do the task.
     """
     experiment = FinetuningExperiment.from_dict(with_new_parts({**values, "init_from": ANY_MODEL}, model, own))
     _check_pooling(model.model, experiment.head_config(own))
@@ -239,7 +239,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
 
 
 def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
-    """Raises UserError where the head reads a [CLS] that has seen no text."""
+    """Raises UserError if the head reads a [CLS] token that does not represent the text."""
     if not head.reads_pooler:
         return
     other = "" if "pooling" in head.settings else f"leave the task out: it has a {head.kind} head"
@@ -248,7 +248,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
         raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
     if model.encoder != "transformer":
         remedy = other or "set head.pooling=concat or head.lstm"
-        raise UserError(f"the [CLS] of a {model.encoder} has no meaning of its own; {remedy}")
+        raise UserError(f"the [CLS] of a {model.encoder} does not represent the text; {remedy}")
 
 
 @functools.cache
@@ -258,8 +258,9 @@ def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
 
 
 def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:
-    """`values` with a pooler of random weights where the head reads one, and pretraining has trained neither it nor, for a model
-    with another `classifier_pooling` than BERT's, the layers of the MLM head that it begins as."""
+    """Returns `values`, with a pooler of random weights if the head reads a pooler that pretraining has not trained. For a model
+    with another `classifier_pooling` than BERT's, the pooler starts as layers of the MLM head, so these layers must be trained
+    instead."""
     experiment = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL})
     head, config = experiment.head_config(own), experiment.model_config(model.model, "cpu")
     own_pooler = config.classifier_pooling == "pooler"

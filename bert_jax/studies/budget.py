@@ -27,7 +27,7 @@ def count_tokens(phases: Sequence[PhaseConfig]) -> int:
 def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, speed: Speed | None) -> list[int]:
     """Returns the steps of every phase of an arm, by the budget of the study. `speed` is needed for equal seconds only.
 
-    Raises UserError for more steps than a run can count.
+    Raises UserError if there are more steps than a run can count.
     """
     phases, budget = experiment.phases, study.budget
     steps = [phase.steps for phase in phases]
@@ -41,7 +41,7 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
     if sum(steps) * factor > MAX_COUNT:
         given = getattr(budget, budget.equal)
         raise UserError(
-            f"config.budget.{budget.equal}={given:g} are {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above "
+            f"config.budget.{budget.equal}={given:g} is {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above "
             f"{MAX_COUNT:,}; lower it"
         )
     return scaled_steps(steps, factor)

@@ -1,4 +1,5 @@
-"""The steps of every arm, fixed once in WORKDIR/plan.json; for equal seconds from the speed of a short run of every arm."""
+"""Fixes the steps of every arm once, in WORKDIR/plan.json. For equal seconds, they follow from the speed of a short run of every
+arm."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ CALIBRATION = "calibration"
 WINDOWS = 6
 """Log lines of each phase, of which the first, with the compilation, does not count."""
 LONG_ENOUGH = 30.0
-"""Seconds of steps of a phase that give its speed: on a shared machine it moves by a tenth from one 20 seconds to the next."""
+"""Seconds of steps over which the speed of a phase is measured. On a shared machine, the speed changes by 10 % from one 20
+seconds to the next."""
 
 Run = Callable[[Sequence[str], pathlib.Path, str], None]
 """(command and flags, log file, title): runs a command to its end."""
@@ -49,7 +51,7 @@ class Measurement:
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: AnyPath) -> dict[str, list[int]]:
     """Returns the steps that plan.json fixes for the arms, by name; without those that are not planned yet.
 
-    Raises UserError where an arm was planned with another budget or configuration.
+    Raises UserError if an arm was planned with another budget or configuration.
     """
     found = _read(root)
     steps = {}
@@ -91,7 +93,7 @@ def awaited_plan(
 ) -> dict[str, list[int]]:
     """Returns the steps of every arm that pretrains, once process 0 has planned them; for the other processes.
 
-    While process 0 measures, this one trains the same arms in another order, so that the machine is as busy as it will be in
+    While process 0 measures, this process trains the same arms in another order, so that the machine is as busy as during
     training. With an idle core on the same machine, a biLM measured 10 % and static vectors 35 % faster than they then trained.
     If nothing is measured, `wait` is called until the plan is there. Raises what `measurement.run` and `wait` raise.
     """
@@ -114,10 +116,10 @@ def _is_measured(study: StudyExperiment, arm: ArmConfig) -> bool:
 def measured_speed(
     study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, measurement: Measurement
 ) -> list[float]:
-    """Seconds of a training step of every phase of an arm.
+    """Returns the seconds of a training step of every phase of an arm.
 
-    A short run gives them, or a longer one where the steps of a phase take less than `LONG_ENOUGH` and than a sixtieth of the
-    budget. Raises UserError where too few steps give no speed.
+    They are measured in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
+    a longer run follows. Raises UserError if there are too few steps to measure.
     """
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
@@ -138,7 +140,8 @@ def _measure_speed(
     counts: Sequence[int],
     measurement: Measurement,
 ) -> list[float]:
-    """Seconds of a training step of every phase: the median over the log lines of a run with `counts` steps of the phases."""
+    """Returns the seconds of a training step of every phase: the median over the log lines of a run with `counts` steps of the
+    phases."""
     every = max(1, min(counts) // WINDOWS)
     values = with_steps(pretraining_values(study, arm), counts) | {
         "log_every": every,
@@ -149,7 +152,7 @@ def _measure_speed(
         },
         "checkpoints": {"every": sum(counts)},
     }
-    # The name has the steps: the run of a start that was killed goes on only where its steps are the same.
+    # The name contains the steps, so that a run that was killed is resumed only if its steps are the same.
     workdir = _workdir(arm, measurement) / "-".join(map(str, counts))
     file, log_file = (measurement.local / arm.name / f"{workdir.parent.name}.{kind}" for kind in ("py", "log"))
     write_experiment(file, values, f"the speed of {arm.name}")
@@ -157,7 +160,7 @@ def _measure_speed(
     records = [record for record in read_metrics(workdir / METRICS) if record.get("train/rows_per_second")]
     speed = []
     for phase, end, count in zip(experiment.phases, itertools.accumulate(counts), counts, strict=True):
-        # The first log line of a phase has the compilation in it, and maybe steps of the phase before.
+        # The first log line of a phase includes the compilation, and possibly steps of the previous phase.
         rates = [record["train/rows_per_second"] for record in records if end - count + every < record["step"] <= end]
         if not rates:
             raise UserError(
@@ -181,6 +184,6 @@ def _read(root: AnyPath) -> JsonObject:
 
 
 def _identity(study: StudyExperiment, arm: ArmConfig) -> str:
-    """Returns a hash of all that the steps of an arm depend on, but for the paths of its experiment."""
+    """Returns a hash of everything that determines the steps of an arm, except the paths of its experiment."""
     budget = {"equal": study.budget.equal, "amount": getattr(study.budget, study.budget.equal, 0)}
     return digest({"budget": budget, "arm": digest(pretraining_values(study, arm)), "continues": arm.continues})

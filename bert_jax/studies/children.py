@@ -1,7 +1,7 @@
 """Runs the commands of a study's parts as processes of their own, one after another, each with the whole machine.
 
-This module is also the program of a child process, with the arguments PID, COMMAND and flags. It is asked to stop (SIGTERM) when
-the process PID, which started it, has ended: so no training outlives a study that is killed.
+This module is also the program of a child process, with the arguments PID, COMMAND and flags. It receives SIGTERM when the
+process PID, which started it, has ended, so that no training outlives a killed study.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 
 POLL = 0.5
-"""Seconds between two looks at a part, and between two looks of a part at the process that started it."""
+"""Seconds between two checks of a part, and between a part's checks of the process that started it."""
 LAST_LINES = 12
 
 
 def run_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
     """Runs `command` (its name and flags) to its end, with its output appended to the file `log`; returns the exit status.
 
-    `watch` is called all the time; once it returns True, the process is asked to stop (SIGTERM).
+    `watch` is called regularly; once it returns True, the process receives SIGTERM.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     isolated = ["-P"] if sys.flags.safe_path else []  # as this process: without the current directory in the path of modules

@@ -39,7 +39,7 @@ def draw(content: JsonObject, study: StudyExperiment, path: pathlib.Path, format
 
 
 def _arms(table: JsonObject, column: str, axes: Axes) -> None:
-    """The scores of a task: a row for each arm, with a dot for each seed, and mean ± deviation."""
+    """Draws the scores of a task: a row for each arm, with a dot for each seed, and mean ± deviation."""
     axes.set_title(_title(table, column))
     for place, arm in enumerate(table["arms"]):
         found = arm["scores"][column]
@@ -66,8 +66,8 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
 
 
 def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) -> None:
-    """A curve over the tokens read for each run, with a bar for the deviation over seeds. Steps of two arms may hold different
-    numbers of tokens, so that curves over steps would not compare."""
+    """Draws a curve over the tokens read for each run, with a bar for the deviation over seeds. The steps of two arms may have
+    different numbers of tokens, so curves over steps would not be comparable."""
     axes.set_title(_title(table, column))
     runs = [arm.name for arm in study.arms if not arm.shares]
     for run, colour, marker in zip(runs, itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False):
@@ -95,7 +95,7 @@ def _single(baseline: float) -> str:
 
 
 def _point(arm: JsonObject, column: str) -> tuple[float, float, float] | None:
-    """(tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None where it is not measured."""
+    """Returns (tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None if not measured."""
     if column == EVAL_LOSS:
         loss = eval_loss(arm)
         return (arm["tokens"], loss[1], 0.0) if loss else None

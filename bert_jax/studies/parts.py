@@ -1,6 +1,6 @@
 """The parts of a study: the pretraining of an arm with a seed, an earlier state of it, and the tasks; their files and records.
 
-The files of a part lie in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts on its own), its
+The files of a part are in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts on its own), its
 workdir (`NAME/`), its output (`NAME.log`), and its record (`NAME.json`), which is written last. A part with a record is done.
 """
 
@@ -29,7 +29,7 @@ from bert_jax.tasks.task import Task
 PRETRAINING, STATE = "pretraining", "model"
 CHECKPOINTS = "checkpoints"
 MAY_MOVE = (("corpus", "directory"), ("task", "data_dir"), ("init_from",))
-"""Keys of a part's experiment that are paths, and that a continued study may change."""
+"""Keys of a part's experiment that are paths; a resumed study may change them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +72,8 @@ def family_parts(study: StudyExperiment, family: Sequence[ArmConfig], seed: int)
 
 
 def part_groups(study: StudyExperiment) -> list[list[Part]]:
-    """Returns the parts that one process runs after one another, by seed and family: the first results have one seed of every
-    arm."""
+    """Returns groups of parts, each run by one process in order. They are sorted by seed, then family, so that the first results
+    have one seed of every arm."""
     return [family_parts(study, family, seed) for seed in study.seeds for family in families(study)]
 
 
@@ -86,7 +86,7 @@ class Planned:
     pretraining: Mapping[str, PretrainingExperiment]
     tasks: Mapping[str, Task]
     root: AnyPath
-    """The workdir of the study, where it lasts."""
+    """The workdir of the study, possibly remote."""
     teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
     """By the arms that are pretrained with a teacher."""
 
@@ -120,7 +120,7 @@ class Planned:
         return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
-        """Returns whether the part has a record. Raises UserError where it is of another configuration."""
+        """Returns whether the part has a record. Raises UserError if the record has another configuration."""
         record = self.record(part)
         if record is None:
             return False
@@ -172,7 +172,7 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
 
 
 def digest(values: JsonObject) -> str:
-    """Returns a SHA-256 of the values of a part's experiment, but for its paths."""
+    """Returns a SHA-256 of the values of a part's experiment, without its paths."""
     kept = merged(values)
     for *groups, name in MAY_MOVE:
         node = kept

@@ -24,7 +24,7 @@ def signed(value: float | None) -> str:
 
 
 def eval_loss(arm: JsonObject) -> tuple[str, float] | None:
-    """(the name of the arm's held-out loss without "_loss", its value): "mlm" for masked words; None without one."""
+    """Returns (name of the arm's held-out loss without "_loss", its value), e.g. "mlm" for masked words; None without one."""
     losses = [(name, value) for name, value in arm["eval"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
     return (losses[0][0].removesuffix("_loss"), losses[0][1]) if losses else None
 

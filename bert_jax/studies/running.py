@@ -19,8 +19,8 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 
 
 def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
-    """Returns the time that a part will take: the mean of the same part with other seeds, else of the parts of its kind with
-    other arms. None where no such part is done."""
+    """Returns the expected time of a part: the mean over the same part with other seeds, otherwise over the parts of its kind
+    with other arms. None if no such part is done."""
     same = [seconds for other, seconds in spent.items() if (other.arm, other.name) == (part.arm, part.name)]
     kind = [seconds for other, seconds in spent.items() if other.name == part.name]
     tasks = [seconds for other, seconds in spent.items() if PRETRAINING not in (other.name, part.name)]
@@ -49,7 +49,7 @@ PLAIN_EVERY = 60.0
 
 
 class Stopped(Exception):
-    """A part ended before its end because it or the study was asked to stop, or with a status after which a restart goes on."""
+    """A part stopped early, because it or the study was asked to stop, or with a status after which a restart resumes it."""
 
     def __init__(self, status: int):
         super().__init__(f"exit status {status}")
@@ -66,10 +66,10 @@ class Runner:
     def command(
         self, command: Sequence[str], log_file: pathlib.Path, title: str, shown: Callable[[str], object] = lambda line: None
     ) -> None:
-        """Runs `command` to its end. `shown` is called all the time with the last line that it printed.
+        """Runs `command` to its end. `shown` is called regularly with the last line that it printed.
 
-        Raises Stopped where the study was asked to stop, or the command ended with a status after which a restart goes on, and
-        UserError, with what it printed last, where it failed.
+        Raises Stopped if the study was asked to stop or the command ended with a status after which a restart resumes it. Raises
+        UserError, with the last lines of the output, if the command failed.
         """
 
         def watch() -> bool:

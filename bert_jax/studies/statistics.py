@@ -19,7 +19,8 @@ BySeed = Mapping[int, float]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences over `n` seeds, and its interval; None where there is none, or one seed."""
+    """The mean of paired differences over `n` seeds, and its interval. The mean is None without seeds, the interval for fewer
+    than two."""
 
     mean: float | None
     low: float | None
@@ -33,12 +34,12 @@ class Difference:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Returns the mean; None of nothing."""
+    """Returns the mean; None without values."""
     return statistics.fmean(values) if values else None
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Returns the sample standard deviation; None of fewer than two values."""
+    """Returns the sample standard deviation; None for fewer than two values."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 

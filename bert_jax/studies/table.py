@@ -75,7 +75,8 @@ def table(planned: Planned) -> JsonObject:
 
 # ---------------------------------------------------------------------------------------------------------------------- scores
 def all_scores(planned: Planned) -> dict[str, dict[str, BySeed]]:
-    """By arm and column: the score of every seed whose part is done, as a fraction; of a seed's restarts the mean."""
+    """Returns, by arm and column, the score of every seed whose part is done, as a fraction. For a seed with restarts, it is
+    their mean."""
     study = planned.study
     found: dict[str, dict[str, BySeed]] = {}
     for arm in study.arms:

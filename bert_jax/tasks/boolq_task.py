@@ -34,7 +34,7 @@ _FILES = {"train": ("train.jsonl",), "dev": ("dev.jsonl", "val.jsonl"), "test": 
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """BoolQ from `config.data_dir`, or from the tfds catalogue if it is empty; the test set may be absent.
+    """Loads BoolQ from `config.data_dir`, or from the tfds catalogue if it is empty; the test set may be absent.
 
     Raises UserError for missing or invalid files.
     """

@@ -75,7 +75,7 @@ class ChoiceTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """`ALIKE` if the same candidate number is predicted for every example, otherwise ""."""
+        """Returns `ALIKE` if the same candidate number is predicted for every example, otherwise ""."""
         return ALIKE if all_equal(_best(logits)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:

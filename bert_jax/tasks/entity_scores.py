@@ -1,4 +1,4 @@
-"""Precision, recall and F1 over the entities in sequences of tags, as conlleval and seqeval (its default mode) count them.
+"""Precision, recall and F1 over the entities in tag sequences, counted like conlleval and seqeval (default mode).
 
 A tag is O, or B-, I-, E- or S- and a type. The schemes are
 
@@ -8,13 +8,13 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
-and one function reads all of them: in any sequence of tags, valid or not, it finds the entities that conlleval finds. Tags that
-conlleval.pl does not know (S, and E together with B) are read as by seqeval. `as_tags` renames the tags of schemes that differ
-from BIOES in their letters (BILOU, BMES, BMEWO) or in where they put them (PER-B, B_PER, b-per).
+and one function reads all of them: in any tag sequence, valid or not, it finds the same entities as conlleval. Tags unknown to
+conlleval.pl (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes with other letters than
+BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
 
-seqeval gives the same scores (the tests compare both), but no entities and no conversion between schemes, so most of this module
-would remain. Its last release is of 2020, without a wheel; it needs scikit-learn, takes five times as long, and only warns of a
-label that is not a tag.
+seqeval gives the same scores (the tests compare both), but it returns no entities and does not convert between schemes, so most
+of this module would remain. Its last release, from 2020, has no wheel; it needs scikit-learn, takes five times as long, and only
+warns about labels that are not tags.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _FORMS = (
 
 
 def as_tags(labels: Iterable[str]) -> dict[str, str]:
-    """label -> the tag with the same meaning, for all tags of a data set; {} if they are not the tags of one scheme.
+    """Returns label -> equivalent tag, for all tags of a data set, or {} if they do not follow a single scheme.
 
-    Labels that are tags already stay the same. Labels without types, such as B, M, E and S for the words of Chinese, need a B and
-    an E or L among them, since other labels are letters too.
+    Labels that are already tags do not change. Labels without types, such as B, M, E and S for Chinese word segmentation, need a
+    B and an E or L among them, since other labels may be letters too.
     """
     given = list(dict.fromkeys(labels))
     if all(map(is_tag, given)):
@@ -76,8 +76,7 @@ def as_tags(labels: Iterable[str]) -> dict[str, str]:
 
 
 def looks_like_tags(labels: Iterable[str]) -> bool:
-    """Returns whether labels are probably meant as tags: some have a letter of a scheme and a type, and there is O, or B and
-    I."""
+    """Returns whether labels look like tags: some have a scheme letter and a type, and there is O, or B and I."""
     given = set(labels)
     for form in _FORMS[:4]:
         letters = {match["letter"].upper() for label in given if (match := form.fullmatch(label))}
@@ -89,7 +88,7 @@ def looks_like_tags(labels: Iterable[str]) -> bool:
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Returns the entities of a sentence, in order. B and S always begin an entity, E and S always end one; in an invalid
     sequence I and E continue the entity before them if it has their type, otherwise they begin one. Raises ValueError for a label
-    that is no tag."""
+    that is not a tag."""
     found: list[Entity] = []
     ended = True
     for i, tag in enumerate(tags):
@@ -111,7 +110,7 @@ def entity_tags(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
     """Returns the tags of a sentence of `length` words with these entities. Raises ValueError for entities that overlap or exceed
     the sentence, and for an unknown scheme."""
     if scheme not in SCHEMES:
-        raise ValueError(f"no scheme is called {scheme!r}; the schemes are {', '.join(SCHEMES)}")
+        raise ValueError(f"unknown scheme {scheme!r}; the schemes are {', '.join(SCHEMES)}")
     tags = ["O"] * length
     before: Entity | None = None
     for entity in sorted(found, key=lambda e: e[1]):

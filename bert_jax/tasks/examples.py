@@ -30,7 +30,7 @@ class WordsExample:
     id: str
     words: tuple[str, ...]
     labels: tuple[str, ...] | None  # one for each word
-    document: int  # sentences with the same number follow each other in one document, and may be context of each other
+    document: int  # consecutive sentences with the same number form a document and may be each other's context
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -52,22 +52,22 @@ class QuestionExample:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The context, which other questions may share, and the question."""
+        """The context (which other questions may share) and the question."""
         return self.context, self.question
 
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A prompt and its possible continuations, one of which is right."""
+    """A prompt and its possible continuations, one of which is correct."""
 
     id: str
     prompt: str
     choices: tuple[str, ...]
-    label: int | None = None  # the right one, from 0
+    label: int | None = None  # the index of the correct choice
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The prompt with the right choice; the prompt alone if that is unknown. Wrong choices are no text of the domain."""
+        """The prompt with the correct choice, or only the prompt if it is unknown. Wrong choices are not text of the domain."""
         return (self.prompt,) if self.label is None else (self.prompt, self.choices[self.label])
 
 

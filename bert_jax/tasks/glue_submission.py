@@ -62,10 +62,10 @@ def main() -> None:
     """Collects the test predictions of the runs and writes the submission."""
     parser = FlagParser(prog="python -m bert_jax.tasks.glue_submission", description=__doc__)
     files = parser.group("predictions and submission")
-    files.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="where runs wrote test predictions")
+    files.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="the directories with test predictions")
     of_output = "the directory for submission.zip and its files"
     files.add_argument("--output", type=pathlib.Path, required=True, metavar="DIR", help=of_output)
-    of_partial = "write it although files are missing; the leaderboard accepts only all files together"
+    of_partial = "write it even if files are missing; the leaderboard only accepts complete submissions"
     files.add_argument("--partial", action="store_true", help=of_partial)
     flags = parser.parse_args()
     predictions = collect_predictions(flags.directories)

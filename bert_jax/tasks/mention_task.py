@@ -1,8 +1,8 @@
 """Pronoun resolution: a pronoun refers to the name A, to the name B, or to neither (GAP; Webster et al. 2018).
 
-A text is one sequence; the head reads the first pieces of the pronoun and of both names. Of a text that is too long, only a
-window around these three mentions is read; if they are too far apart for one window, only the tokens nearest to each of them.
-GAP's development file is the training set and its validation file the dev set, as its authors intend.
+A text is one sequence; the head reads the first pieces of the pronoun and of both names. If a text is too long, only a window
+around these three mentions is read or, if they are too far apart, only the tokens nearest to each of them. GAP's development file
+is the training set and its validation file the dev set, as its authors intend.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KIND = MentionHead.kind
 """The kind of the head."""
 EXPERIMENTS = {"gap": "gap.py"}
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
-_LEAST = 1e-15  # a probability, so that its logarithm is finite
+_LEAST = 1e-15  # a minimum probability, so that its logarithm is finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,9 @@ class EncodedText:
     offsets: tuple[tuple[int, int], ...]
     """The characters [start, end) of the text for each of `ids`."""
     exact: bool
-    """Whether every mention begins at the beginning of its first piece."""
+    """Whether every mention begins at the start of its first subword."""
     is_broken: bool
-    """Whether tokens between the mentions are left out."""
+    """Whether tokens between the mentions are omitted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ class MentionTask:
         return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """`gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a label; {} if
-        no example has one."""
+        """Returns `gap_scores`, the accuracy over the three labels, and log_loss (lower is better), over the examples with a
+        label; {} if no example has one."""
         stacked = np.stack(logits)
         return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1))
 
@@ -105,7 +105,7 @@ class MentionTask:
         return constant_baseline(self.metric, split, usual, map(constant, range(len(LABELS)))) if usual[1] else Baseline()
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """`ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
+        """Returns `ALIKE` if all predictions are A, all are B, or all are neither; otherwise ""."""
         return ALIKE if all_equal(np.stack(logits).argmax(1)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
@@ -122,7 +122,7 @@ class MentionTask:
         ]
 
     def _scored(self, split: str, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-        """`scores` of predictions int [E], indices of LABELS, and probabilities float [E, 3]."""
+        """Returns `scores` of predictions int [E], indices of LABELS, and probabilities float [E, 3]."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         if not known:
@@ -133,7 +133,7 @@ class MentionTask:
         return scores | {"accuracy": accuracy(predictions[known], labels), "log_loss": log_loss(probabilities[known], labels)}
 
     def _tell(self, split: str, inexact: Sequence[str], broken: Sequence[str]) -> None:
-        """Reports the examples (by id) whose `EncodedText.exact` is False, and those with `is_broken`."""
+        """Reports the ids of examples whose `EncodedText` is not `exact` or `is_broken`."""
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
@@ -148,10 +148,10 @@ class MentionTask:
 
 
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
-    """At most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
+    """Returns at most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
 
-    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), this is the index
-    of the piece nearest to its first character.
+    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), this is the index of the
+    piece nearest to its first character.
     """
     ids, offsets = tokenizer.encode_with_offsets(example.text)
     if not ids:  # control characters only
@@ -194,12 +194,12 @@ def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> n
 
 
 def _corefers(answers: np.ndarray) -> np.ndarray:
-    """bool [E, 2]: whether the pronoun refers to A, and to B, from predictions int [E]."""
+    """Returns whether the pronoun refers to A and to B, bool [E, 2], from predictions int [E]."""
     return answers[:, np.newaxis] == np.arange(2)
 
 
 def load(config: TaskConfig, say: Say = note) -> MentionTask:
-    """GAP from `config.data_dir`, or from the tfds catalogue if it is empty; the test set may be absent.
+    """Loads GAP from `config.data_dir`, or from the tfds catalogue if it is empty. The test set may be missing.
 
     Raises UserError for missing or invalid files, and for a pronoun without a gender, since GAP's scores are by gender.
     """

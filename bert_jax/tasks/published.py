@@ -28,7 +28,11 @@ _PAGE = """# Published rows
 
 What other systems reach on the tasks that are here. `results.json` of a run has the rows of its task under `published`, and the
 log prints them after the scores of the run. Each row says what it is of: rows of a test server, or of another formula, are shown
-and not ranked. The numbers are as their sources print them. The page is made from `bert_jax/tasks/published.json`:
+and not ranked. The numbers are as their sources print them.
+
+## The tables
+
+They are made from `bert_jax/tasks/published.json`:
 
     python -m bert_jax.tasks.published > experiments/results/published.md
 """
@@ -89,7 +93,7 @@ def page() -> str:
     for table in _tables():
         rows = len(table.get("rows", ())) or len(table["counts"])
         about = f"Source: {table['source']}; {counted(rows, 'row')}.{_sentence(table['note'])}"
-        parts.append(f"\n## {table['title']}\n\n{textwrap.fill(about, _WIDTH)}")
+        parts.append(f"\n### {table['title']}\n\n{textwrap.fill(about, _WIDTH)}")
         if "counts" in table:
             names = list(of_prover(table["counts"][0][2]))
             lines = [(system, *(f"{100 * v:.2f}" for v in of_prover(counts).values())) for system, _, counts in table["counts"]]

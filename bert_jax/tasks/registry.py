@@ -46,7 +46,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     official = not config.name.startswith("own/")  # the files of an own/ task have a key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
-        problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} is not there"
+        problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} does not exist"
         raise UserError(f"config.task.data_dir={problem}; give the directory that holds the files of {config.name}")
     task = module.load(config, say)
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
@@ -58,7 +58,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
 
 
 def _with_local_files(config: TaskConfig) -> TaskConfig:
-    """`config` with local copies of the data that lie in a bucket."""
+    """Returns `config` with local copies of data in a bucket."""
 
     def local(path: str | None, key: str) -> str | None:
         if not path or not is_url(path):
@@ -89,8 +89,7 @@ def _task_module(config: TaskConfig) -> Any:
 
 
 def _own_tasks(file: str) -> Mapping[str, Any]:
-    """Returns the module in a Python file, by the names of its tasks. Raises UserError for a file without valid NAMES, KIND and
-    load."""
+    """Returns name of a task -> the module in a Python file. Raises UserError for a file without valid NAMES, KIND and load."""
     module = load_module(file, "config.task.module", _WANTED)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
     where = f"config.task.module={file}"

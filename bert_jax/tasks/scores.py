@@ -4,19 +4,19 @@ Classification, regression and GAP: fractions in [-1, 1] rather than percent, ex
 Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
 ValueError if their shapes differ, if they are empty, or if a label is not finite.
 
-SQuAD: in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers
-are `{question id: texts}`, without texts for a question without an answer (2.0), in the order of the data set, on which the last
+SQuAD: in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers are
+`{question id: texts}`, without texts for a question without an answer (2.0), in the order of the data set, on which the last
 digit of a float sum depends. Predictions are `{question id: text}`, "" for "no answer"; those for other questions are ignored.
 The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
 (torchmetrics).
 
-A model that learned anything has to exceed the scores of constant predictions. The most frequent label of the training set may be
-rare in the evaluated split, where another constant prediction then scores higher. So a baseline is the better of both, and states
-which of them it is.
+A model that has learned anything must exceed the scores of constant predictions. The most frequent label of the training set may
+be rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of both, and
+reports which one it is.
 
-The correlations are scipy's. The others are a few counts and one division each: scikit-learn gives the same numbers (the tests
-compare both), but would add 57 MB in four packages and a second of import to every command that evaluates, and its log loss clips
-at another probability than GAP's.
+The correlations are scipy's. The other metrics are a few counts and a division each. scikit-learn gives the same numbers (the
+tests compare both), but would add 57 MB in four packages and a second of import time to every command that evaluates, and its log
+loss clips at a different probability than GAP's.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Baseline:
 
 
 def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable[Constant]) -> Baseline:
-    """Returns the better by `metric` of two: `usual`, the most frequent label of training, and the best of `others` on this
-    split."""
+    """Returns the better of two baselines by `metric`: `usual`, the most frequent training label, and the best of `others` on
+    this split."""
     name, scores = usual
     other_name, other = max(others, key=lambda constant: constant[1][metric], default=usual)
     rule = f"{name} for all, most frequent in training"
@@ -80,7 +80,7 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
-    """F1 of the class `positive` (1 in GLUE's MRPC and QQP); 0 if neither predictions nor labels contain it."""
+    """Returns F1 of the class `positive` (1 in GLUE's MRPC and QQP), or 0 if neither predictions nor labels contain it."""
     predictions, labels = _paired(predictions, labels)
     return _f1(predictions == positive, labels == positive)
 
@@ -112,13 +112,13 @@ def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
 
 
 def micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 over all decisions of a multi-label task, bool [E, C]; 0 if nothing is positive."""
+    """Returns F1 over all decisions of a multi-label task, bool [E, C], or 0 if nothing is positive."""
     predictions, labels = _paired(predictions, labels, dimensions=2)
     return _f1(predictions.astype(bool), labels.astype(bool))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation for any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
+    """Returns the Matthews correlation for any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
 
     0 if all predictions or all labels are the same class, where it is undefined (as in scikit-learn).
     """
@@ -133,12 +133,12 @@ def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson correlation. 0 where it is undefined: constant predictions or labels, predictions that are nan or infinite."""
+    """Returns the Pearson correlation, or 0 if it is undefined (constant predictions or labels, non-finite predictions)."""
     return _correlation("pearsonr", predictions, labels)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman rank correlation; equal values have the mean of their ranks. 0 where it is undefined, as `pearson`."""
+    """Returns the Spearman rank correlation, with mean ranks for ties, or 0 if it is undefined (as in `pearson`)."""
     return _correlation("spearmanr", predictions, labels)
 
 
@@ -151,7 +151,7 @@ def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15) -> float:
-    """Mean cross-entropy in nats of probabilities float [E, C] against labels int [E], as in the GAP competition.
+    """Returns the mean cross-entropy in nats of probabilities float [E, C] against labels int [E], as in the GAP competition.
 
     Rows are normalised to a sum of 1, then probabilities are clipped to [clip, 1 - clip], so no example costs more than
     -log(clip). Raises ValueError for probabilities that are negative, not finite or all zero, and for labels outside [0, C).
@@ -198,8 +198,8 @@ def main_score(task: str) -> str:
 
 
 def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
-    """Describes degenerate predictions, which hardly depend on the input, as after some fine-tuning runs on few examples
-    (paper section 4.1); "" if there are none.
+    """Describes degenerate predictions, which hardly depend on the input (as in some fine-tuning runs on few examples, paper
+    section 4.1), or returns "".
 
     Signs, if the labels differ: all predictions are the same; or, of a regression, a prediction is not finite, or their standard
     deviation is below 1 % of the labels' and they do not order the examples either: Spearman's correlation is within three
@@ -222,7 +222,7 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
 
 
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:
-    """GAP's metrics, as gap_scorer.py counts them: every name of every example is one decision.
+    """Returns GAP's metrics, counted like gap_scorer.py: every name of every example is one decision.
 
     predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], its gender.
     precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example. `bias` is feminine_f1 /
@@ -247,7 +247,7 @@ def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray
 
 def _glue_metrics(task: str) -> dict[str, Metric]:
     if task not in GLUE:
-        raise UserError(f"no GLUE task is called {task!r}; the tasks are {', '.join(GLUE)}")
+        raise UserError(f"unknown GLUE task {task!r}; the tasks are {', '.join(GLUE)}")
     return GLUE[task]
 
 
@@ -262,13 +262,13 @@ def _paired(predictions: np.ndarray, labels: np.ndarray, dimensions: int = 1) ->
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1, the harmonic mean of precision and recall, of two bool arrays of the same shape; 0 if nothing is positive."""
+    """Returns F1, the harmonic mean of precision and recall, of two bool arrays of the same shape; 0 if nothing is positive."""
     positives = int(predictions.sum()) + int(labels.sum())
     return 2 * int((predictions & labels).sum()) / positives if positives else 0.0
 
 
 def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns a correlation of scipy.stats, in float64; 0 where it is undefined."""
+    """Returns a correlation of scipy.stats in float64, or 0 if it is undefined."""
     x, y = (values.astype(np.float64) for values in _paired(predictions, labels))
     if not np.isfinite(x).all() or (x == x[0]).all() or (y == y[0]).all():
         return 0.0
@@ -286,7 +286,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """`text` in lower case, without ASCII punctuation and the articles a, an, the, with single spaces between words."""
+    """Lower-cases `text` and removes ASCII punctuation, the articles a, an, the, and extra white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -296,7 +296,7 @@ def exact_match(prediction: str, gold: str) -> bool:
 
 
 def word_f1(prediction: str, gold: str) -> float:
-    """F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
+    """Returns F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
     predicted, true = normalise(prediction).split(), normalise(gold).split()
     shared = sum((Counter(predicted) & Counter(true)).values())
     if not shared:
@@ -314,7 +314,7 @@ def squad1_scores(gold: Gold, predictions: Mapping[str, str]) -> dict[str, float
     _require_questions(gold)
     unanswerable = [question for question, answers in gold.items() if not answers]
     if unanswerable:
-        raise ValueError(f"question {unanswerable[0]!r} has no gold answer; SQuAD 1.1 has none such")
+        raise ValueError(f"question {unanswerable[0]!r} has no gold answer, which SQuAD 1.1 requires")
     exact, f1 = 0, 0.0
     for question, answers in gold.items():
         if question in predictions:
@@ -361,7 +361,7 @@ def squad2_scores(
 
 
 def question_scores(gold: Gold, predictions: Mapping[str, str], *, exact: bool) -> dict[str, float]:
-    """{question id: exact match or F1, in [0, 1]} of 2.0 before any threshold, for `find_threshold`.
+    """Returns {question id: exact match or F1, in [0, 1]} of 2.0 before any threshold, for `find_threshold`.
 
     Gold answers that are empty after `normalise` are ignored; if none remains, the gold answer is "".
     """

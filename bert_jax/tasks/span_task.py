@@ -203,7 +203,7 @@ class SpanTask:
         )
 
     def _answers(self, split: str, logits: Sequence[np.ndarray]) -> Iterator[tuple[str, Answer]]:
-        """(id, the best spans) of each question, before the threshold."""
+        """Yields (id, best spans) of each question, before the threshold."""
         if split not in self._encoded:
             raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
         questions = self._encoded[split]
@@ -236,7 +236,8 @@ class SpanTask:
 
 
 def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[int, int] | None, bool]:
-    """`answer_tokens` of the target answer: the first one that consists of whole tokens, otherwise the first with any token."""
+    """Returns `answer_tokens` of the target answer: the first one that consists of whole tokens, otherwise the first with any
+    token."""
     around = None
     for text, start in example.answers:
         if start is not None:
@@ -320,7 +321,7 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
         name = max(counts, key=counts.__getitem__, default="")
         if (count := counts[name]) > 1:
             raise UserError(
-                f"{getattr(config.own, split)}: the id {name!r} is shared by {counted(count, 'question')}; each needs its own"
+                f"{getattr(config.own, split)}: the id {name!r} is shared by {counted(count, 'question')}; each needs a unique id"
             )
     return splits
 
@@ -352,5 +353,5 @@ def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _main_first(scores: Mapping[str, float]) -> dict[str, float]:
-    """`scores` with "f1" first, and without the numbers of questions."""
+    """Puts "f1" first and drops the numbers of questions."""
     return {"f1": scores["f1"]} | {name: score for name, score in scores.items() if not name.endswith("total")}

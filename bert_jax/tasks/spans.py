@@ -1,5 +1,5 @@
-"""Sliding windows over the context of a question, and from the logits of a span head to answers: the best spans over all windows,
-and "no answer".
+"""Sliding windows over the context of a question, and answers from a span head's logits: the best spans over all windows, and "no
+answer".
 
 The windows are the original's (run_squad.py, `convert_examples_to_features` and `_check_is_max_context`). So are the rules of
 answers (`write_predictions`), except for the text of an answer: the original aligns the tokens of a span with its white-space
@@ -89,7 +89,7 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
 
 
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
-    """int [tokens]: for each token the number of the window with the most context for it; the first of equally good windows.
+    """Returns, int [tokens], the window with the most context for each token. Ties choose the first window.
 
     The score of a window for a token is the smaller of the numbers of tokens to its left and to its right, plus `per_token` for
     each token of the window, which prefers a full window to a shorter last one (run_squad.py: 0.01). All windows except the last
@@ -121,7 +121,7 @@ class Span:
 
     @property
     def score(self) -> float:
-        """The sum of both logits, by which spans are ranked."""
+        """The sum of both logits, used to rank spans."""
         return self.start_logit + self.end_logit
 
 
@@ -228,8 +228,8 @@ def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarr
 def _candidates(
     starts: np.ndarray, ends: np.ndarray, windows: Sequence[Window], most: int, max_answer_tokens: int
 ) -> Iterator[tuple[int, int, float, float]]:
-    """(first and last token in the context, the logits of both) of every valid span, the highest sum first; equal sums in the
-    order of windows, then of starts."""
+    """Returns (first and last token in the context, their logits) of every valid span, highest sum first. Ties are ordered by
+    window, then by start."""
     legal_start, legal_end = np.zeros(starts.shape, bool), np.zeros(starts.shape, bool)
     for may_start, may_end, window in zip(legal_start, legal_end, windows, strict=True):
         may_start[: len(window.input_ids)] = window.max_context
@@ -250,7 +250,7 @@ def _candidates(
 
 
 def _characters(context: Context) -> np.ndarray:
-    """int64 [tokens, 2]: for each token the first character of an answer that begins with it, and the end of one that ends with
+    """Returns, int64 [tokens, 2], the first character of an answer that begins with each token and the end of one that ends with
     it.
 
     A token without characters (SentencePiece has some) has the start of the next token and the end of the token before it.

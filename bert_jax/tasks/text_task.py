@@ -111,7 +111,8 @@ class TextTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """`scores.degeneracy` over the examples with a label; if no example has one, `ALIKE` if all predictions are the same."""
+        """Returns `scores.degeneracy` over the examples with a label; if no example has one, `ALIKE` if all predictions are the
+        same."""
         predictions = self._predictions(logits)
         known, labels = self._labels(split)
         if not known:

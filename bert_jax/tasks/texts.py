@@ -37,8 +37,8 @@ def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int:
-    """Writes the texts of the training examples of `task`, and returns the number of documents. Raises UserError for a task that
-    is none, one whose texts lie in the user's own files, missing data, and an output that cannot be written."""
+    """Writes the texts of the training examples of `task`, and returns the number of documents. Raises UserError for an unknown
+    task, a task whose texts are in the user's own files, missing data, or an output that cannot be written."""
     from bert_jax.tasks.config import TaskConfig
     from bert_jax.tasks.registry import load_task  # these take seconds
 
@@ -57,12 +57,12 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
 
 
 def main() -> None:
-    """Writes the texts that the flags ask for."""
+    """Runs the command."""
     parser = FlagParser(prog="python -m bert_jax.tasks.texts", description=__doc__)
     task = parser.group("the task and its texts")
     task.add_argument("--task", type=nonempty, required=True, metavar="NAME", help="the name of a task, such as glue/sst2")
     of_data = "the directory of its official files (default: the tfds catalogue)"
     task.add_argument("--data-dir", default="", metavar="DIR", help=of_data)
-    task.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
+    task.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the output file (JSON lines)")
     flags = parser.parse_args()
     print(f"{flags.output}: {counted(write_texts(flags.task, flags.data_dir, flags.output), 'document')}")

@@ -143,11 +143,10 @@ class TokenTask:
         return [feature for feature, _ in found]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """For entities f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in training or in the split; for
-        other labels accuracy and macro_f1. Sentences without labels do not count.
+        """Returns, for entities, f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in training or in the
+        split; for other labels accuracy and macro_f1. Sentences without labels do not count.
 
-        The true entities follow the tags in the file, whatever `config.scheme` is; the accuracy compares tags in
-        `config.scheme`.
+        The true entities follow the tags in the file, whatever `config.scheme` is; the accuracy compares tags in `config.scheme`.
         """
         return self._scored(split, self._predicted(split, logits))
 
@@ -177,7 +176,7 @@ class TokenTask:
         return Baseline({**same.scores, **{f"word_{name}": score for name, score in own.items()}}, {**same.named, **named})
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """`ALIKE` if the same label is predicted for all words, otherwise ""."""
+        """Returns `ALIKE` if the same label is predicted for all words, otherwise ""."""
         return ALIKE if len({label for labels in self._predicted(split, logits) for label in labels}) < 2 else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
@@ -250,7 +249,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     if words_only and (config.scheme or config.name in _ENTITIES):
         remedy = 'set config.task.scheme=""' if config.scheme else "correct the file, or give the right one"
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
-        raise UserError(f"{where} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
+        raise UserError(f"{where} has the label {words_only[0]!r}, not an entity tag such as O or B-PER; {remedy}")
     if words_only and looks_like_tags(tags):
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         say(

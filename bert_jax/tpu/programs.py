@@ -99,8 +99,8 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
 
 
 def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
-    """(the experiment with the width of its teacher, the teacher with shapes for parameters), from the teacher's config.json
-    alone; (the experiment, None) without one."""
+    """Returns (the experiment with the width of its teacher, the teacher with shapes for parameters), from the teacher's
+    config.json alone; (the experiment, None) without a teacher."""
     if not experiment.teacher:
         return experiment, None
     directory = find_model_directory(experiment.teacher)
@@ -243,7 +243,8 @@ class Case:
         return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
 
     def _steps(self, program: StepProgram) -> tuple[int | None, str]:
-        """(the number of executions of the step, None where it depends on data that is not given; the work that these cover)."""
+        """Returns (number of executions of the step, the work that they cover). The number is None if it depends on data that is
+        not given."""
         if isinstance(self.experiment, PretrainingExperiment) and self.kind == "train":
             return self.experiment.phases[self.phase].steps, "experiment"
         if self.examples is None:

@@ -126,6 +126,7 @@ def dependency_scores(layers: int, heads: int, *, is_control: bool = False) -> s
         baseline=NamedArray(spread(4, 3, by=19), {**relation, "offset": range(-1, 2)}),
         n=NamedArray(n, relation),
         n_choosing=NamedArray(n_choosing, relation),
+        near=NamedArray(n // 2, relation),
         replicates=NamedArray(spread(4, 50, by=29 if is_control else 7), {**relation, "replicate": range(50)}),
         sentences=1_050,
         sentences_choosing=1_060,

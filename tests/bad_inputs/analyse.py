@@ -77,7 +77,7 @@ CASES = [
         Case(
             f"a pipe for a file that is read several times: {flags}",
             flags,
-            "=pipe is a pipe, and this file is read several times; write it to a file, and name that",
+            "=pipe is a pipe, but this file is read several times; save it to a file first",
             files={"in.conllu": TREE},
             spoil=lambda directory: os.mkfifo(directory / "pipe"),
         )
@@ -93,7 +93,7 @@ CASES = [
         Case(
             f"the name of a file for a text: {command}",
             f"{command} in.txt",
-            "in.txt is the name of a file, and not read as a text; read it with --input=in.txt",
+            "in.txt is the name of a file; read it with --input=in.txt",
             files={"in.txt": "the house\n"},
         )
         for command in ("attention", "heads", "compare --with=$model", "neighbours")
@@ -209,7 +209,7 @@ CASES = [
     Case(
         "an input that would be replaced",
         "heads --input=out/heads.tsv",
-        "--output=out/heads.tsv is the file that the texts are read from, which answers would replace; choose another --output",
+        "--output=out/heads.tsv is the input file, which the answers would overwrite; choose another --output",
         files={"out/heads.tsv": "the house\n"},
     ),
 ]

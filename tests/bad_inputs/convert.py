@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.bad_inputs.case import Case, Spoil, Table
 from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, link, not_finite, remove, replace, weight
+from tests.bad_inputs.places import modern
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
@@ -16,6 +17,23 @@ def damaged(name: str, says: str, spoil: Spoil) -> Case:
 
 
 CASES = [
+    Case("an unknown type of rotary positions", "--from=m",
+      "m/config.json: rope_type='yarn' in rope_parameters.full_attention cannot be represented; only rope_type='default' is",
+      files=modern(rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 9.0}})),
+    Case("types of another number of layers", "--from=m",
+      "m/config.json: layer_types names 1 layer, and num_hidden_layers=5; correct one of them",
+      files=modern(layer_types=["full_attention"])),
+    Case("a layer of an unknown type", "--from=m",
+      "m/config.json: layer_types=['chunked', 'chunked' ... must be a list of full_attention and sliding_attention",
+      files=modern(layer_types=["chunked"] * 5)),
+    Case("a window that sees nothing", "--from=m", "m/config.json: ... model.sliding_radius=0 lets them see no other token; set",
+      files=modern(local_attention=1)),
+    Case("partly rotated heads", "--from=m", "m/config.json: partial_rotary_factor=0.5 in ... only 1.0 is supported",
+      files=modern(rope_parameters={"full_attention": {"rope_theta": 9.0, "partial_rotary_factor": 0.5}})),
+    Case("a window for a model without sliding layers", "--window=4",
+      "a window is for sliding layers, and $model has none; leave it out"),
+    Case("a base for positions that are not rotary", "--rope-theta=9000",
+      "a base is for rotary positions, and those of $model are learned; leave it out"),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
     Case("nowhere to write", says="the following arguments are required: --to", without="--to"),
@@ -23,7 +41,7 @@ CASES = [
     Case("words in a bucket", "--add-tokens=gs://b/w.txt", "--add-tokens=gs://b/w.txt: this flag takes a local path; copy it"),
     Case("a target in a mistyped bucket", "--to=gs:/bucket/m", "--to=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("the home of nobody", "--to=~no.body/m",
-      "--to=~no.body/m: there is no user 'no.body', so ~ stands for no directory; write"),
+      "--to=~no.body/m: there is no user 'no.body', so ~ cannot be expanded; write"),
     Case("a format that is none", "--format=hugingface", "--format=hugingface is unknown: did you mean 'huggingface'?"),
     Case("a number type that is none", "--dtype=float64", "--dtype=float64 is unknown: did you mean 'float16'?"),
     Case("a dropped part that is none", "--drop=nsp",
@@ -34,7 +52,7 @@ CASES = [
     Case("two new heads", "--new=sequence_head,token_head --labels=a,b",
       "a model has one task head at most, but sequence_head and token_head are requested; choose one"),
     Case("an empty label", "--new=sequence_head --labels=a,,b", "argument --labels: 'a,,b' is not a list such as a,b,c"),
-    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a repeats a label; give every output a label"),
+    Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a repeats a label; give every output"),
     Case("labels for spans", "--new=span_head --labels=a", "a span head has no labels, but was given 1; leave them out"),
     Case("labels without a head", "--labels=a,b",
       "--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head"),
@@ -100,7 +118,7 @@ CASES = [
     damaged("with a weight of another shape", "bert.embeddings.LayerNorm.bias [8] instead of [16]",
       weight("model", lambda x: x[:8].copy())),
     damaged("with a weight beyond float32",
-      "cannot be used: NaN or infinity in embeddings/layer_norm/bias; take an earlier state",
+      "cannot be used: NaN or infinity in embeddings/layer_norm/bias; use an earlier state",
       weight("model", lambda x: x.astype(np.float64) + 1e300)),
     damaged("with a weight that is NaN", "cannot be used: NaN or infinity in embeddings/layer_norm", not_finite("model")),
     damaged("of no list of classes", 'must be a list such as ["BertModel"]', keys("model/config.json", architectures=5)),
@@ -128,7 +146,7 @@ CASES = [
       "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that: cp old/bert_config.json",
       copies="old=model", files={"old/bert_config.json": "{}"}, spoil=remove("old/config.json")),
     Case("more outputs than labels", "--from=classifier",
-      "classifier/model.safetensors: the classifier has 2 outputs, and config.json has 3 labels; `convert --labels=A,B,... ... "
+      "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; `convert --labels=A,B,... ... "
       "and `convert --drop=sequence_head` leaves the head out", copies="classifier",
       spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None)),
     Case("labels of another number than the outputs, and than config.json", "--from=classifier --labels=a,b,c,d",
@@ -203,7 +221,7 @@ CASES = [
       "--activation=gelu is for checkpoints of the original; leave it out for $model"),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("a place where it reads", "--from=model --to=model",
-      "--to=model is the directory that model is read from; name another directory", copies="model"),
+      "--to=model is the directory of the source model; name another directory", copies="model"),
     Case("a foreign directory", "--to=thesis",
       "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
       files={"thesis/chapter.tex": "years"}),
@@ -230,13 +248,13 @@ CASES = [
           files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"})
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
     ),
-    Case("a link that leads to itself", "--to=m", "m is a symbolic link that leads back to itself; name another directory",
+    Case("a link that leads to itself", "--to=m", "m is a circular symbolic link; name another directory",
       spoil=link("m", "m")),
     Case("an export in another format", "--to=old",
       "old holds a model that bert_jax exported in the format tf1, so it is not overwritten in huggingface; name another",
       files={"old/bert_config.json": '{"bert_jax": {}}', "old/vocab.txt": "a"}),
     Case("a place where it reads a checkpoint", "--from=tf1/model.ckpt-1000 --to=tf1",
-      "--to=tf1 is the directory that tf1/model.ckpt-1000 is read from; name another directory", copies="tf1"),
+      "--to=tf1 is the directory of the source tf1/model.ckpt-1000; name another directory", copies="tf1"),
     Case("a place under a file", "--to=file/m",
       "cannot write a model to $here/file/m: Not a directory; choose a writable directory", files={"file": ""}),
     Case("a place that is a file", "--to=file",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 import shutil
@@ -46,6 +47,14 @@ GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
 TRAIN = "--config.task.own.train=train.csv"
 LINES = "--config.task.own.train=train.jsonl"
 OFFICIAL_DATA = "--config.task.data_dir=data"
+
+
+def modern(**fields: object) -> dict[str, str | bytes]:
+    """A ModernBERT of 8,192 tokens in the directory m, with other `fields` in config.json."""
+    golden = REPOSITORY / "tests" / "golden" / "families" / "modernbert_masked"
+    kept = json.loads((golden / "config.json").read_text()) | {"max_position_embeddings": 8_192}
+    weights = (golden / "model.safetensors").read_bytes()
+    return {"m/config.json": json.dumps(kept | fields), "m/model.safetensors": weights}
 
 
 def train(text: str | bytes) -> dict[str, str | bytes]:

@@ -44,7 +44,7 @@ CASES = [
     Case(
         "a profile of batches after the last",
         "embed --profile=5:9 --json x",
-        "--profile=5:9 begins after the last of 1 batch; name earlier ones",
+        "--profile=5:9 starts after the last of 1 batch; name earlier ones",
     ),
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
@@ -76,9 +76,9 @@ CASES = [
         "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
     Case(
-        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not numbers with commas between them"
+        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
     ),
-    Case("no layers", "embed --layers= x", "argument --layers: '' is not numbers with commas between them"),
+    Case("no layers", "embed --layers= x", "argument --layers: '' is not a comma-separated list of numbers"),
     Case(
         "layers without the sign of equality",
         "embed --layers -1,-2 x",
@@ -129,7 +129,7 @@ CASES = [
     Case(
         "an output in a directory that is not there",
         f"{OUTPUT}=nowhere/x.npy x",
-        "--output=nowhere/x.npy: there is no directory nowhere (looked for in $here); make it first",
+        "--output=nowhere/x.npy: there is no directory nowhere (looked for in $here); create it first",
     ),
     Case(
         "an output that is a directory", f"{OUTPUT}=. x", "--output=. cannot be written: Is a directory; choose another --output"
@@ -158,13 +158,13 @@ CASES = [
     Case(
         "the name of a file for a text",
         f"{CLASSIFY} in.txt",
-        "in.txt is the name of a file, and not read as a text; read it with --input=in.txt",
+        "in.txt is the name of a file; read it with --input=in.txt",
         files={"in.txt": "the house\n"},
     ),
     Case(
         "the name of a file for a context",
         "answer --model=$reader who context.txt",
-        "context.txt is the name of a file, and not read as a text; read it with --input=context.txt",
+        "context.txt is the name of a file; read it with --input=context.txt",
         files={"context.txt": "the house\n"},
     ),
     Case(
@@ -298,7 +298,7 @@ CASES = [
     Case(
         "a mention that is not there",
         f"{RESOLVE} 'she saw ada and eve' she ada bob",
-        "'bob' does not occur in 'she saw ada and eve'; give a mention as the text has it",
+        "'bob' does not occur in 'she saw ada and eve'; give a mention as it appears in the text",
         exit=1,
     ),
     Case(
@@ -311,7 +311,7 @@ CASES = [
     Case(
         "a mention that occurs twice",
         f"{RESOLVE} 'she saw ada and ada and eve' she ada eve",
-        "'ada' occurs 2 times in 'she saw ada and ada and eve'; say which, for example 'ada#1'",
+        "'ada' occurs 2 times in 'she saw ada and ada and eve'; choose one, for example 'ada#1'",
         exit=1,
     ),
     Case(
@@ -380,7 +380,7 @@ CASES = [
     Case(
         "a NUL in a text",
         "embed",
-        "standard input, line 1: byte 2 is NUL, which no text holds; give text in UTF-8, one per line",
+        "standard input, line 1: byte 2 is NUL, which text does not contain; give text in UTF-8, one per line",
         exit=1,
         stdin=b"a\0b\n",
     ),
@@ -462,6 +462,18 @@ CASES = [
         "a model that reads both sides, to go on with a text",
         "generate x",
         "$model reads both sides of a token, so it cannot generate text; name a model trained with config.model.direction",
+    ),
+    Case(
+        "a model without a decoder, to translate",
+        "translate x",
+        "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
+    ),
+    Case("a beam of nothing", "translate x --beams=0", "--beams=0 must be at least 1 and at most 64"),
+    Case("a negative length penalty", "translate x --length-penalty=-1", "--length-penalty=-1 must be at least 0 and at most 10"),
+    Case(
+        "a penalty that is none",
+        "translate x --penalty=google",
+        "argument --penalty: invalid choice: 'google' (choose from 'transformers', 'gnmt')",
     ),
     Case(
         "a model that reads from left to right, for a gap",

@@ -35,7 +35,7 @@ CASES = [
     Case("no study", says="--config is missing, for example", without="--config", files=study()),
     Case("no workdir", says="--workdir is missing, for example", without="--workdir", files=study()),
     Case("a profile", "--profile=1:2", "unknown argument --profile=1:2", files=study()),
-    Case("an arm twice", says="the study names the arm 'a' twice; give each arm a name of its own",
+    Case("an arm twice", says="the study names the arm 'a' twice; give each arm a different name",
       files=study(arms=[{"name": "a"}, {"name": "a"}])),
     Case("a key that is none", says="there is no config.arm; known there: arms, budget,", files=study(arm=[])),
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),
@@ -58,7 +58,7 @@ CASES = [
       says="the arm 'b' cannot do the task 'own': its [CLS] sees no text, since it reads from left to right; set head.pooling=",
       files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"direction": "left_to_right"}})),
     Case("a head on the [CLS] of a biLM",
-      says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm has no meaning of its own; set head.pooling=concat or",
+      says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm does not represent the text; set head.pooling=concat or",
       files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"encoder": "bilm"}})),
     Case("a task without its files", says="the task 'own': ... nowhere.csv",
       files=study(tasks=[{**TASK, "finetune": {"task": {**TEXTS, "own": {"train": "nowhere.csv", "dev": "$dev"}}}}])),
@@ -73,7 +73,7 @@ CASES = [
       says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
       "--vocab=CORPUS/tokenizer", files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
       copies="other=corpus", spoil=other_vocabulary("other")),
-    Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not of a run",
+    Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not from a run",
       files=study()),
 ]
 TABLE = Table("study", "--config=study.py --workdir=run", CASES)

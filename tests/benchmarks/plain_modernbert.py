@@ -22,8 +22,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 Array = jax.Array
 Params = dict[str, Any]
-BLOCKS = {"full": 1_024, "sliding": 256}
-"""Tokens of a block of queries and of keys, by the type of the layer."""
+BLOCKS = {"full": {1_024: 1_024, 8_192: 1_024}, "sliding": {1_024: 512, 8_192: 256}}
+"""Tokens of a block of queries and of keys, by the type of the layer and the length of a row: the fastest for v5e by
+`benchmark_long_attention.py`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ def rotated(x: Array, turn: tuple[Array, Array]) -> Array:
 
 def kernel(size: Size, kind: str, length: int, block: int | None = None) -> splash.SplashAttentionKernel:
     """The library's kernel for the layers of a type."""
-    shape, n = (length, length), min(block or BLOCKS[kind], length)
+    shape, n = (length, length), block or BLOCKS[kind].get(length, 256)
     mask = splash.FullMask(shape) if kind == "full" else splash.LocalMask(shape, (size.radius, size.radius), 0)
     fields = [field.name for field in dataclasses.fields(splash.BlockSizes) if field.name.startswith("block")]
     sizes = splash.BlockSizes(**dict.fromkeys(fields, n))

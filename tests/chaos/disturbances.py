@@ -292,7 +292,7 @@ def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
     JAX aborts all others at once where process 0 has died, which it calls the coordination service; our own sentence is there
     only if it was faster.
     """
-    fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has given no sign of life|has failed)"
+    fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has sent no heartbeat|has failed)"
     if victim == 0:
         fates += r"|remote target coordination_service"
     if not any(re.search(fates, end.output) for end in ends) and not trial.is_done():

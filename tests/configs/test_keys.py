@@ -133,5 +133,5 @@ def test_a_tilde_is_the_home_directory_in_every_key_that_is_a_path(schema: type,
     for key, hint in keys.items():
         assert _value(key, "~/x", hint, None, schema) == "/at/ada/x", key
         assert _value(key, "gs://bucket/~/x", hint, None, schema) == "gs://bucket/~/x", key
-        with pytest.raises(UserError, match=rf"^{key}='a\\x00b' holds a zero byte"):
+        with pytest.raises(UserError, match=rf"^{key}='a\\x00b' contains a zero byte"):
             _value(key, "a\0b", hint, None, schema)

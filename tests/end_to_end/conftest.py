@@ -11,9 +11,6 @@ from tests.end_to_end import forked
 from tests.end_to_end.forked import Signal
 from tests.end_to_end.runs import as_a_person, build_corpus, write_experiment
 from tests.end_to_end.toy_tasks import own_texts, write_model
-from tests.storage.conftest import emulator
-
-__all__ = ["emulator"]
 
 ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
 """Called after every step, with its number."""

@@ -73,12 +73,12 @@ def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.P
     run = ("pretrain", f"--config={experiment}", f"--workdir={machine.bucket}/run", f"--config.corpus.directory={corpus}")
     machine.killed(run, 2)
     assert "continuing" not in machine.killed(run, 7, saved=4)
-    assert "continuing from step 4" in another.killed(run, 18, saved=16)
+    assert "resuming from step 4" in another.killed(run, 18, saved=16)
     for name in objects.listed(f"{machine.bucket}/run"):
         objects.file_system().cp_file(f"{machine.bucket}/run/{name}", f"{machine.bucket}/two/{name}")
     (done,) = machine.do(run)
     assert done.status == 0, done.output
-    assert "continuing from step 16" in done.output
+    assert "resuming from step 16" in done.output
     assert f"model: {machine.bucket}/run/model" in done.output
     assert "redential" not in done.output
     return fetched(f"{machine.bucket}/run", "--model")
@@ -121,7 +121,7 @@ def test_two_processes_share_a_workdir_in_a_bucket(
     processes = [one.begun((*run, f"--process={index}")) for index, one in enumerate((another, machine))]
     ends = [process.end()[0] for process in processes]
     assert [end.status for end in ends] == [0, 0], [end.output for end in ends]
-    assert "continuing from step 16" in ends[0].output
+    assert "resuming from step 16" in ends[0].output
     copy = fetched(f"{machine.bucket}/two", "--model")
     assert [record["step"] for record in records(copy)] == [record["step"] for record in records(uninterrupted.workdir)]
     np.testing.assert_allclose(

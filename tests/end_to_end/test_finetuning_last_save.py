@@ -64,7 +64,7 @@ def test_a_run_whose_last_save_fails_exports_its_model_and_is_an_error(spoilt: C
     assert import_model(workdir).head is not None
     assert (workdir / "predictions" / "dev.tsv").is_file()
     assert found["degenerate"], "the same answer to all examples"
-    assert re.search(r"dev: .* \(degenerate\); take another seed, or a smaller learning rate", done.output)
+    assert re.search(r"dev: .* \(degenerate\); use another seed or a smaller learning rate", done.output)
 
 
 def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(spoilt: Commands):
@@ -80,7 +80,7 @@ def test_a_sweep_with_a_run_whose_last_save_fails_exports_the_best_model_names_t
     done, workdir = spoilt.ends["sweep"], spoilt.base / "sweep"
     assert done.status == 2, done.output
     (said,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
-    assert said.startswith("error: 1 of 2 runs came to an end but could not save everything. ")
+    assert said.startswith("error: 1 of 2 runs finished but could not save everything. ")
     assert f"{SPOILT}: the checkpoint of step {LAST_STEP} could not be saved in" in said
     assert "seed-0: " not in said
     assert "Traceback" not in done.output

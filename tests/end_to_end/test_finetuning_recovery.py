@@ -144,7 +144,7 @@ def test_every_kill_came_when_it_was_meant_to(runs: Runs):
     killed = dict.fromkeys(statuses, -signal.SIGKILL)
     assert statuses == killed | {"stopped": 128 + signal.SIGTERM, "the last": 0}, runs.ends
     assert 6 in runs.best["a best newer than the state"]
-    assert "continuing from step 4" in runs.ends["stopped"].output
+    assert "resuming from step 4" in runs.ends["stopped"].output
 
 
 def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
@@ -156,9 +156,9 @@ def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
 
 
 def test_sigterm_saves_at_once_and_says_so(runs: Runs):
-    assert f"stopped at step 9 of {LAST_STEP}, saved; the same command continues" in runs.ends["stopped"].output
+    assert f"stopped at step 9 of {LAST_STEP}, saved; the same command resumes" in runs.ends["stopped"].output
     assert checkpoints(runs.early)[-1] == 9
-    assert "continuing from step 9" in runs.ends["saving"].output
+    assert "resuming from step 9" in runs.ends["saving"].output
 
 
 def test_after_every_kill_scores_metrics_and_weights_are_those_of_the_uninterrupted_run(runs: Runs):
@@ -173,7 +173,7 @@ def test_a_state_is_never_on_disk_before_the_best_weights_it_counts_on(runs: Run
     """Its continuation would not evaluate them again. They took a second longer to arrive."""
     assert "dev after step 24" in runs.ends["a state and its best"].output
     assert 24 in runs.best["a state and its best"]
-    assert "continuing from step 24" in runs.ends["in the last evaluation"].output
+    assert "resuming from step 24" in runs.ends["in the last evaluation"].output
 
 
 def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path, runs: Runs, tmp_path: pathlib.Path):
@@ -182,7 +182,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path
     (end,) = forked.run(toys, command(toys, workdir, *CAREFUL), around=Surroundings(file_size=SMALL_FILES))
     status, output = dataclasses.astuple(end)
     assert status == 2, output
-    assert "continuing from step 9" in output
+    assert "resuming from step 9" in output
     # Of the many writes that fail, another than the first may be reported: one that misses what the first did not write.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training continues", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
@@ -255,7 +255,7 @@ def runs_of(workdir: pathlib.Path) -> list[pathlib.Path]:
 def test_a_sweep_goes_on_in_the_run_in_which_it_was_killed_and_repeats_none(sweeps: Sweeps):
     assert [end.status for end in sweeps.ends] == [0, -signal.SIGKILL, 0], sweeps.ends
     first, second = runs_of(sweeps.killed)
-    assert f"{second.name}  continuing from step 5" in sweeps.ends[-1].output
+    assert f"{second.name}  resuming from step 5" in sweeps.ends[-1].output
     assert first.name not in sweeps.ends[-1].output
     left = {name: data for name, data in sweeps.first.items() if not name.startswith(("best", "checkpoints"))}
     assert {name: data for name, data in contents(first).items() if not name.startswith(("best", "checkpoints"))} == left
@@ -326,7 +326,7 @@ def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pat
     second.process.terminate()  # SIGTERM
     ends = [run.end()[0] for run in (first, second)]
     assert [end.status for end in ends] == [128 + signal.SIGTERM] * 2, ends
-    assert "saved; the same command continues" in ends[0].output
+    assert "saved; the same command resumes" in ends[0].output
     for directory in directories:
         assert checkpoints(directory)[-1] == last_step(directory)
 

@@ -68,7 +68,7 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
     stop = Signal(ASKED, argument=9, number=signal.SIGTERM)  # the next phase would be one more step to compile
     done = pretrained(experiment, workdir, advised, "--config.evaluation.batch_size=4", at=stop)
     assert done.status == 128 + signal.SIGTERM, done.output
-    assert "continuing from step 4" in done.output
+    assert "resuming from step 4" in done.output
     assert checkpoints(workdir)[-1] == 9
 
 
@@ -95,7 +95,7 @@ def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(
     assert checkpoints(workdir) == [4]
     (done,) = forked.run(toys, command(toys, workdir, *often, "--config.training.accumulation=2"))
     assert done.status == 0, done.output
-    assert "continuing from step 4" in done.output
+    assert "resuming from step 4" in done.output
 
 
 def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path, tmp_path: pathlib.Path):

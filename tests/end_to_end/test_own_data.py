@@ -91,7 +91,7 @@ def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(fol
     run(killed, *flags, at=Signal(ASKED, argument=10, once_there=(f"{killed}/checkpoints/8",)))
     done = run(killed, *flags)
     assert done.status == 0, done.output
-    assert "continuing from step 8" in done.output
+    assert "resuming from step 8" in done.output
     assert_same_weights(killed, whole)
     assert learned(killed) == learned(whole)
     assert run(plain, *SHORT).status == 0
@@ -104,6 +104,8 @@ def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(fol
         ("def f(glob): return 3 / 0", "raises ZeroDivisionError; correct the file here:"),
         ("def f(): return []", "the function cannot be called with the argument 'x' (too many positional arguments)"),
         ("def f(glob): yield 7", "document 1 is of type int; yield one string per document"),
+        ("def f(glob): return None", "the function returns NoneType; yield one string per document"),
+        ("def f(glob): return 'a text'", "the function returns a string; yield one string per document"),
         ("def f(glob): return []", "the corpus is empty: there is no text in"),
         ("def g(glob): return []", "wrong.py has no 'f'; known: g"),
         ("import nothing_of_this_name", "raises ModuleNotFoundError; correct the file here:"),

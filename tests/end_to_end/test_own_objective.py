@@ -83,7 +83,7 @@ def test_a_run_with_an_objective_of_the_users_own_is_killed_and_continued_to_the
     run(experiment, killed, devices=devices, at=Signal(ASKED, argument=10, once_there=(f"{killed}/checkpoints/8",)))
     done = run(experiment, killed, devices=devices)
     assert done.status == 0, done.output
-    assert "continuing from step 8" in done.output
+    assert "resuming from step 8" in done.output
     assert_same_weights(killed, whole)
     assert learned(killed) == learned(whole)
 
@@ -136,7 +136,7 @@ def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_di
         assert f"another {file}: the file that config.objective names has changed" in replayed.output
         again = run(experiment, workdir)
         assert again.status == 2
-        assert "or continue with the new one by --changed-files" in again.output
+        assert "or resume with the new one using --changed-files" in again.output
     finally:
         file.write_text(text)
     assert json.loads((workdir / "config.json").read_text())["files"]["objective"]["source"] == text
@@ -147,9 +147,9 @@ def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_di
     [
         ("--config.objective=electra", "config.objective='electra': known: bert, bilm, next_token, skip_gram; config"),
         ("--config.objective=MINE/replaced_tokens.py:Replaced", "has no 'Replaced'; did you mean 'ReplacedTokens'?"),
-        ("--config.objective=MINE/bad.py:function", "is not an objective but <function function"),
+        ("--config.objective=MINE/bad.py:function", "is <function function"),
         ("--config.objective=MINE/bad.py:Half", "bad.py:Half has no loss and no sums; write them as described in Objective"),
-        ("--config.objective=MINE/bad.py:Electra", "exported='ElectraForPreTraining' is not a class that this project writes: "),
+        ("--config.objective=MINE/bad.py:Electra", "exported='ElectraForPreTraining' is not a supported class: "),
         ("--config.objective=MINE/bad.py:Words", "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective"),
         ("--config.objective=MINE/bad.py:Unnamed", "which neither sums nor counts returns; did you mean 'masked'?"),
         (

@@ -54,7 +54,7 @@ def test_a_run_with_files_of_the_users_own_is_killed_and_continued_to_the_bit(
     run(killed, at=Signal(ASKED, argument=10, once_there=(f"{killed}/checkpoints/8",)))
     done = run(killed)
     assert done.status == 0, done.output
-    assert "continuing from step 8" in done.output
+    assert "resuming from step 8" in done.output
     assert_same_weights(killed, whole)
     assert learned(killed) == learned(whole)
 
@@ -96,7 +96,7 @@ def test_the_three_files_serve_fine_tuning_too(toys: pathlib.Path, flags: tuple[
         ("--config.optimizer.name=muon", "config.optimizer.name='muon' is not one of bert_adam, adamw, lamb, stable_adamw"),
         ("--config.phases.0.schedule=cosinus", "config.phases.0.schedule='cosinus' is not one of nothing, original, linear"),
         ("--config.optimizer.name=MINE/muon.py:mun", "muon.py has no 'mun'; did you mean 'muon'?"),
-        ("--config.phases.1.schedule=MINE/wsd.py", "does not say what in the file is meant; write config.phases.1.schedule="),
+        ("--config.phases.1.schedule=MINE/wsd.py", "does not name an object in the file; write config.phases.1.schedule="),
         ("--config.log.sinks=wandb", "config.log.sinks names wandb, whose package is not installed; `pip install wandb`"),
     ],
 )  # fmt: skip

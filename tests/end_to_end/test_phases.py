@@ -104,7 +104,7 @@ def test_a_run_killed_in_every_phase_has_every_loss_and_weight_of_the_uninterrup
 def test_a_branch_with_the_same_phases_is_the_trunks_own_continuation_to_the_bit(experiment: pathlib.Path, trunk: Ended):
     branch = run(experiment, "same", f"--config.init_state={trunk.workdir}@12")
     assert branch.status == 0, branch.output
-    assert f"going on from step 12 of {trunk.workdir}, with its optimizer" in branch.output
+    assert f"continuing from step 12 of {trunk.workdir}, with its optimizer" in branch.output
     assert learned(branch.workdir) == [record for record in learned(trunk.workdir) if record["step"] > 12]
     assert_same_weights(branch.workdir, trunk.workdir)
 
@@ -147,13 +147,13 @@ def test_what_is_no_state_to_go_on_from_is_refused_in_one_sentence(
     there = str(trunk.workdir)
     assert checkpoints(trunk.workdir) == [12, 20, 22]
     assert refusal(experiment, f"{there}@7").endswith(
-        f"{there} has the states of steps 12, 20, 22, not that of step 7; name a step that is there, or train that run with "
+        f"{there} has the states of steps 12, 20, 22, not that of step 7; name an existing step, or train that run with "
         "--config.checkpoints.keep_at='[7]'"
     )
-    assert "is not WORKDIR@STEP, such as " in refusal(experiment, there)
+    assert "is not WORKDIR@STEP, e.g. " in refusal(experiment, there)
     assert "holds no run; name the workdir of a run of pretrain" in refusal(experiment, f"{tmp_path}@12")
     assert refusal(experiment, f"{there}@12", model__hidden_size="32").endswith(
-        "is a state of another model or optimizer: config.model.hidden_size is 16 there and 32 here; give the same"
+        "is a state of a different model or optimizer: config.model.hidden_size is 16 there and 32 here; use the same"
     )
     assert "config.optimizer.name is stable_adamw there and adamw here" in refusal(
         experiment, f"{there}@12", optimizer__name="adamw"

@@ -91,8 +91,8 @@ def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: E
     assert terminated.status == 143, terminated.output
     steps = checkpoints(terminated.workdir)
     assert steps[-1] == last_step(terminated.workdir)
-    assert f"stopped at step {steps[-1]} of {LAST_STEP}, saved; the same command continues" in terminated.output
-    assert "continuing from step " in terminated.output
+    assert f"stopped at step {steps[-1]} of {LAST_STEP}, saved; the same command resumes" in terminated.output
+    assert "resuming from step " in terminated.output
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +108,8 @@ def test_after_a_kill_and_sigterms_in_both_phases_every_loss_and_weight_is_the_u
     uninterrupted: Ended, terminated: Ended, late: Ended, continued: Ended
 ):
     assert late.status == 143, late.output
-    assert f"continuing from step {checkpoints(terminated.workdir)[-1]}" in late.output
-    assert f"continuing from step {checkpoints(late.workdir)[-1]}" in continued.output
+    assert f"resuming from step {checkpoints(terminated.workdir)[-1]}" in late.output
+    assert f"resuming from step {checkpoints(late.workdir)[-1]}" in continued.output
     assert learned(continued.workdir) == learned(uninterrupted.workdir)  # the loss of every step, so the rows of every step too
     assert_same_weights(continued.workdir, uninterrupted.workdir)
 
@@ -177,7 +177,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(experiment: path
     end = done(experiment, workdir)
     assert end.status == 0, end.output
     assert f"the checkpoint of step {newest} cannot be read (" in end.output
-    assert f"continuing from step {before}" in end.output
+    assert f"resuming from step {before}" in end.output
     assert "Traceback" not in end.output
     assert (workdir / "checkpoints" / "unreadable" / str(newest)).is_dir()
     assert learned(workdir) == learned(uninterrupted.workdir)

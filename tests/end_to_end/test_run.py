@@ -147,7 +147,7 @@ def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(unin
         assert len(re.findall("^row ", end.output, re.MULTILINE)) == 8
         assert re.search(r"\[\S+ -> \S+\]", end.output)
         assert "encoder/layers/1/attention/query/kernel" in end.output
-    assert "training again from step 20 to step 21" in ends[0].output
-    assert "with the weights of step 20, the earliest that are left" in ends[2].output
+    assert "retraining from step 20 to step 21" in ends[0].output
+    assert "with the weights of step 20, the earliest that remain" in ends[2].output
     assert ends[3].status == 2
     assert f"error: {bare} holds no checkpoint, so the weights of step 9 are lost" in ends[3].output

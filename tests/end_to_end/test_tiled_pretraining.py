@@ -58,7 +58,7 @@ def test_it_begins_as_the_tiling_and_trains(runs: Commands):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("unasked", "to begin a larger model as its tiling, give --config.init_tiled=True"),
+        ("unasked", "to initialise a larger model by tiling, give --config.init_tiled=True"),
         ("heads", "have 16 numbers and those of"),
         ("smaller", "config.model.num_layers=2 is smaller than the 4 of"),
         ("types", "model.layer_types names 4 layers, and model.num_layers=5"),

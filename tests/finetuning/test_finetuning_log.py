@@ -137,7 +137,7 @@ def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_
         log.evaluation(3, {"dev": {"f1": 0.5}})
         log.evaluation(4, {"dev": {"f1": 0.5}})
     with FinetuningLog(job_in(tmp_path), 1_500) as log:
-        assert "continuing from step 1,500" in told()
+        assert "resuming from step 1,500" in told()
     with FinetuningLog(job_in(tmp_path), 3):
         assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == [3]
     with FinetuningLog(job_in(tmp_path), 0):

@@ -234,7 +234,7 @@ def test_a_regression_takes_neither_class_weights_nor_label_smoothing():
     features = random_features("regression", 3)
     with pytest.raises(UserError, match="class_weights is for tasks that choose one of several labels"):
         label_loss(experiment(training={"class_weights": [1]}), task, features)
-    with pytest.raises(UserError, match="label_smoothing is for classification, and glue/tiny is a regression; set it to 0"):
+    with pytest.raises(UserError, match="label_smoothing is for classification, but glue/tiny is a regression; set it to 0"):
         label_loss(experiment(training={"label_smoothing": 0.1}), task, features)
     assert label_loss(experiment(training={"label_smoothing": 0.1}), task_of("multi_label"), features).label_smoothing == 0.1
 

@@ -78,7 +78,7 @@ def test_a_left_to_right_model_reads_a_pair_without_segments():
 
 @pytest.mark.parametrize(
     ("split", "says"),
-    [("train", "no example of toy to train on has a label"), ("dev_other", "no example of toy, dev_other, has")],
+    [("train", "no training example of toy has a label"), ("dev_other", "no example of toy, dev_other, has")],
 )
 def test_a_split_that_needs_labels_and_has_none_is_refused(split: str, says: str):
     task: Any = Toy((split,))

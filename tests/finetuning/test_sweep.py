@@ -150,7 +150,7 @@ def test_a_run_of_a_sweep_that_could_not_save_a_file_is_named_and_makes_the_swee
     first, _, third = (one.name for one in whole.runs())
     with pytest.raises(UserError) as caught:
         sweep(whole, run_in(tmp_path), train, finish)
-    said = f"2 of 3 runs came to an end but could not save everything. {first}: {lost}. {third}: {lost}"
+    said = f"2 of 3 runs finished but could not save everything. {first}: {lost}. {third}: {lost}"
     assert str(caught.value) == said
     assert finish.seed == 2
     assert [run.get(UNSAVED) for run in summary_of(tmp_path)["runs"]] == [lost, None, lost]
@@ -165,7 +165,7 @@ def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path)
     def fail(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
         raise UserError(f"seed {one.seed} is no good")
 
-    with pytest.raises(UserError, match="no run of 2 came to its end; the first one: seed 1 is no good"):
+    with pytest.raises(UserError, match="none of 2 runs finished; the first one: seed 1 is no good"):
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path), fail, Finished())
     with pytest.raises(UserError, match=r"^seed 1 is no good"):
         sweep(experiment(seeds=[1]), run_in(tmp_path), fail, Finished())

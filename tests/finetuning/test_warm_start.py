@@ -90,7 +90,7 @@ def test_a_fine_tuned_head_is_left_out_only_where_that_is_declared(tmp_path):
 def test_a_model_of_another_shape_is_refused_with_the_flags_that_fit(model, tmp_path):
     deeper = dataclasses.replace(model.config, num_layers=3)
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=deeper)
-    with pytest.raises(UserError, match=r"another architecture than .*--config\.model\.num_layers=2; .*init_tiled=True$"):
+    with pytest.raises(UserError, match=r"a different architecture than .*--config\.model\.num_layers=2; .*init_tiled=True$"):
         pretraining_start(wanted, model.tokenizer.vocabulary)
 
 
@@ -214,20 +214,20 @@ def test_a_head_goes_on_only_where_that_is_asked_for_and_it_answers_the_same_que
     assert params["sequence_head"]["dense"]["kernel"].shape == (16, 3)
     assert np.abs(params["sequence_head"]["dense"]["kernel"]).max() > 0.3, "the trained one, not a new one"
     with pytest.raises(
-        UserError, match=r"sequence_head with the labels contradiction, entailment, neutral, and the task .* leave keep_head out"
+        UserError, match=r"sequence_head with the labels contradiction, entailment, neutral, but the task .* leave keep_head out"
     ):
         labelled_start(tuning(mnli, keep_head=True), RTE)
 
 
 def test_a_model_without_a_head_has_none_to_go_on_with(pretrained):
-    with pytest.raises(UserError, match=r"that has no head, and the task needs a sequence_head .*; leave keep_head out"):
+    with pytest.raises(UserError, match=r"which has no head, but the task needs a sequence_head .*; leave keep_head out"):
         labelled_start(tuning(pretrained, keep_head=True), RTE)
 
 
 def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_the_flags_that_fit(vocabulary, tmp_path):
     mixed = dataclasses.replace(TOKENS, layers="scalar_mix")
     export_model(tmp_path / "m", make_labelled_model(vocabulary, mixed))
-    with pytest.raises(UserError, match=r"has another input than config\.head; .*--config\.head\.layers=scalar_mix$"):
+    with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.layers=scalar_mix$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     params = begun(tuning(tmp_path / "m", keep_head=True, head={"layers": "scalar_mix"}), TOKENS)
     assert "mix" in params["token_head"]
@@ -235,7 +235,7 @@ def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_t
 
 def test_a_kept_head_has_its_crf_only_where_that_is_asked_for(vocabulary, tmp_path):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf="free")))
-    with pytest.raises(UserError, match=r"has another input than config\.head; .*--config\.head\.crf=free$"):
+    with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.crf=free$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     assert "crf" in begun(tuning(tmp_path / "m", keep_head=True, head={"crf": "free"}), TOKENS)["token_head"]
 
@@ -266,12 +266,12 @@ def test_a_head_that_reads_the_cls_of_a_model_that_is_no_transformer_is_refused_
         params, config = make_model(vocabulary, encoder=encoder, num_layers=2 if encoder == "bilm" else 0)
         params.pop("pooler", None)
         directory = exported(tmp_path / encoder, as_model(params, config, vocabulary))
-        says = rf"config\.init_from=.*/{encoder}/m is a {encoder} model, whose \[CLS\] has no meaning of its own; set "
+        says = rf"config\.init_from=.*/{encoder}/m is a {encoder} model, whose \[CLS\] does not represent the text; set "
         with pytest.raises(UserError, match=says + r"config\.head\.pooling=concat, or config\.head\.lstm$"):
             labelled_start(tuning(directory), RTE)
         with pytest.raises(UserError, match=rf"m is a {encoder} model, which has no pooler; the parts of its pretraining are "):
             labelled_start(tuning(directory, init_new="pooler"), RTE)
-        with pytest.raises(UserError, match=r"has no meaning of its own for a choice head; name a Transformer$"):
+        with pytest.raises(UserError, match=r"does not represent the text for a choice head; name a Transformer$"):
             labelled_start(tuning(directory), ChoiceHead())
         assert labelled_start(tuning(directory, head={"pooling": "concat"}), RTE).parts == ()
 
@@ -346,6 +346,8 @@ def test_the_sequence_head_of_a_left_to_right_model_reads_the_last_token_unless_
     assert begun(changed, RTE).keys() == {"embeddings", "encoder", "sequence_head"}
     assert with_pooling(tuning(both), RTE, ()) == (tuning(both), "")
     assert with_pooling(tuning(directory), TOKENS, ()) == (tuning(directory), "")
+    mean = dataclasses.replace(tuning(directory), head=dataclasses.replace(tuning(directory).head, pooling="mean"))
+    assert with_pooling(mean, RTE, ("head.pooling",)) == (mean, ""), "which reads every token"
     with pytest.raises(UserError, match=r"config\.head\.pooling=pooler reads .CLS., .* set config\.head\.pooling=last_token"):
         with_pooling(tuning(directory), RTE, ("head.pooling",))
     with pytest.raises(UserError, match=r"a choice head reads .CLS., .* name a model trained with config\.model\.direction=both"):

@@ -45,7 +45,7 @@ def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: 
             "error: this machine's memory ran out (Unable to allocate 9 GiB); end other",
         ),
         (KeyboardInterrupt(), 130, "interrupted\n"),
-        (OSError(errno.ENOSPC, "full", "a"), 2, "error: full: a; free disk space and run the same command again: it continues\n"),
+        (OSError(errno.ENOSPC, "full", "a"), 2, "error: full: a; free disk space and rerun the same command, which resumes\n"),
         (OSError(errno.EMFILE, "many"), 2, "error: many; end other programs, or allow more open files (ulimit -n)\n"),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_is_written_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
 
 def test_a_command_whose_answers_nobody_would_read_refuses():
     done = run_program("require_stdout('open it'); print('answer')", shell='"$@" >&-')
-    assert done.stderr == b"error: standard output is closed, so nobody would read the results; open it\n"
+    assert done.stderr == b"error: standard output is closed, so the results would be lost; open it\n"
     assert done.returncode == 2
 
 

@@ -82,10 +82,10 @@ def test_a_tilde_is_the_home_directory_in_every_flag_and_in_no_text(home: str):
 
 
 def test_a_tilde_that_stands_for_no_directory_is_refused(monkeypatch: pytest.MonkeyPatch):
-    remedy = "so ~ stands for no directory; write the path in full, or ./~no.body/m for that name"
+    remedy = "so ~ cannot be expanded; write the path in full, or ./~no.body/m for that name"
     assert refusal("--top-k=~no.body/m") == f"--top-k=~no.body/m: there is no user 'no.body', {remedy}"
     monkeypatch.setenv("HOME", "")
-    assert refusal("--top-k=~/m").startswith("--top-k=~/m: HOME is not set, so ~ stands for no directory;")
+    assert refusal("--top-k=~/m").startswith("--top-k=~/m: HOME is not set, so ~ cannot be expanded;")
 
 
 def test_arguments_are_those_of_the_process_unless_they_are_given(monkeypatch: pytest.MonkeyPatch):

@@ -63,7 +63,7 @@ def test_files_of_the_same_name_do_not_collide(file: pathlib.Path):
     [
         (
             "squareroot",
-            "config.function='squareroot': did you mean 'square_root'?; config.function=FILE.py:NAME is one in a file",
+            "config.function='squareroot': did you mean 'square_root'?; config.function=FILE.py:NAME loads your own",
         ),
         ("mine.py:hlf", "config.function=mine.py:hlf: mine.py has no 'hlf'; did you mean 'half'?"),
         ("mine.py:zzz", "config.function=mine.py:zzz: mine.py has no 'zzz'; known: Third, half"),
@@ -108,6 +108,6 @@ def test_the_range_of_a_key_allows_known_names_and_files():
     hint = Annotated[str, NamedIn(tuple(KNOWN))]
     for value in ("ceiling", "mine.py:half"):
         check_value(KEY, value, hint)
-    wrong = "config.function='cieling' is not one of square_root, ceiling; did you mean 'ceiling'?; FILE.py:NAME is one in a file"
+    wrong = "config.function='cieling' is not one of square_root, ceiling; did you mean 'ceiling'?; FILE.py:NAME loads your own"
     with pytest.raises(UserError, match=re.escape(wrong)):
         check_value(KEY, "cieling", hint)

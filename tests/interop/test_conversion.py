@@ -122,13 +122,13 @@ def test_each_change_is_told_with_what_was_before(model, tmp_path, arguments, no
 def test_computed_positions_grow_by_their_formula(vocabulary):
     model = as_model(*make_model(vocabulary, positions="sinusoidal"), vocabulary)
     assert changed(model, flags_of("--max-position=50"))[1] == ["position table: 40 -> 50 rows (new rows: sinusoidal)"]
-    with pytest.raises(UserError, match="--new-positions is for learned positions, and this model's are sinusoidal"):
+    with pytest.raises(UserError, match="--new-positions is for learned positions, but this model's are sinusoidal"):
         changed(model, flags_of("--max-position=50", "--new-positions=copied"))
 
 
 def test_the_labels_and_the_problem_of_a_head_are_replaced(vocabulary):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b"), problem="multi_label"))
-    told = ["sequence_head: labels and problem replaced as the flags ask"]
+    told = ["sequence_head: labels and problem replaced according to the flags"]
     result, notes = changed(model, flags_of("--labels=no,yes"))
     assert (result.head, notes) == (make_head("sequence", labels=("no", "yes"), problem="multi_label"), told)
     result, notes = changed(model, flags_of("--problem=classification"))
@@ -194,7 +194,7 @@ def test_a_source_is_never_the_target(model, monkeypatch, tmp_path):
     monkeypatch.setattr(conversion, "read", lambda path, flags: dataclasses.replace(model, source=str(tmp_path / "found")))
     other = flags_of(to=str(tmp_path / "m"), remote=str(tmp_path / "m"))
     assert [x.source for x in read_all(["a", "gs://bucket/b"], other)] == [str(tmp_path / "found")] * 2
-    with pytest.raises(UserError, match=r"^--to=\S+/found is the directory that a is read from; name another directory"):
+    with pytest.raises(UserError, match=r"^--to=\S+/found is the directory of the source a; name another directory"):
         next(read_all(["a"], flags_of(to=str(tmp_path / "found"), remote="found")))
     with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory that gs://bucket/b is read from"):
         next(read_all(["gs://bucket/b"], flags_of(to=str(tmp_path / "m"), remote="gs://bucket/b")))

@@ -184,7 +184,7 @@ def test_where_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
         assert texts(big) == {"model/forward.stablehlo": content}
         assert [path.name for path in small.iterdir()] == ["m"]
     (small / "loop").symlink_to(small / "loop")
-    with pytest.raises(Unwritable, match=r"loop is a symbolic link that leads back to itself; name another directory"):
+    with pytest.raises(Unwritable, match=r"loop is a circular symbolic link; name another directory"):
         write(small / "loop", "1")
 
 
@@ -246,7 +246,7 @@ def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
     with replaced_when_complete(tmp_path / "m", "stablehlo") as incomplete:
         fill(incomplete, "first")
         inside = open_below(tmp_path)
-        with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait for its end, or name another"):
+        with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait until it ends, or name another"):
             write(tmp_path / "m", "second")
         assert open_below(tmp_path) == inside
     assert texts(tmp_path) == {"m/forward.stablehlo": "first"}

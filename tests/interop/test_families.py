@@ -174,12 +174,76 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
         ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),
         ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in"),
+        ("nomic_bert_masked", {"n_layer": 3}, "num_hidden_layers=2 and n_layer=3 contradict each other; correct one"),
+        ("nomic_bert_masked", {"rotary_emb_base": 9}, r"rope_parameters=321\.0 and rope_theta=9\.0 contradict each other"),
+        ("nomic_bert_masked", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5 cannot be .*; only rotary_emb_fraction=1.0"),
+        ("nomic_bert_masked", {"qkv_proj_bias": True}, "qkv_proj_bias=True cannot be .*; only qkv_proj_bias=False is"),
+        ("nomic_bert_masked", {"num_experts": 8}, "num_experts=8 cannot be represented; only num_experts=0 is supported"),
+        ("nomic_bert_masked", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 cannot be .*; only .*=None is supported"),
+        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which means another value"),
     ],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_computed_or_contradicts_itself_is_a_sentence(tmp_path, case, fields, says):
     with pytest.raises(UserError, match=says) as caught:
         import_model(changed(case, tmp_path / "m", **fields))
     assert "\n" not in str(caught.value)
+
+
+NOMICS_OWN = {
+    "n_embd": 12, "n_layer": 2, "n_head": 3, "n_inner": 10, "n_positions": 40, "layer_norm_epsilon": 1e-12,
+    "rotary_emb_base": 321, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None, "activation_function": "swiglu", "qkv_proj_bias": False, "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False, "prenorm": False, "parallel_block": False, "parallel_block_tied_norm": False, "causal": False,
+    "use_rms_norm": False, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "use_flash_attn": True,
+    "auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"},
+}  # fmt: skip
+"""The keys of the released files, in the sizes of the case."""
+NO_NEW_KEYS = dict.fromkeys(
+    (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+        "layer_norm_eps", "rope_parameters", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "head_dim",
+    ),
+    "absent",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("older", [NO_NEW_KEYS, {}, {"n_positions": 8_192}], ids=["old", "both", "both, longer"])
+def test_a_nomic_bert_is_read_in_the_keys_of_its_own_code(tmp_path, older):
+    """The released files with both have an `n_positions` of 8,192, and transformers reads `max_position_embeddings`, 2,048."""
+    model = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | older))
+    assert model.config == imported("nomic_bert_masked").config
+    jax.tree.map(np.testing.assert_array_equal, model.params, imported("nomic_bert_masked").params)
+    export_model(tmp_path / "again", model)
+    after = fields_of(tmp_path / "again")
+    assert not after.keys() & (NOMICS_OWN.keys() - {"use_flash_attn", "parallel_block_tied_norm"})
+    assert {name: after[name] for name in fields_of(GOLDEN / "nomic_bert_masked") if name in NO_NEW_KEYS} == {
+        name: value for name, value in fields_of(GOLDEN / "nomic_bert_masked").items() if name in NO_NEW_KEYS
+    }
+
+
+def test_what_a_file_of_nomics_own_code_leaves_out_is_what_its_code_assumes(tmp_path):
+    without = dict.fromkeys(("n_positions", "resid_pdrop", "attn_pdrop", "rotary_emb_base", "layer_norm_epsilon"), "absent")
+    config = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | NO_NEW_KEYS | without)).config
+    assert (config.max_position, config.hidden_dropout, config.attention_dropout) == (1_024, 0.1, 0.1)
+    assert (config.rotary_theta, config.layer_norm_epsilon) == (10_000.0, 1e-5)
+
+
+def test_the_head_of_nomics_own_code_has_no_biases_which_are_then_zero(tmp_path):
+    import safetensors.numpy
+
+    fields = NOMICS_OWN | NO_NEW_KEYS | {"architectures": ["NomicBertForPreTraining"]}
+    directory = changed("nomic_bert_masked", tmp_path / "m", **fields)
+    tensors = safetensors.numpy.load_file(directory / "model.safetensors")
+    left = ("cls.predictions.transform.dense.bias", "cls.predictions.bias")
+    stored = {name.replace("nomic_bert.", "bert."): x for name, x in tensors.items() if name not in left}
+    stored["cls.predictions.decoder.weight"] = tensors["nomic_bert.embeddings.word_embeddings.weight"].copy()
+    safetensors.numpy.save_file(stored, directory / "model.safetensors")
+    model = import_model(directory)
+    assert model.parts == ("mlm_head",)
+    head, usual = model.params["mlm_head"], imported("nomic_bert_masked").params["mlm_head"]
+    np.testing.assert_array_equal(head["transform"]["kernel"], usual["transform"]["kernel"])
+    assert not head["transform"]["bias"].any()
+    assert not head["bias"].any()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +392,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("case", "flag", "says"),
     [
-        ("eurobert_encoder", "--window=4", "a window is for sliding layers, and .* has none"),
+        ("eurobert_encoder", "--window=4", "a window is for sliding layers, but .* has none"),
         ("modernbert_masked", "--window=5", "a window of 5 tokens has no whole radius; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),

@@ -56,7 +56,7 @@ def test_a_model_with_weights_that_are_not_finite_is_refused_and_the_tensor_is_n
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
-    says = r"safetensors cannot be used: NaN or infinity in encoder/layers/feed_forward/output/kernel; take an earlier state"
+    says = r"safetensors cannot be used: NaN or infinity in encoder/layers/feed_forward/output/kernel; use an earlier state"
     with pytest.raises(UserError, match=says):
         import_model(exported)
 
@@ -155,7 +155,7 @@ def test_two_exports_to_one_place_at_a_time_are_refused_and_the_first_goes_on(ex
 
     monkeypatch.setattr("safetensors.numpy.save_file", meanwhile)
     export_model(exported, as_model(*tiny, vocabulary))
-    assert refusals == [f"another process is writing a model to {exported}; wait for its end, or name another"]
+    assert refusals == [f"another process is writing a model to {exported}; wait until it ends, or name another"]
     import_model(exported)
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 
@@ -208,7 +208,7 @@ def test_rows_without_a_piece_are_read_and_written_to_the_bit(form, vocabulary, 
     assert {path: x.tobytes() for path, x in flatten_dict(back).items()} == {
         path: x.tobytes() for path, x in flatten_dict(params).items()
     }
-    assert f"word embeddings: {rows} rows for {rows - 5} pieces; the rows without a piece are kept, and never predicted" in said
+    assert f"word embeddings: {rows} rows for {rows - 5} pieces; the unused rows are kept, and never predicted" in said
 
 
 def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):

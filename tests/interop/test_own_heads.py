@@ -211,7 +211,7 @@ def test_conversion_asks_for_a_pooler_only_where_the_head_reads_one(vocabulary, 
 
 
 def test_a_mention_head_is_no_function_of_a_text_alone(vocabulary, tmp_path):
-    with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are no input of"):
+    with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are not inputs of"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, HEADS[5]))
-    with pytest.raises(UserError, match="a CRF needs the positions of the words, which are no input of the exported function"):
+    with pytest.raises(UserError, match="a CRF needs the positions of the words, which are not inputs of the exported function"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, next(head for head in HEADS if head.has_crf)))

@@ -153,7 +153,7 @@ def test_a_model_of_the_same_sizes_stays_as_it_is(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"hidden_size": 16, "num_heads": 2}, r"config\.model\.hidden_size=16 is smaller than the 24 of m, .* give at least 24"),
+        ({"hidden_size": 16, "num_heads": 2}, r"config\.model\.hidden_size=16 is smaller than the 24 of m, .* set at least 24"),
         ({"num_layers": 2, "layer_types": MODERN[:2]}, r"num_layers=2 is smaller than the 4 of m, .*convert --keep-layers"),
         ({"num_heads": 4, "hidden_size": 48}, r"have 12 numbers and those of m 8, .*; set config\.model\.num_heads=6$"),
         ({"num_heads": 3, "hidden_size": 30}, r"have 10 numbers and those of m 8, .*; set another config\.model\.hidden_size$"),

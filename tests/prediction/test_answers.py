@@ -268,7 +268,7 @@ def test_a_named_pipe_is_written_and_stays_one(source, tmp_path):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("missing/out.jsonl", ": there is no directory .*missing; make it first"),
+        ("missing/out.jsonl", ": there is no directory .*missing; create it first"),
         (".", " cannot be written: Is a directory; choose another --output"),
         ("in.jsonl/x", " cannot be written: Not a directory; choose another --output"),
         ("/dev/full", " cannot be written: No space.*; choose another --output"),
@@ -315,7 +315,7 @@ def test_standard_output_on_a_full_disk_is_one_sentence(tmp_path):
 def test_closed_standard_output_is_refused_before_anything_is_read(tmp_path):
     done = shout("good", preexec_fn=lambda: os.close(1))
     assert done.returncode == 2
-    assert done.stderr == "error: standard output is closed, so nobody would read the results; name a file with --output=FILE\n"
+    assert done.stderr == "error: standard output is closed, so the results would be lost; name a file with --output=FILE\n"
     assert shout("good", f"--output={tmp_path / 'x.jsonl'}", preexec_fn=lambda: os.close(1)).returncode == 0
     assert (tmp_path / "x.jsonl").read_text() == "GOOD\n"
 

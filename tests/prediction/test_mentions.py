@@ -71,8 +71,8 @@ def test_a_mention_is_found_where_it_stands(text, mention, place):
 @pytest.mark.parametrize(
     ("text", "mention", "message"),
     [
-        ("the river", "she", "'she' does not occur in 'the river'; give a mention as the text has it"),
-        ("she said she", "she", "'she' occurs 2 times in 'she said she'; say which, for example 'she#1'"),
+        ("the river", "she", "'she' does not occur in 'the river'; give a mention as it appears in the text"),
+        ("she said she", "she", "'she' occurs 2 times in 'she said she'; choose one, for example 'she#1'"),
         ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; count from 1"),
         ("she said she", "she#0", "count from 1"),
         ("she said", "  ", "a mention is empty; give its words as in the text"),

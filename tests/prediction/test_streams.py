@@ -558,7 +558,7 @@ def test_names_of_files_are_not_read_as_texts(tmp_path, monkeypatch):
         (tmp_path / name).write_text("x\n")
     (tmp_path / "folder").mkdir()
     for texts in (["a"], ["a", "b"], ["reviews.txt"], ["what is it?", "reviews.txt"], ["./folder"]):
-        with pytest.raises(UserError, match=r"is the name of a file, and not read as a text; read it with --input="):
+        with pytest.raises(UserError, match=r"is the name of a file; read it with --input="):
             check_not_files(texts)
         with pytest.raises(UserError, match="--input="):
             read_texts(texts, None, PAIR)

@@ -83,5 +83,5 @@ def test_what_cannot_be_written_from_the_end_back_is_refused(output):
 
 
 def test_a_directory_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"--output=.*/x\.npy: there is no directory .*none; make it first"):
+    with pytest.raises(UserError, match=r"--output=.*/x\.npy: there is no directory .*none; create it first"):
         written(tmp_path / "none" / "x.npy")

@@ -20,7 +20,6 @@ from bert_jax.data.batches import eval_batches
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.objectives.word_prediction import tokens_per_word
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.splits import PhaseBatches
@@ -98,14 +97,6 @@ def test_held_out_rows_are_the_same_as_in_earlier_versions():
     assert evaluation.EVAL_SEED == 20_181_011
 
 
-def test_the_loss_of_a_word_is_that_of_its_pieces():
-    """Of the targets, 1 and 8 continue words."""
-    continuation = np.isin(np.arange(VOCABULARY), [1, 8])
-    beginning = np.count_nonzero(np.isin(TARGETS, [0, 2, 3]))
-    assert tokens_per_word(TARGETS, continuation) == np.count_nonzero(TARGETS >= 0) / beginning
-    assert tokens_per_word(np.array([[1, 8, -1]]), continuation) == 2  # of a word whose beginning is not predicted
-
-
 def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):
     """Three words of one, two and three pieces; pieces 6 to 8 continue words. The loss of a target is half the target."""
     words = [[2], [3, 6], [4, 7, 8]]
@@ -113,7 +104,13 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
     continuation = np.arange(VOCABULARY) >= 6
     monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
-    monkeypatch.setattr(evaluation, "corpus_masking_tables", lambda corpus: types.SimpleNamespace(continuation=continuation))
+    monkeypatch.setattr(evaluation, "corpus_masking_tables", lambda corpus: None)
+
+    def begun(corpus: Any, plan: Any, rows: Any, batch: dict[str, np.ndarray], tables: Any) -> np.ndarray:
+        return (batch["masked_targets"] >= 0) & ~continuation[batch["masked_targets"]]
+
+    monkeypatch.setattr(evaluation, "words_begun", begun)
+    monkeypatch.setattr(evaluation, "plan_epoch", lambda *settings, **seeds: types.SimpleNamespace(num_rows=2))
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
     splits: Any = types.SimpleNamespace(train=train, eval="held out")
     watched = Watched()
@@ -239,7 +236,7 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
         "evaluation": {"rows": 8, "batch_size": 8},
     }
     if (objective, length) == ("skip_gram", 3):
-        with pytest.raises(UserError, match=r"config\.phases\.0\.length=3 has room for one token .*; set it to 4 or more"):
+        with pytest.raises(UserError, match=r"config\.phases\.0\.length=3 leaves room for one token .*; set it to at least 4"):
             PretrainingExperiment.from_dict(values)
         return
     experiment = PretrainingExperiment.from_dict(values)

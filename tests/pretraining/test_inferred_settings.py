@@ -79,7 +79,7 @@ def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
 def test_a_left_to_right_model_is_trained_without_pairs_unless_the_command_line_asks_for_them():
     values, notes = infer_settings(FILE | {"model": {"direction": "left_to_right"}}, ())
     assert PretrainingExperiment.from_dict(values).examples.pairs == "none"
-    assert notes == ["config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge"]
+    assert notes == ["config.examples.pairs is none: the [CLS] of a left-to-right model sees no text"]
     values, notes = infer_settings({"model": {"direction": "left_to_right"}, "examples": {"pairs": "paper"}}, {"examples.pairs"})
     assert (values["examples"], notes) == ({"pairs": "paper"}, [])
     assert infer_settings({"model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}}, ())[1] == []
@@ -89,7 +89,7 @@ def test_a_model_that_does_not_learn_pairs_is_trained_without_them_unless_the_co
     file = FILE | {"model": {"encoder": "bilm"}, "examples": {"duplicates": 3}}
     values, notes = infer_settings(file, ())
     assert values["examples"] == {"duplicates": 3, "pairs": "none"}
-    assert notes == ["config.examples.pairs is none: model.encoder=bilm does not learn to judge pairs"]
+    assert notes == ["config.examples.pairs is none: model.encoder=bilm does not learn from pairs"]
     assert infer_settings(file, {"examples.pairs"}) == (file, [])
     assert infer_settings(FILE | {"model": {"encoder": "transformer"}}, ())[1] == []
 

@@ -120,7 +120,7 @@ def test_a_run_outside_of_the_band_is_warned_with_the_usual_causes_those_with_ev
         for _ in range(2):
             log.training(2, window(skipped=2))
         log.evaluation(5, SCORES | {"mlm_loss": 3.5, "mlm_accuracy": 0.25})
-    says = "MLM loss 3.500 lies above the band 1.900 to 2.100 of 3 seeds of mine; usual causes: 4 skipped steps (see the"
+    says = "MLM loss 3.500 is above the band 1.900 to 2.100 of 3 seeds of mine; usual causes: 4 skipped steps (see the"
     assert lines.messages[-1].startswith(says)
     causes = ["a plateau at word frequencies", "a change of the code or of the packages", "chance: each score"]
     places = [lines.messages[-1].find(cause) for cause in causes]
@@ -160,7 +160,7 @@ def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCap
     with log_of(tmp_path, init_from="models/a"):
         assert lines.messages[-1] == "starting from the weights of models/a (step 0)"
     with log_of(tmp_path, step=1_500, init_from="models/a"):
-        assert lines.messages[-1] == "continuing from step 1,500"
+        assert lines.messages[-1] == "resuming from step 1,500"
     lines.clear()
     with log_of(tmp_path, model={**SIZES, "encoder": "bilm", "num_heads": 1}, examples={"pairs": "none"}):
         assert len(lines.messages) == 4, "an LSTM has no attention to tell of"
@@ -303,7 +303,7 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
 ):
     with log_of(tmp_path) as log:
         log.evaluation(1, SCORES | {"word_perplexity": 21.25})
-        assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 by word)")
+        assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 per word)")
     static = {**SIZES, "encoder": "static", "num_layers": 0, "num_heads": 1}
     with log_of(tmp_path, model=static, examples={"pairs": "none"}) as log:
         log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})

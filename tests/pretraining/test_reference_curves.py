@@ -120,11 +120,11 @@ def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
     for workdirs, says in [
         (runs[:1], "1 run given; a band needs 2 to 10 runs"),
         ([*runs, other], r"other differs from .*run_0 in config\.phases\.0\.steps"),
-        ([*runs, elsewhere], "was trained on another corpus than"),
+        ([*runs, elsewhere], "was trained on a different corpus than"),
         ([runs[0], runs[0]], "the seeds are 0, 0; give runs of different seeds"),
         ([other, *runs], r"run_0 differs from .*other in config\.phases\.0\.steps"),
-        ([elsewhere, *runs], r"run_0 was trained on another corpus than .*elsewhere"),
-        ([runs[0], early], "the runs have no evaluation in common; give runs that have ended"),
+        ([elsewhere, *runs], r"run_0 was trained on a different corpus than .*elsewhere"),
+        ([runs[0], early], "the runs have no evaluation in common; give finished runs"),
         ([runs[0]] * 11, "11 runs given; a band needs 2 to 10 runs"),
         ([runs[0]] * 10, "the seeds are 0, 0,"),
     ]:
@@ -137,8 +137,8 @@ def test_a_run_with_these_settings_is_compared_whatever_its_seed_mesh_and_place(
     curve, line = find_curve(shipped, like, 1_000, "a")
     assert curve is not None
     assert line == "compared with the reference curve of mine (3 seeds, the same corpus)"
-    assert "another corpus of about that size" in find_curve(shipped, like, 1_050, "b")[1]
-    assert "another corpus of about that size" in find_curve(shipped, like, 905, "b")[1]
+    assert "another corpus of about the same size" in find_curve(shipped, like, 1_050, "b")[1]
+    assert "another corpus of about the same size" in find_curve(shipped, like, 905, "b")[1]
 
 
 def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and_told_why(shipped):
@@ -192,7 +192,7 @@ def test_an_evaluation_is_told_to_lie_in_the_band_or_on_which_side(loss, inside,
     ("how", "says"),
     [
         ({"skipped": 3}, "3 skipped steps"),
-        ({"fingerprint": "b"}, "another text: its language, casing, cleaning"),
+        ({"fingerprint": "b"}, "a different text: its language, casing, cleaning"),
         ({"fingerprint": "b", "scores": {"mlm_loss": 4.0}}, "held-out text that is also in the training text"),
         ({"scores": {"mlm_loss": 6.0, **FLAT}}, "a plateau at word frequencies"),
         ({"dtype": "bfloat16"}, "config.model.dtype=bfloat16, not float32"),

@@ -138,7 +138,7 @@ def test_the_first_and_the_last_step_can_be_replayed(step, replayed):
 
 @pytest.mark.parametrize("step", [-1, 0, 8])
 def test_a_step_that_the_run_does_not_have_is_refused(step):
-    with pytest.raises(UserError, match=f"--replay={step} is not a step of this run; name one of 1 to 7"):
+    with pytest.raises(UserError, match=f"--replay={step} is not a step of this run; give one from 1 to 7"):
         replay(EXPERIMENT, pathlib.Path("workdir"), NOTHING, step)
 
 
@@ -162,10 +162,10 @@ def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corp
     experiment, corpus = load_experiment(tmp_path, changes, allowed)
     assert (experiment.corpus.directory, experiment.mesh.tensor, experiment.phases) == ("moved", 2, EXPERIMENT.phases)
     assert (corpus, opened) == (splits[0], ["moved"])
-    with pytest.raises(UserError, match=r"--config\.seed=3 would make it another run; with --replay set corpus\.directory, mesh"):
+    with pytest.raises(UserError, match=r"--config\.seed=3 would change the run; with --replay set only corpus\.directory, mesh"):
         load_experiment(tmp_path, [("seed", "3")], allowed)
     write("of another corpus")
-    with pytest.raises(UserError, match=r"corpus moved is not the one that this run was trained on; .*corpus\.directory=DIR"):
+    with pytest.raises(UserError, match=r"corpus moved is not the one this run was trained on; .*corpus\.directory=DIR"):
         load_experiment(tmp_path, changes, allowed)
 
 
@@ -269,7 +269,7 @@ def test_a_step_is_told_with_its_losses_its_gradients_and_its_rows_the_worst_fir
 
 def test_a_step_whose_own_weights_are_lost_says_so_and_a_gradient_that_is_no_number_comes_first():
     told = list(report(dataclasses.replace(FOUND, weights_of=2_000), pathlib.Path("run"), None))
-    says = "with the weights of step 2,000, the earliest that are left: these are not its losses and gradients"
+    says = "with the weights of step 2,000, the earliest that remain: these are not its losses and gradients"
     assert told[1] == says
     assert [line.split()[-1] for line in told if line.startswith("     ")] == ["c", "b", "a"]
 

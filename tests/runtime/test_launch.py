@@ -295,7 +295,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         with downloading():  # data of a task, for example
             time.sleep(0.01)
         assert run.goodput.totals()["seconds"]["staging"] >= 0.01
-    with pytest.raises(UserError, match="holds a run with another configuration"), start_run("pretrain", flags, {"seed": 2}):
+    with pytest.raises(UserError, match="holds a run with a different configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
 
 

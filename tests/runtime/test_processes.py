@@ -35,14 +35,14 @@ def test_a_killed_process_is_named_in_all_others_which_end(capfd: pytest.Capture
     with group(beating=(0, 1)) as three:
         three.die(2)
         assert three.ends(2) == {0: HUNG, 1: HUNG}
-        assert capfd.readouterr().err.count("worker 2 (c) of 3 has ended without a word, as after a kill or a crash\n") == 2
+        assert capfd.readouterr().err.count("worker 2 (c) of 3 has ended without a farewell, as after a kill or a crash\n") == 2
 
 
 def test_a_silent_process_is_named_in_all_others_which_end(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     monkeypatch.setattr(processes, "FAREWELL", 0.5)
     with group(patience=0.5, beating=(0, 1)) as three:
         assert list(three.ends(2).items()) == [(1, HUNG), (0, HUNG)]  # process 0 last, also with another one silent
-        assert capfd.readouterr().err.count("worker 2 (c) of 3 has given no sign of life for ") == 2
+        assert capfd.readouterr().err.count("worker 2 (c) of 3 has sent no heartbeat for ") == 2
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 2), (1, 2, 0)])
@@ -153,7 +153,7 @@ def test_a_mistake_that_one_process_finds_ends_the_others_with_its_words(
 def test_silence_is_known_everywhere_before_it_counts_as_loss():
     with group(patience=60.0, beating=(0, 1)) as three:
         deadline = time.monotonic() + 30
-        while not all("worker 2 (c) of 3 has given no sign of life for" in three.members[i].silent() for i in (0, 1)):
+        while not all("worker 2 (c) of 3 has sent no heartbeat for" in three.members[i].silent() for i in (0, 1)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert three.left.empty()
@@ -224,7 +224,7 @@ def test_a_process_is_silent_after_some_beats(monkeypatch: pytest.MonkeyPatch):
     clock.now += SILENT * BEAT
     assert first.silent() == ""
     clock.now += 0.5
-    assert first.silent() == "; ".join(f"{NAMES[i]} of 3 has given no sign of life for 8 s" for i in (1, 2))
+    assert first.silent() == "; ".join(f"{NAMES[i]} of 3 has sent no heartbeat for 8 s" for i in (1, 2))
 
 
 # ------------------------------------------------------------------------------------------------------------------- by the clock
@@ -299,7 +299,7 @@ def test_a_process_that_hangs_names_those_that_are_silent(
             lived(monkeypatch, clock, second)
     assert left == [HUNG]
     found = "process 1 made no progress for 10 s in the start (compilation) (limit 9 s); "
-    assert f"{found}worker 0 (a) of 3 has given no sign of life for 10 s; the same command" in capfd.readouterr().err
+    assert f"{found}worker 0 (a) of 3 has sent no heartbeat for 10 s; the same command" in capfd.readouterr().err
 
 
 # -------------------------------------------------------------------------------------------------------------------- agreements
@@ -437,4 +437,4 @@ def test_an_error_of_the_first_process_ends_both(tmp_path: pathlib.Path):
     pair = [start(tmp_path, port, i) for i in range(2)]
     ends = [process.end()[0] for process in pair]
     assert [end.status for end in ends] == [2, 2]
-    assert all("holds files that are not of a run (thesis.tex)" in end.output for end in ends)
+    assert all("holds files that are not from a run (thesis.tex)" in end.output for end in ends)

@@ -81,13 +81,13 @@ def test_a_bug_a_mistake_and_ctrl_c_are_not_restarted(ends, status: int):
 
 
 def test_the_same_step_failing_twice_ends_the_run_with_the_reason(ends):
-    with pytest.raises(UserError, match=r"status 42 .* after 1,500 steps, as it did before: a restart does not mend it.*hang-\*"):
+    with pytest.raises(UserError, match=r"status 42 .* after 1,500 steps, as before: a restart does not help.*hang-\*"):
         ends("1500:42,1400:-6,1500:42,0:0")
     assert ends.starts == 3
 
 
 def test_failing_twice_before_the_first_step_ends_the_run(ends):
-    with pytest.raises(UserError, match="before its first logged step, as it did before"):
+    with pytest.raises(UserError, match="before its first logged step, as before"):
         ends("0:42,0:42,0:0")
 
 
@@ -98,7 +98,7 @@ def test_a_stop_by_sigterm_elsewhere_is_no_failure_of_its_step(ends):
 def test_where_the_restarts_are_used_up_the_status_says_that_another_start_may_succeed(ends, capfd: pytest.CaptureFixture[str]):
     assert ends("10:-9,20:-9", restarts=1) == (HUNG, 2)
     assert "error: pretrain ended with exit status 137" in (told := capfd.readouterr().err)
-    assert "--restarts=1 allows no further restart; the same command continues" in told
+    assert "--restarts=1 allows no further restart; the same command resumes" in told
 
 
 SLOW = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(60)\n"
@@ -217,7 +217,7 @@ def test_a_signal_in_a_pause_or_a_status_that_no_restart_mends_ends_it(kept):
 
 
 def test_without_a_workdir_a_command_fails_twice_after_the_same_step(kept):
-    with pytest.raises(UserError, match="before its first logged step, as it did before"):
+    with pytest.raises(UserError, match="before its first logged step, as before"):
         kept(Ends([42, 42]), 6)
 
 

@@ -128,7 +128,7 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
     assert "  phases.1.steps  stored 5, given 7\n  seed            stored 0, given 3\n" in str(error.value)
     assert "name another --workdir" in str(error.value)
     assert f"to train its model further, name another --workdir and --config.init_from={tmp_path}, or" in str(error.value)
-    assert str(error.value).endswith("to go on from a step that it keeps, optimizer included")
+    assert str(error.value).endswith("to continue from one of its kept steps, including the optimizer state")
     assert (tmp_path / "config.json").read_text() == before
 
 
@@ -326,7 +326,7 @@ def test_a_lock_that_another_start_removes_at_this_moment_is_none(
 
     monkeypatch.setattr(fcntl, "flock", late)
     if how != "replaced":
-        with pytest.raises(UserError, match="was in use until this moment; give the same command again"):
+        with pytest.raises(UserError, match="was in use until just now; rerun the same command"):
             locked(directory, ".lock").__enter__()
         return
     with locked(directory, ".lock") as holder, other_process(directory / ".lock") as second:
@@ -390,7 +390,7 @@ def test_three_foreign_files_are_named(count: int, shown: str, tmp_path: pathlib
     for name in "abcd"[:count]:
         (tmp_path / name).touch()
     with (
-        pytest.raises(UserError, match=rf"holds files that are not of a run \({shown}\); "),
+        pytest.raises(UserError, match=rf"holds files that are not from a run \({shown}\); "),
         open_workdir(tmp_path, "pretrain", CONFIG),
     ):
         pass
@@ -411,7 +411,7 @@ def test_a_bucket_must_hold_a_run_or_nothing(names: tuple[str, ...], refused: bo
         listed=lambda: dict.fromkeys(names), remote="gs://bucket/run", fetch=lambda: fetched.append("all")
     )
     if refused:
-        with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run holds files that are not of a run \(c, thesis\)"):
+        with pytest.raises(UserError, match=r"^--workdir=gs://bucket/run holds files that are not from a run \(c, thesis\)"):
             fetch_workdir(mirror)
     else:
         fetch_workdir(mirror)

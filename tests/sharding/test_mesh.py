@@ -153,11 +153,11 @@ def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
 @pytest.mark.parametrize(
     ("shape", "across_slices", "says"),
     [
-        ((1, 1, 16), "auto", "mesh data=1 x fsdp=1 x tensor=16 does not divide over 2 slices of 8 devices: mesh.tensor never "
+        ((1, 1, 16), "auto", "mesh data=1 x fsdp=1 x tensor=16 does not fit 2 slices of 8 devices: mesh.tensor never "
          "spans slices; choose a size that divides 8"),
-        ((1, 8, 2), "data", "mesh.across_slices=data, but mesh.data=1 does not divide over the 2 slices; set mesh.data to a "
+        ((1, 8, 2), "data", "mesh.across_slices=data, but mesh.data=1 is not divisible by the 2 slices; set mesh.data to a "
          "multiple of 2, or mesh.across_slices=auto"),
-        ((16, 1, 1), "fsdp", "mesh.across_slices=fsdp, but mesh.fsdp=1 does not divide over the 2 slices; set mesh.fsdp to"),
+        ((16, 1, 1), "fsdp", "mesh.across_slices=fsdp, but mesh.fsdp=1 is not divisible by the 2 slices; set mesh.fsdp to"),
     ],
 )  # fmt: skip
 def test_a_mesh_that_does_not_divide_over_slices_is_an_error_that_says_what_does(

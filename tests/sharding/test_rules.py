@@ -87,10 +87,10 @@ def test_a_mesh_that_does_not_fit_is_an_error(fields: dict[str, int], message: s
     [
         ({"vocab_size": 63}, {"tensor": 2}, "parameter embeddings/word_embeddings/embedding has a dimension of 63"),
         ({"vocab_size": 63}, {"tensor": 2}, "mesh.tensor=2; set model.vocab_multiple=128"),
-        ({"num_heads": 2}, {"tensor": 4}, r"attention/key/bias has a dimension of 2 that does not divide over mesh.tensor=4; "),
+        ({"num_heads": 2}, {"tensor": 4}, r"attention/key/bias has a dimension of 2, which is not divisible by mesh.tensor=4; "),
         ({"num_heads": 2}, {"tensor": 4}, "choose a mesh.tensor that divides it"),
         ({"intermediate_size": 33}, {"tensor": 2}, "feed_forward/intermediate/bias has a dimension of 33"),
-        ({"hidden_size": 12, "num_heads": 2}, {"data": 1, "fsdp": 8}, "a dimension of 12 that does not divide over mesh.fsdp=8"),
+        ({"hidden_size": 12, "num_heads": 2}, {"data": 1, "fsdp": 8}, "a dimension of 12, which is not divisible by mesh.fsdp=8"),
     ],
 )
 def test_a_dimension_that_does_not_divide_is_named_with_the_remedy(model: dict[str, int], mesh: dict[str, int], message: str):
@@ -109,10 +109,10 @@ def test_a_padded_vocabulary_divides_and_dimensions_that_no_axis_splits_may_be_o
 @pytest.mark.parametrize(
     ("rows", "accumulation", "message"),
     [
-        (22, 1, "x.batch_size=22 does not divide over 4 devices along data x fsdp; nearest: 20 or 24"),
+        (22, 1, "x.batch_size=22 is not divisible by 4 devices along data x fsdp; nearest: 20 or 24"),
         (18, 1, "nearest: 16 or 20"),
         (2, 1, "nearest: 4"),
-        (24, 4, "does not divide over 4 devices along data x fsdp times 4 microbatches; nearest: 16 or 32"),
+        (24, 4, "is not divisible by 4 devices along data x fsdp times 4 microbatches; nearest: 16 or 32"),
     ],
 )
 def test_a_batch_that_does_not_divide_names_the_nearest_that_do(rows: int, accumulation: int, message: str):

@@ -193,11 +193,13 @@ def running(port: int, bucket: str = "bkt", host: str = "127.0.0.1") -> Iterator
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     try:
         emulator = Emulator(port, bucket)
-        for _ in range(200):
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(emulator.url).close()
                 break
             time.sleep(0.05)
+        assert process.poll() is None, f"the emulator has ended: another program may have taken port {port}"
         yield emulator
     finally:
         process.kill()

@@ -15,7 +15,7 @@ from bert_jax.storage import checks
 from bert_jax.storage.checks import require_capable, require_room
 
 REMEDY = (
-    r"for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or take one with "
+    r"for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or use one with "
     r"hierarchical namespace; else name a directory on another file system$"
 )
 

@@ -193,7 +193,7 @@ def test_64_mib_stay_free_on_the_disk(size: int, free: int, tmp_path: pathlib.Pa
 @pytest.mark.parametrize("fetch", [fetched, fetched_files])
 def test_a_mistyped_path_is_named_with_its_flag(fetch: Callable[[str, str], object]):
     with pytest.raises(
-        UserError, match=r"^--source=text:gs:/b/\*: a path in a bucket begins with gs://; did you mean gs://b/\*\?"
+        UserError, match=r"^--source=text:gs:/b/\*: a path in a bucket starts with gs://; did you mean gs://b/\*\?"
     ):
         fetch("gs:/b/*", "--source=text:")
 
@@ -219,7 +219,7 @@ def test_globs_match_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
         assert found == wanted, pattern
     assert fetched_files(f"{bucket}/t/a[1].txt", "--source") == [cached_path(f"{bucket}/t/a[1].txt")]  # a name, not a pattern
     assert all(cached_path(f"{bucket}/t/{name}").is_file() for name in names)  # a pattern removes no other's
-    with pytest.raises(UserError, match=f"^--source=text:{bucket}/t/none.txt: nothing of that name"):
+    with pytest.raises(UserError, match=f"^--source=text:{bucket}/t/none.txt does not exist in the bucket"):
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 
 
@@ -247,6 +247,6 @@ def test_what_is_there_already_needs_no_space(bucket: str, requests: list[str], 
 
 
 def test_what_is_not_there_is_named_with_the_flag(bucket: str):
-    says = f"--model={bucket}/none: nothing of that name is in the bucket; `gcloud storage ls {bucket}` lists what is there"
+    says = f"--model={bucket}/none does not exist in the bucket; list its contents with `gcloud storage ls {bucket}`"
     with pytest.raises(UserError, match=re.escape(says)):
         fetched(f"{bucket}/none", "--model")

@@ -44,8 +44,8 @@ def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(buc
     began = time.monotonic()
     with locked_in_bucket(objects.as_path(bucket), ".lock"):
         assert time.monotonic() - began > 0.9
-    assert re.search(r"locked by process 7 on other, since then; watching for \d s whether it lives", caplog.text)
-    assert f"the lock of {bucket} was of a process that is dead: process 7 on other" in caplog.text
+    assert re.search(r"locked by process 7 on other, since then; watching for \d s whether it is alive", caplog.text)
+    assert f"the lock of {bucket} belonged to a dead process: process 7 on other" in caplog.text
 
 
 def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch):

@@ -258,7 +258,7 @@ def test_after_another_error_an_upload_that_fails_is_a_warning(
 
 
 def test_two_processes_of_a_machine_cannot_stand_for_the_same_directory(bucket: str):
-    with Mirror(bucket), pytest.raises(UserError, match="another process of this machine uses"), Mirror(bucket):
+    with Mirror(bucket), pytest.raises(UserError, match="another process on this machine uses"), Mirror(bucket):
         pass
     with Mirror(bucket), Mirror(bucket, "-1") as second:
         assert second.directory.name == bucket.rpartition("/")[2]
@@ -299,9 +299,9 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_is_made(emulator: Em
     for begin in (uploaded, uploaded_file):
         with pytest.raises(objects.StorageError, match="there is no bucket gs://nobody"), begin("gs://nobody/x/y", "--to"):
             pytest.fail("it began")
-    with pytest.raises(UserError, match=r"^--to=gs:/bkt/x: a path in a bucket begins with"), uploaded("gs:/bkt/x", "--to"):
+    with pytest.raises(UserError, match=r"^--to=gs:/bkt/x: a path in a bucket starts with"), uploaded("gs:/bkt/x", "--to"):
         pass
-    with pytest.raises(UserError, match=r"^--to=gs:/bkt/x: a path in a bucket begins with"), uploaded_file("gs:/bkt/x", "--to"):
+    with pytest.raises(UserError, match=r"^--to=gs:/bkt/x: a path in a bucket starts with"), uploaded_file("gs:/bkt/x", "--to"):
         pass
 
 

@@ -35,7 +35,7 @@ def test_a_path_in_a_bucket_loses_the_slash_at_its_end():
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("gs:/bucket/a", "--x=gs:/bucket/a: a path in a bucket begins with gs://; did you mean gs://bucket/a?"),
+        ("gs:/bucket/a", "--x=gs:/bucket/a: a path in a bucket starts with gs://; did you mean gs://bucket/a?"),
         ("gs:bucket/a", "did you mean gs://bucket/a?"),
         ("/gs:/bucket/a", "did you mean gs://bucket/a?"),
         ("GS://bucket/a", "did you mean gs://bucket/a?"),
@@ -101,7 +101,7 @@ def test_the_age_of_an_object_is_that_by_the_clock_of_the_storage(monkeypatch: p
 
 def test_a_file_that_has_changed_since_it_was_listed_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(objects, "file_system", lambda: Answers(({}, b"123")))
-    with pytest.raises(objects.StorageError, match="gs://bkt/a has changed while it was fetched; give the same command again"):
+    with pytest.raises(objects.StorageError, match="gs://bkt/a changed during the download; rerun the same command"):
         objects.download("gs://bkt/a", tmp_path / "a", objects.Item(4, "1"), lambda size: None)
 
 
@@ -182,7 +182,7 @@ EXPLAINED: dict[str, Callable[[], Exception]] = {
     r"gs://bkt/a: permission denied \(403\)": lambda: failing("x", code=403),
     "gs://bkt/a: permission denied": lambda: failing("x", code="403"),
     "there is no bucket gs://bkt; check its name": lambda: FileNotFoundError("x"),
-    r"gs://bkt/a: the connection to the storage was lost \(no\); give the same command again$": lambda: TimeoutError(
+    r"gs://bkt/a: the connection to the storage was lost \(no\); rerun the same command$": lambda: TimeoutError(
         "no\nanswer"
     ),
     r"gs://bkt/a: the connection to the storage was lost \(ConnectionResetError\)": ConnectionResetError,

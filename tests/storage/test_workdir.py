@@ -30,7 +30,7 @@ def test_the_last_step_of_a_run_in_a_bucket_is_known_to_restarts(bucket: str, em
 def test_a_directory_of_something_else_is_refused_and_stays_as_it_was(bucket: str):
     objects.write(f"{bucket}/photos/1.png", b"1")
     objects.write(f"{bucket}/thesis.tex", b"2")
-    says = f"--workdir={bucket} holds files that are not of a run (photos, thesis.tex); name a new or empty directory"
+    says = f"--workdir={bucket} holds files that are not from a run (photos, thesis.tex); name a new or empty directory"
     with Mirror(bucket) as mirror, pytest.raises(UserError, match=re.escape(says)):
         fetch_workdir(mirror)
     assert objects.listed(bucket).keys() == {"photos/1.png", "thesis.tex"}

@@ -93,7 +93,7 @@ def test_an_arm_that_goes_on_from_another_keeps_its_own_steps_and_so_do_all_with
 
 def test_a_budget_beyond_what_a_run_counts_is_refused(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 1e18})
-    with pytest.raises(UserError, match=r"config\.budget\.tokens=1e\+18 are .* steps of the arm 'a', above 2,147,483,647; lower"):
+    with pytest.raises(UserError, match=r"config\.budget\.tokens=1e\+18 is .* steps of the arm 'a', above 2,147,483,647; lower"):
         planned_steps(made, made.arms[0], experiment, None)
     most = 2**31 - 1
     one = PretrainingExperiment.from_dict({"phases": [{"steps": 1, "batch_size": 1, "length": 8, "max_predictions": 1}]})
@@ -169,10 +169,10 @@ def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says:
 @pytest.mark.parametrize(
     ("model", "head", "says"),
     [
-        ({"encoder": "bilm"}, SequenceHead(labels=("a", "b")), "the [CLS] of a bilm has no meaning of its own; set head."),
-        ({"encoder": "static", "num_layers": 0}, SequenceHead(labels=("a", "b")), "the [CLS] of a static has no meaning of"),
+        ({"encoder": "bilm"}, SequenceHead(labels=("a", "b")), "the [CLS] of a bilm does not represent the text; set head."),
+        ({"encoder": "static", "num_layers": 0}, SequenceHead(labels=("a", "b")), "the [CLS] of a static does not represent"),
         ({"direction": "left_to_right"}, ChoiceHead(), "from left to right; leave the task out: it has a choice head"),
-        ({"encoder": "bilm"}, ChoiceHead(), "the [CLS] of a bilm has no meaning of its own; leave the task out: it has a"),
+        ({"encoder": "bilm"}, ChoiceHead(), "the [CLS] of a bilm does not represent the text; leave the task out: it has a"),
     ],
 )
 def test_a_head_that_would_read_an_empty_cls_is_refused_with_what_its_task_can_do(

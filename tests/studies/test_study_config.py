@@ -14,7 +14,7 @@ from tests.studies.conftest import arms, study
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"arms": arms("a", "a")}, "the study names the arm 'a' twice; give each arm a name of its own"),
+        ({"arms": arms("a", "a")}, "the study names the arm 'a' twice; give each arm a different name"),
         ({"arms": arms("a/b")}, "the arm 'a/b' gives files their names; use letters, digits"),
         ({"arms": []}, "config.arms is empty, so there is nothing to train"),
         ({"seeds": [1, 1]}, "config.seeds=[1, 1] repeats a seed; name each once"),
@@ -25,12 +25,12 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
             {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
-            "the arm 'b' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
+            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
         ),
-        ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, a step of a model that it shares"),
+        ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, which needs a shared model"),
         (
             {"arms": [{"name": "a", "continues": "b"}, {"name": "b", "continues": "a"}]},
-            "the arms a and b continue each other; let one begin from random weights",
+            "the arms a and b continue each other; let one start from random weights",
         ),
         ({"arms": [{"name": "a", "paper": {"MNLI": "84"}}]}, "the arm 'a': the paper's MNLI='84' must be a number"),
         ({"budget": {"equal": "tokens"}}, "config.budget.equal=tokens needs the amount of every arm; set config.budget.tokens"),
@@ -40,19 +40,19 @@ from tests.studies.conftest import arms, study
         ({"expected": [{"order": "a > b"}, {"order": "a > b", "tasks": ["x"]}]}, "config.expected.1.tasks: there is no 'x'"),
         (
             {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "continues": "b"}]},
-            "the arm 'c' continues 'b', which pretrains no model of its own; name an arm that does",
+            "the arm 'c' continues 'b', which does not pretrain a model; name an arm that does",
         ),
         (
             {"arms": [*arms("a"), {"name": "b", "shares": "a"}, {"name": "c", "shares": "b"}]},
-            "the arm 'c' shares 'b', which pretrains no model of its own; name an arm that does",
+            "the arm 'c' shares 'b', which does not pretrain a model; name an arm that does",
         ),
         (
             {"arms": [*arms("a", "b"), {"name": "c", "shares": "a", "continues": "b"}]},
-            "the arm 'c' shares the model of 'a', so it pretrains none; leave out shares, or the rest",
+            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
         ),
         (
             {"arms": [{"name": name, "continues": other} for name, other in ("ab", "bc", "ca")]},
-            "the arms a and b and c continue each other; let one begin from random weights",
+            "the arms a and b and c continue each other; let one start from random weights",
         ),
         ({"arms": [{"name": "a", "continues": "a"}]}, "the arm 'a' continues itself; name another arm, or leave continues out"),
         ({"arms": [{"name": "a", "continues": "x"}]}, "continues of the arm 'a': there is no 'x'"),
@@ -61,14 +61,14 @@ from tests.studies.conftest import arms, study
         ({"tasks": []}, "config.tasks is empty, so there is nothing to train"),
         ({"seeds": []}, "config.seeds is empty, so there is nothing to train"),
         ({"tasks": [{"name": "a b", "experiment": "e"}]}, "the task 'a b' gives files their names; use letters, digits"),
-        ({"tasks": [{"name": "t", "experiment": "e"}] * 2}, "the study names the task 't' twice; give each task a name"),
+        ({"tasks": [{"name": "t", "experiment": "e"}] * 2}, "the study names the task 't' twice; give each task a different"),
         ({"budget": {"equal": "seconds"}}, "config.budget.equal=seconds needs the amount of every arm; set config.budget.sec"),
         ({"expected": [{"order": "a"}]}, "config.expected.0.order='a' must compare arms, each once"),
         ({"expected": [{"order": "a > b", "tasks": ["mnli"]}]}, "config.expected.0.tasks: there is no 'mnli'"),
         ({"arms": [{"name": "a", "pretrain": 3}]}, "config.arms.0.pretrain=3 must be a group of keys"),
         (
             {"tasks": [{"name": "model", "experiment": "e"}]},
-            "a task cannot have the name 'model', which a study uses itself; name it otherwise",
+            "a task cannot have the name 'model', which a study uses itself; choose another name",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_directory_of_files_that_is_not_there_is_named_with_where_it_was_looke
     (tmp_path / "wnut17").mkdir()
     with pytest.raises(UserError) as error:
         load_task(TaskConfig(name=name, data_dir="wnut71"))
-    where = f"config.task.data_dir=wnut71 (looked for in {tmp_path}; did you mean wnut17?) is not there"
+    where = f"config.task.data_dir=wnut71 (looked for in {tmp_path}; did you mean wnut17?) does not exist"
     assert str(error.value) == f"{where}; give the directory that holds the files of {name}"
     (tmp_path / "wnut71").touch()
     with pytest.raises(UserError, match="is a file; give the directory"):

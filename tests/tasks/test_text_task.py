@@ -206,7 +206,7 @@ def test_mnli_has_two_dev_and_two_test_sets_and_answers_ax(tmp_path: pathlib.Pat
 
 def test_ax_is_mnli_with_another_test_set(tmp_path: pathlib.Path):
     put(tmp_path / "diagnostic" / "diagnostic.tsv", "index\tsentence1\tsentence2", "0\tE\tF")
-    with pytest.raises(UserError, match=r"the train split of MNLI is not there"):
+    with pytest.raises(UserError, match=r"the train split of MNLI does not exist"):
         load(config("glue/ax", tmp_path))
     mnli(tmp_path, "train", "dev_matched", "test_matched")
     task = load(config("glue/ax", tmp_path))

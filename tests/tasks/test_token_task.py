@@ -294,7 +294,7 @@ def test_predictions_are_conllevals_input(tokenizer, tmp_path):
 
 
 def test_labels_that_are_no_tags_are_refused_where_entities_are_asked_for(tmp_path):
-    with pytest.raises(UserError, match=r"emerging\.dev\.conll, line 1 has the label 'PER', no tag of an entity such as O"):
+    with pytest.raises(UserError, match=r"emerging\.dev\.conll, line 1 has the label 'PER', not an entity tag such as O"):
         wnut(tmp_path, [[("a", "O")]], [[("a", "PER")]])
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt").write_text("-DOCSTART- -X- O O\n\na NNP I-NP PER\n\n")
@@ -363,7 +363,7 @@ def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_
     own = OwnDataConfig(**files, document="document")
     task = load(TaskConfig(name="own/token", own=own, context="document"))
     assert (task.labels, task.metric) == (("x", "y"), "accuracy")
-    with pytest.raises(UserError, match=r"train\.jsonl, line 1 has the label 'x', no tag of an entity .*; set config"):
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1 has the label 'x', not an entity tag .*; set config"):
         load(TaskConfig(name="own/token", own=own, scheme="IOB2"))
     named = load(TaskConfig(name="own/token", own=dataclasses.replace(own, label_names=("y", "z", "x"))))
     assert named.labels == ("y", "z", "x")

@@ -178,7 +178,7 @@ def test_the_stages_follow_each_other_and_one_that_goes_on_is_not_evaluated_at_i
 def test_a_run_that_is_asked_to_stop_saves_after_the_step_under_way_and_says_so(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 6, stops=(1,))
     assert not run().is_whole
-    said = "say stopped at step 1 of 6, saved; the same command continues"
+    said = "say stopped at step 1 of 6, saved; the same command resumes"
     assert run.notes == ["stage to 6 from 0", *evaluated(0), *one(1), *logged(1), *saved(1), "check 1", said]
 
 

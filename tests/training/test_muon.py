@@ -157,7 +157,7 @@ def test_weight_decay_is_added_to_the_directions_of_any_optimizer(own: str):
         ("number", r"mine.py:number returns int; it must return an optax.GradientTransformation from gradients to directions"),
         ("fails", r"config.optimizer.name=.*mine.py raises KeyError; correct the file here:"),
         ("sing", r"mine.py has no 'sing'; did you mean 'sign'"),
-        ("", r"does not say what in the file is meant"),
+        ("", r"does not name an object in the file"),
     ],
 )
 def test_an_optimizer_that_cannot_be_used_is_refused_in_a_sentence(own: str, name: str, says: str):

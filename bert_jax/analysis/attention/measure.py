@@ -66,7 +66,7 @@ def read_attention(engine: Engine, window: Window) -> Attention:
 
 
 def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
-    """(layer, head) from the name of a head such as "8-10". Raises UserError for one that the model does not have."""
+    """Returns (layer, head) from the name of a head such as "8-10". Raises UserError for one that the model does not have."""
     found = re.fullmatch(r"([0-9]+)-([0-9]+)", name)
     if found is None:
         raise UserError(f"--head={cut(name)} is not the name of a head: LAYER-HEAD, such as 1-{min(2, heads)}")

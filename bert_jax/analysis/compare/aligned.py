@@ -98,7 +98,8 @@ def other_batch(batch: Batch) -> dict[str, Any]:
 
 
 def aligned_slots(batch: Batch) -> Slots:
-    """As `maps.word_slots`, but word z of a window is z columns after the window's first, whatever its pieces."""
+    """Returns the slots like `maps.word_slots`, but word z of a window is z columns after the window's first, whatever its
+    pieces."""
     sequences, words = batch["sequence_ids"], batch["words"]
     columns = jnp.arange(sequences.shape[1], dtype=jnp.int32)[None]
     own = columns - batch["position_ids"] + words

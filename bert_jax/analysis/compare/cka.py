@@ -52,13 +52,13 @@ def hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"],
 
 
 def biased_hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"], n: float) -> float:
-    """HSIC as in the paper."""
+    """Returns HSIC as in the paper."""
     return float(((sums["products"] - np.outer(x, y) / n) ** 2).sum()) / (n - 1) ** 2
 
 
 def alignments(own: Sums, other: Sums, cross: Sums, n: float) -> tuple[Float64[np.ndarray, "S _"], Float64[np.ndarray, "S _"]]:
-    """(unbiased CKA, CKA as in the paper) of every layer of one model and every layer of another; NaN for fewer than four words,
-    and where a layer is the same for all words."""
+    """Returns (unbiased CKA, CKA as in the paper) of every layer of one model and every layer of another. NaN for fewer than four
+    words, and for a layer that is the same for all words."""
     models = (own, other)
     traces = [np.trace(sums["products"], axis1=1, axis2=2) for sums in models]
     found = np.full((2, len(traces[0]), len(traces[1])), np.nan)

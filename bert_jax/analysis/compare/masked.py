@@ -88,8 +88,8 @@ def predictions(
 
 
 def twins(tokenizer: Tokenizer, other: Tokenizer) -> Int32[np.ndarray, " _"]:
-    """For each piece of the second vocabulary the same piece of the first, -1 where there is none: the same letters, and both at
-    the beginning of a word or both inside."""
+    """Returns, for each piece of the second vocabulary, the same piece of the first, or -1. Pieces are the same if they have the
+    same letters and both begin a word or both continue one."""
     known, others = ([read_piece(t, i) for i in range(t.size)] for t in (tokenizer, other))
     ids = {(piece.text, piece.continues): piece.id for piece in reversed(known)}
     return np.array([ids.get((piece.text, piece.continues), -1) for piece in others], np.int32)

@@ -61,8 +61,8 @@ class Comparison:
 
 
 def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
-    """Head -> head of the other model, so that no head has two partners and the sum of the distances, the roots of the
-    divergences, is the smallest (the Hungarian method, scipy's `linear_sum_assignment`). Of the larger model some have none."""
+    """Returns head -> head of the other model, so that no head has two partners and the sum of the distances (square roots of the
+    divergences) is minimal (the Hungarian method, scipy's `linear_sum_assignment`). Of the larger model some have none."""
     return dict(zip(*(side.tolist() for side in scipy.optimize.linear_sum_assignment(np.sqrt(divergence))), strict=True))
 
 

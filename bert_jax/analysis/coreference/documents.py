@@ -54,8 +54,8 @@ class Text(abc.ABC):
 
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """(the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the groups of
-        each mention that has antecedents, but none in [first, last))."""
+        """Returns (the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the
+        groups of each mention that has antecedents, but none in [first, last))."""
 
 
 class TextFile(AnnotatedSource):
@@ -171,8 +171,8 @@ def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
 
 
 def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator[tuple[int, int, int]]:
-    """(first, own, last) of windows over words of these sizes, each at most `room`: words [first, last) are read together, and
-    [own, last) are new. The words before them are as many sentences as half the room holds.
+    """Yields (first, own, last) of windows over words of these sizes, each at most `room`: words [first, last) are read together,
+    and [own, last) are new. The words before them are as many sentences as half the room holds.
 
     sentences: the numbers of the first words of sentences.
     """

@@ -51,7 +51,7 @@ def best_in_group(found: CoreferenceScores, group: str) -> Best | None:
 
 
 def _by_group(found: Antecedents) -> dict[str, tuple[np.ndarray, int]]:
-    """Group -> (the accuracy of every head, n), without groups of no mention and without those that no name is right for."""
+    """Returns group -> (accuracy of every head, n). Groups without mentions, or without a correct name, are left out."""
     n = found.n.values.sum(0)
     right = found.right.values[:, :, : found.heads].sum(0)
     groups = [(g, str(group)) for g, group in enumerate(found.n["group"]) if n[g] and group != NEITHER]
@@ -59,7 +59,7 @@ def _by_group(found: Antecedents) -> dict[str, tuple[np.ndarray, int]]:
 
 
 def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Figure:
-    """For each group the accuracy of the chosen head, of the rules and of controls, with 95 % intervals."""
+    """Draws, for each group, the accuracy of the chosen head, of the rules and of controls, with 95 % intervals."""
     names = ["head", *(rate.chooser for rate in found.best[0].rules), *controls]
     width = max(6.4, 1.2 + 1.5 * len(found.best))  # the title is 6.2 inches wide
     figure = new_figure(width, 4.2, "antecedents that are found, with 95 % intervals over documents")
@@ -87,7 +87,7 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
 
 
 def heads_figure(found: Antecedents) -> Figure:
-    """For each group the accuracy of all heads as a grid of layers and heads."""
+    """Draws, for each group, the accuracy of all heads as a grid of layers and heads."""
     groups = _by_group(found)
     layers = sorted({int(str(name).partition("-")[0]) for name in found.right["chooser"][: found.heads]})
     columns = min(4, len(groups))

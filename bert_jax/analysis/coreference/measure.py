@@ -82,7 +82,7 @@ def measure_antecedents(
         return [file.groups.index(group) for group in groups]
 
     def read() -> Iterator[tuple[int, Section]]:
-        """(number of the document, section) of all texts; counts the mentions whose antecedents are outside."""
+        """Yields (number of the document, section) of all texts. Counts the mentions whose antecedents are outside."""
         for document, text in enumerate(file):
             names.append(text.name)
             right.append(np.zeros((len(file.groups), len(heads) + len(file.rules)), np.int32))
@@ -136,7 +136,7 @@ def coreferent(text: Text) -> Text:
 
 @compiled
 def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
-    """For every query the rank of the candidate that each head attends to most, and the attention to it, float32.
+    """Returns, for every query, the rank of the candidate that each head attends to most, and the attention to it, float32.
 
     The batch is built by `Section.item`. A query without a candidate has rank 0, the rank of [CLS] at the start of its row.
     """
@@ -240,8 +240,8 @@ def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
 
 
 def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference) -> list[Best]:
-    """For each group of mentions that both parts hold: the head that is best in `choice` (of equal ones the first), and its
-    accuracy in `reported`."""
+    """Returns, for each group of mentions in both parts, the best head in `choice` (the first of equal ones) and its accuracy in
+    `reported`."""
     units = range(len(reported.n["document"]))
     weights = poisson_weights(options.seed, units, options.replicates).astype(np.float64)
     found = []
@@ -313,5 +313,5 @@ def _asked(found: Antecedents) -> list[int]:
 
 
 def _names_right(found: Antecedents) -> Num[np.ndarray, "units heads"]:
-    """int [document, head]: 1 where the chosen name is the antecedent."""
+    """Returns int [document, head]: 1 if the chosen name is the antecedent."""
     return found.right.values[:, 0, : found.heads]

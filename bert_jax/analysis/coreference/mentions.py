@@ -127,7 +127,8 @@ def pronoun_groups(word: str, kind: str) -> tuple[str, ...]:
 
 
 def tree_head(words: Sequence[int], heads: Sequence[int]) -> int:
-    """Returns the word of a mention whose head is outside the mention; of several the nearest to the root, then the first.
+    """Returns the head word of a mention: the word whose syntactic head is outside the mention. If there are several, the one
+    nearest to the root is chosen, then the first.
 
     words: their numbers in the sentence. heads: for each word of the sentence the number of its head, -1 for the root.
     """

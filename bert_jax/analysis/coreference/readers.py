@@ -391,8 +391,8 @@ def _split(record: Record) -> list[str]:
 
 
 def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
-    """(the columns of each word of a sentence, its parse). Raises UserError for a sentence that cannot be read, also where the
-    numbers of the words begin anew: an empty line between two sentences is missing."""
+    """Returns (the columns of each word of a sentence, its parse). Raises UserError for a sentence that cannot be read, also
+    where the numbers of the words begin anew: an empty line between two sentences is missing."""
     first, last = rows[0], -1
     columns: list[list[str]] = []
     if len(rows) > MOST_WORDS:

@@ -5,8 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
-from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
+from bert_jax.analysis.command import (
+    load_analyser,
+    open_folder,
+    open_with_choose,
+    print_written,
+    score_with_controls,
+    write_windows,
+)
+from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies, write_fits
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import Best, DependencyScores, score_dependencies
 from bert_jax.analysis.reading import Treebank, line_progress
@@ -27,6 +34,9 @@ def run(flags: argparse.Namespace) -> int:
     found, controls = score_with_controls(flags, score)
     write_dependencies(folder, found, controls, flags.least)
     print_scores(found, controls, flags.least)
+    if write_windows(folder, engine.config):
+        write_fits(folder, found)
+        print_fits(found, flags.least)
     if found.across:
         print(f"{counted(found.across, 'dependent')} left out: their heads are in other windows of sentences that were cut")
     print_written(folder)
@@ -51,6 +61,13 @@ def print_scores(found: DependencyScores, controls: dict[str, DependencyScores],
                 print(f"{'':14} {own.name:>5}  {name:17} {100 * own.accuracy:8.1f}  {_beaten(found, control, best)}")
     if len(rows) < len(found.best):
         print(f"{counted(len(found.best) - len(rows), 'relation')} of fewer than {least:,} dependents: see dependencies.tsv")
+
+
+def print_fits(found: DependencyScores, least: int) -> None:
+    """Prints the share of each relation's dependents whose heads a sliding layer can see."""
+    sizes = dict(zip(found.n["relation"], zip(found.near.values, found.n.values, strict=True), strict=True))
+    shares = (f"{best.relation} {100 * sizes[best.relation][0] / best.n:.1f} %" for best in frequent(found, least))
+    print(f"dependents whose heads are within the window: {', '.join(shares) or 'see dependency_windows.tsv'}")
 
 
 def _beaten(found: DependencyScores, control: DependencyScores, best: Best) -> str:

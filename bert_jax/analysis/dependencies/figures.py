@@ -19,7 +19,7 @@ from bert_jax.interface.words import counted
 
 FILES = (
     "dependencies.tsv", "dependencies.png", "dependency_heads.tsv", "dependency_offsets.tsv", "dependency_controls.tsv",
-    "published.tsv",
+    "published.tsv", "dependency_windows.tsv", "windows.tsv",
 )  # fmt: skip
 BEST_COLUMNS = (
     "relation", "head", "layer", "number", "direction", "accuracy", "low", "high", "offset", "baseline", "gain", "gain_low",
@@ -65,6 +65,12 @@ def write_dependencies(folder: Folder, found: DependencyScores, controls: Mappin
         folder.table("dependency_controls.tsv", CONTROL_COLUMNS, compared)
     if frequent(found, least):
         folder.figure("dependencies.png", dependencies_figure(found, least))
+
+
+def write_fits(folder: Folder, found: DependencyScores) -> None:
+    """Writes for each relation how many of its dependents have their heads in the window of sliding layers."""
+    rows = ((name, near, n) for name, near, n in zip(found.n["relation"], found.near.values, found.n.values, strict=True) if n)
+    folder.table("dependency_windows.tsv", ("relation", "within_window", "n"), rows)
 
 
 def frequent(found: DependencyScores, least: int) -> list[Best]:

@@ -75,6 +75,8 @@ class HitCounts:
     """The number of dependents at each distance of their head, from -reach to reach."""
     counts: Int64[np.ndarray, " relations"]
     """The number of dependents."""
+    near: Int64[np.ndarray, " relations"]
+    """The number of dependents of which a piece and one of their head's are in each other's window in sliding layers."""
     sentences: int = 0
     across: int = 0
     """Dependents that are not counted, since their head is in another window of a sentence that is cut."""
@@ -104,6 +106,7 @@ def count_hits(
         hits=np.zeros((len(DIRECTIONS), config.num_layers, config.num_heads, size), np.int64),
         distances=np.zeros((size, 2 * reach + 1), np.int64),
         counts=np.zeros(size, np.int64),
+        near=np.zeros(size, np.int64),
     )
     picked = np.zeros((size, len(PICKS)), np.int64) if picks is None else picks
 
@@ -122,6 +125,11 @@ def count_hits(
                         own[word] = relations.number(sentence.relations[i], sentence.place)
                 found.across += sum(sentence.heads[i] >= 0 for i in inside) - int(np.count_nonzero(own))
                 word_of = np.array(item.columns["words"])
+                words = np.flatnonzero(own)
+                first, last = np.searchsorted(word_of, words), np.searchsorted(word_of, words, "right")
+                its_first, its_last = np.searchsorted(word_of, heads[words]), np.searchsorted(word_of, heads[words], "right")
+                gap = np.maximum(its_first - last, first - its_last) + 1  # in pieces, between the nearest two
+                np.add.at(found.near, own[words][gap <= config.sliding_radius], 1)
                 columns = {"heads": heads[word_of], "relations": own[word_of], "sentences": np.full(len(word_of), number)}
                 columns |= dict(zip(PICKS, picked[own[word_of]].T, strict=True))
                 further = {name: values.tolist() for name, values in columns.items()}
@@ -243,6 +251,8 @@ class DependencyScores:
     """[relation]: the number of dependents that are reported."""
     n_choosing: NamedArray
     """[relation]: the number that the heads are chosen on."""
+    near: NamedArray
+    """[relation]: the number that are reported and whose heads are in the window of sliding layers; 0 in a model without."""
     replicates: NamedArray
     """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. Those of two models, or of a
     model and a control, are pairs, if sentences and seed are the same."""
@@ -332,6 +342,7 @@ def score_dependencies(
         baseline=NamedArray(baseline, {**relation, "offset": range(-options.reach, options.reach + 1)}),
         n=NamedArray(n, relation),
         n_choosing=NamedArray(n_choosing, relation),
+        near=NamedArray(members @ found.near, relation),
         replicates=NamedArray(of_head, {**relation, "replicate": range(options.replicates)}),
         sentences=found.sentences,
         sentences_choosing=chosen.sentences,
@@ -340,7 +351,7 @@ def score_dependencies(
 
 
 def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relations 3"]]:
-    """(the names of all groups, for each relation the indices of its groups of PICKS)."""
+    """Returns (the names of all groups, for each relation the indices of its groups of PICKS)."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(name.partition(":")[0], []).append(name)

@@ -58,7 +58,7 @@ PUBLISHED_COLUMNS = (
 
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
-    """(the relation of a treebank with these `names` that a Stanford relation is nearest to, "" for none; how near; the
+    """Returns (the relation among a treebank's `names` that is nearest to a Stanford relation, "" for none; how near; the
     difference). `columns` are the columns of the table.
 
     A treebank that has "pobj", "dobj" or "nn" is in Stanford Dependencies, and has the relation itself.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.analysis.command import load_analyser, open_folder, print_written
+from bert_jax.analysis.command import load_analyser, open_folder, print_written, write_windows
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
 from bert_jax.analysis.heads.flags import Heads
 from bert_jax.analysis.heads.measure import HeadStatistics, measure_heads
@@ -24,6 +24,7 @@ def run(flags: argparse.Namespace) -> int:
     write_heads(folder, found)
     print(reading.summary(int(found.n.values[0]), found.windows))
     print_strongest(found)
+    write_windows(folder, engine.config)
     print_written(folder)
     return int(reading.failed > 0)
 

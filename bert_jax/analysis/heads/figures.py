@@ -26,7 +26,7 @@ TITLES = {
 }
 FILES = (
     "heads.tsv", "heads.png", "distances.tsv", "distances.png", "divergences.tsv", "tree.tsv", "tree.png", "plane.tsv",
-    "plane.png",
+    "plane.png", "windows.tsv",
 )  # fmt: skip
 
 
@@ -68,7 +68,8 @@ def write_heads(folder: Folder, found: HeadStatistics) -> None:
 
 
 def statistics_figure(found: HeadStatistics) -> Figure:
-    """For each statistic the heads as a grid of layers and heads, and the value of a head that attends to all words alike."""
+    """Draws, for each statistic, the heads as a grid of layers and heads, and the value of a head that attends equally to all
+    words."""
     array = found.statistics
     height = max(2.2, 0.24 * len(array["layer"]) + 1.0)
     figure = new_figure(13.0, 2 * height + 0.6, f"what heads attend to: means over {counted(int(found.n.values[0]), 'word')}")

@@ -119,8 +119,8 @@ def head_sums(
 
 
 def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
-    """1 where a word [.., from, to, ..] has one of these relations to another of its text: it is [CLS], is [SEP], is punctuation,
-    or is `reach` words before, ..., 0, ..., `reach` words after it, both being words of a text."""
+    """Returns 1 where a word [.., from, to, ..] has one of these relations to another word of its text: it is [CLS], is [SEP], is
+    punctuation, or is `reach` words before, ..., 0, ..., `reach` words after it, both being words of a text."""
     together = slots.together
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])

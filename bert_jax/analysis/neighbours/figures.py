@@ -31,7 +31,7 @@ FILES = (PIECES, "neighbours.tsv", "layers.tsv", "layers.png", "senses.tsv", "se
 _ACROSS = 5
 """Panels side by side."""
 _LEGEND = 110
-"""Most characters of a context in a legend."""
+"""The maximum number of characters of a context in a legend."""
 
 
 class Measure(NamedTuple):
@@ -150,7 +150,8 @@ def layers_figure(measures: Sequence[Measure]) -> Figure:
 
 
 def senses_figure(found: Neighbours, drawn: Sequence[Drawn]) -> Figure:
-    """For each word its occurrences in the plane, a panel for each layer; the colour is the sense, stars are words in context."""
+    """Draws the occurrences of each word in the plane, with a panel for each layer. The colour is the sense; stars are words in
+    context."""
     layers = [int(layer) for layer in found.random["layer"]]
     rows = -(-len(layers) // _ACROSS)
     across = min(len(layers), _ACROSS)
@@ -188,7 +189,7 @@ def _short(text: str) -> str:
 
 
 def summary(own: Drawn) -> Iterator[str]:
-    """Lines about a word: how often it is in the text, and of each sense the occurrence in its middle."""
+    """Returns lines about a word: its count in the text, and for each sense its central occurrence."""
     kept = len(own.senses)
     sample = f", {kept:,} of them drawn at random" if kept < own.occurrences.n else ""
     yield f"{own.word}: {counted(own.occurrences.n, 'occurrence')}{sample}"

@@ -41,8 +41,8 @@ def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape 
 def principal_plane(
     vectors: Vectors, marked: Float[np.ndarray, "_ D"]
 ) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
-    """(the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share of the
-    variance that the plane holds, NaN without a variance).
+    """Returns (the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share
+    of the variance that the plane holds, NaN without a variance).
 
     Distances between vectors of length 1 are sqrt(2 - 2 cosine).
     """
@@ -213,8 +213,8 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """For the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their `window`
-    and `number`; total [S, D], the sum of the vectors at length 1, and words []; and of the words at the query positions
+    """Returns, for the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their
+    `window` and `number`; total [S, D], the sum of the vectors at length 1, and words []; and of the words at the query positions
     occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no word."""
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
@@ -295,7 +295,7 @@ class Sample:
 
 
 def checked_layers(layers: Sequence[int], last: int) -> tuple[int, ...]:
-    """`layers` in their order, all of them where none is named. Raises UserError for one that is not there."""
+    """Returns `layers` in order, or all layers if none are named. Raises UserError for a layer that does not exist."""
     for layer in layers:
         if not 0 <= layer <= last:
             raise UserError(f"--layer={layer} is not there: the model has layers 0 (the embeddings) to {last}")

@@ -59,7 +59,7 @@ def write_probes(folder: Folder, found: Probes) -> None:
 
 
 def over_seeds(array: NamedArray) -> tuple[np.ndarray, np.ndarray]:
-    """(the mean over the seeds, their standard deviation, which is NaN for one seed); the seeds are the last axis."""
+    """Returns (mean, standard deviation) over the seeds, the last axis. The deviation of one seed is NaN."""
     values = np.asarray(array.values)
     count = values.shape[-1]
     deviation = values.std(-1, ddof=1) if count > 1 else np.full(values.shape[:-1], np.nan)
@@ -67,13 +67,13 @@ def over_seeds(array: NamedArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def selectivity(found: LabelProbes) -> NamedArray:
-    """[label, probe, seed]: the accuracy of the label minus the accuracy of its control task."""
+    """Returns [label, probe, seed]: the accuracy of the label minus the accuracy of its control task."""
     axes = {name: labels for name, labels in found.accuracy.axes.items() if name != "task"}
     return NamedArray(found.accuracy.values[:, 0] - found.accuracy.values[:, 1], axes)
 
 
 def labels_figure(found: LabelProbes) -> Figure:
-    """For each kind of label the curves of accuracy and control over the layers, and the baseline of word types."""
+    """Draws, for each kind of label, the curves of accuracy and control over the layers, and the baseline of word types."""
     labels = found.accuracy["label"]
     figure = new_figure(4.2 * len(labels) + 0.6, 3.8, "linear probes of labels, by layer (0: embeddings)")
     every = panels(figure, len(labels), len(labels), sharey=True)
@@ -91,7 +91,7 @@ def labels_figure(found: LabelProbes) -> Figure:
 
 
 def structure_figure(found: StructureProbes) -> Figure:
-    """For each score the curve over the layers and the value of right-branching trees."""
+    """Draws, for each score, the curve over the layers and the value of right-branching trees."""
     scores = found.scores["score"]
     figure = new_figure(3.2 * len(scores) + 0.6, 3.4, "structural probes, by layer (0: embeddings; dotted: right-branching)")
     mean, deviation = over_seeds(found.scores)

@@ -146,7 +146,7 @@ def train_linear(
 def _mixed(
     vectors: Float16[np.ndarray, "R S D"], scale: Scale, mix: Mapping[str, Array]
 ) -> tuple[jax.Array, Float32[np.ndarray, " D"], Float32[np.ndarray, " D"]]:
-    """(the mix of the standardised vectors, standardised itself; the mean and the deviation of its entries)."""
+    """Returns (the mix of the standardised vectors, standardised again; mean and deviation of its entries)."""
     parts = []
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))
@@ -179,7 +179,7 @@ def converged(
 @jax.jit
 @jax.value_and_grad
 def _penalised(probe: Float[Array, "_ C"], read: Float[Array, "R D"], labels: Int[Array, " R"]) -> Float[Array, ""]:
-    """`converged`'s loss; the last row of `probe` is the bias."""
+    """Returns the loss of `converged`; the last row of `probe` is the bias."""
     logits = jnp.matmul(read, probe[:-1], precision=jax.lax.Precision.HIGHEST) + probe[-1:]
     return _mean_loss(logits, labels) + PENALTY * jnp.square(probe[:-1]).sum()
 
@@ -203,8 +203,8 @@ def train_mixes(
 
 @functools.lru_cache(maxsize=4)
 def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
-    """(the compiled step of training, (state, vectors, targets, scale) -> state; its optimizer: Adam with a cosine decay to 0 in
-    `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
+    """Returns (the compiled training step, (state, vectors, targets, scale) -> state; its optimizer: Adam with a cosine decay to
+    0 over `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     @jax.jit

@@ -79,15 +79,15 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """1 where the second word is at distance h - REACH from the first, or beyond it for the first and last h."""
+    """Returns 1 where the second word is at distance h - REACH from the first, or beyond it for the first and last h."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
     return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)
 
 
 def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
-    """Zeros: "bias" [2, H], w and u; in the parsers on words also "head" and "dependent" [2, D, H], their parts that are linear
-    in the word i and in the word j."""
+    """Returns zeros: "bias" [2, H], w and u; in the parsers on words also "head" and "dependent" [2, D, H], their parts that are
+    linear in the word i and in the word j."""
     weights = {}
     for name in PARSERS:
         count = heads if name.startswith("attention") else 2 * REACH + 1
@@ -113,8 +113,8 @@ def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: F
 
 
 def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, Float[Array, "B Z Z"]]:
-    """By parser: the logarithm of the probability that word i [.., i, ..] is the head of word j [.., j]; of no other than the
-    words of the same text. `read` is what `parser_inputs` returns."""
+    """Returns, by parser, the logarithm of the probability that word i [.., i, ..] is the head of word j [.., j]; of no other
+    than the words of the same text. `read` is what `parser_inputs` returns."""
     sequence = read["sequence"]
     same = (sequence[:, :, None] == sequence[:, None, :]) & (sequence > 0)[:, None, :]
     candidates = same & ~jnp.eye(sequence.shape[1], dtype=bool)[None]
@@ -125,7 +125,7 @@ def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, 
 
 
 def is_head(read: Mapping[str, Array]) -> Float[Array, "B Z Z"]:
-    """1 where word i [.., i, ..] is the head of word j [.., j], if it is asked for."""
+    """Returns 1 where word i [.., i, ..] is the head of word j [.., j] and j is scored."""
     same = read["sequence"][:, :, None] == read["sequence"][:, None, :]
     asked = (read["heads"] != NO_HEAD) & (read["sequence"] > 0)
     return (same & (read["number"][:, :, None] == read["heads"][:, None, :]) & asked[:, None, :]).astype(jnp.float32)
@@ -186,7 +186,8 @@ def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Ar
 def parser_accuracy(
     engine: Engine, weights: Weights, sentences: Sequence[Annotated], say: Say = silent
 ) -> tuple[dict[str, float], int]:
-    """(the share of the words whose most likely head is theirs, by parser, the number of words): unlabelled attachment scores."""
+    """Returns (the unlabelled attachment score of each parser, the number of words): the share of words whose most likely head is
+    correct."""
     right = dict.fromkeys(weights, 0)
     n = done = 0
     total = sum(len(sentence.words) for sentence in sentences)

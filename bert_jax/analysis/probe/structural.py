@@ -47,7 +47,8 @@ def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int,
 def found_edges(
     distances: Float[np.ndarray, "A words words"], heads: Sequence[int], punctuation: Sequence[bool]
 ) -> tuple[Int64[np.ndarray, " A"], int]:
-    """(edges of the tree that each spanning tree has too, edges of the tree), without punctuation: the two counts of UUAS."""
+    """Returns the two counts of UUAS, without punctuation: (edges of the tree that each spanning tree contains, edges of the
+    tree)."""
     kept = [word for word, mark in enumerate(punctuation) if not mark]
     places = {word: place for place, word in enumerate(kept)}
     pairs = ((places[word], places[heads[word]]) for word in kept if heads[word] in places)
@@ -61,7 +62,7 @@ def found_edges(
 def rank_correlations(
     a: Float[np.ndarray, "*shape words"], b: Float[np.ndarray, "*#shape words"]
 ) -> Float64[np.ndarray, "*shape"]:
-    """Spearman's correlations over the last axis; NaN where one of them is constant."""
+    """Returns Spearman's correlations over the last axis; NaN if one of the two is constant."""
     ranks = [scipy.stats.rankdata(x, axis=-1) for x in (a, b)]
     x, y = (rank - rank.mean(-1, keepdims=True) for rank in ranks)
     with np.errstate(invalid="ignore"):
@@ -79,7 +80,7 @@ def root_is_found(
 def mean_over_lengths(
     lengths: Sequence[int], correlations: Sequence[Float[np.ndarray, " A"]]
 ) -> tuple[Float64[np.ndarray, " A"], int]:
-    """(the mean over LENGTHS of the mean of the correlations of sentences of each length, the number of these sentences)."""
+    """Returns (mean over LENGTHS of the mean correlation of the sentences of each length, number of these sentences)."""
     chosen = [length for length in LENGTHS if length in lengths]
     if not chosen:
         return np.full(correlations[0].shape if len(correlations) else 1, np.nan), 0
@@ -119,8 +120,8 @@ class TreeScores:
         self._depths.append(np.nan_to_num(rank_correlations(depths, true[None, heads.index(-1)])))
 
     def results(self) -> dict[str, tuple[Float64[np.ndarray, " A"], int]]:
-        """(value of each probe, n) of each score: UUAS over edges, the distances' correlation over sentences, the share of roots
-        that are found over sentences, the depths' correlation over sentences; NaN where n is 0."""
+        """Returns (value of each probe, n) of each score: UUAS over edges, the distances' correlation over sentences, the share
+        of roots that are found over sentences, the depths' correlation over sentences; NaN where n is 0."""
         with np.errstate(invalid="ignore"):
             uuas = np.sum(self._found, axis=0) / np.float64(self._edges)
         return {

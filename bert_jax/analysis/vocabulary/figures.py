@@ -57,7 +57,7 @@ def write_splits(folder: Folder, splits: Splits, new_words: int) -> None:
 
 
 def examples(pieces: Sequence[Piece], most: int = 12) -> str:
-    """Some of `pieces`, in even steps from the first on."""
+    """Returns some of `pieces`, in equal steps from the first."""
     step = max(1, len(pieces) // most)
     return " ".join(piece.piece for piece in pieces[::step][:most])
 

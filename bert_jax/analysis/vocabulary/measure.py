@@ -182,7 +182,7 @@ def read_vocabulary(
 
 
 def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
-    """Piece `i` with its kind and script."""
+    """Returns piece `i` with its kind and script."""
     piece = tokenizer.pieces[i]
     continues = bool(tokenizer.continuation_table[i])
     reserved = not piece or i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
@@ -228,8 +228,8 @@ def letter_script(text: str) -> str:
 
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Part -> array or layer of it -> its parameters; the arrays of all Transformer layers together. Tables that are never
-    trained are named as fixed."""
+    """Returns part -> array or layer of it -> number of parameters. The arrays of all Transformer layers are counted together.
+    Tables that are never trained are marked as fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():
         for name, branch in (tree["layers"] if part == "encoder" else tree).items():
@@ -250,7 +250,7 @@ def _size(tree: Any) -> int:
 
 
 def groups(found: Vocabulary) -> Iterator[tuple[str, str, list[Piece]]]:
-    """(property, value, pieces with it), for kinds, scripts, names and, with a corpus, pieces that are never in it."""
+    """Yields (property, value, pieces with it) for kinds, scripts, names and, given a corpus, pieces that do not occur in it."""
     for kind in KINDS:
         yield "kind", kind, [piece for piece in found.pieces if piece.kind == kind]
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]

@@ -81,7 +81,7 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
 
 
 def without_controls(text: str, counts: Counter[str]) -> str:
-    """`text` without control characters, which are counted."""
+    """Returns `text` without control characters, and counts these."""
     if not _CONTROLS.search(text):
         return text
     text, removed = _CONTROLS.subn("", text)

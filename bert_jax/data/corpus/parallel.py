@@ -60,7 +60,7 @@ class PairFile:
 
 
 def sides_of(name: str) -> list[str]:
-    """The one or two patterns in the name of a source `parallel:NAME`. Raises UserError for more."""
+    """Returns the one or two patterns in the name of a source `parallel:NAME`. Raises UserError for more."""
     sides = re.split(r":(?!//)", name)
     if len(sides) > 2 or not all(sides):
         raise UserError(
@@ -71,7 +71,8 @@ def sides_of(name: str) -> list[str]:
 
 
 def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | None) -> list[tuple[PairFile, int, int]]:
-    """(file, number of pairs, bytes) of every file of pairs of the source `given`, whose one or two patterns match `paths`.
+    """Returns (file, number of pairs, bytes) of every file of pairs of the source `given`, whose one or two patterns match
+    `paths`.
 
     Raises UserError for sides that do not belong together: unlike numbers of files or lines, or a side without text.
     """
@@ -110,7 +111,7 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
 
 
 def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
-    """The languages of a corpus of these (file, languages); None without pairs. Raises UserError for two directions."""
+    """Returns the languages of a corpus of these (file, languages); None without pairs. Raises UserError for two directions."""
     named = [(source, languages) for source, languages in given if languages != UNNAMED]
     for source, languages in named:
         if languages != named[0][1]:
@@ -122,7 +123,7 @@ def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
 
 
 def _languages(source: str, target: str) -> Pair:
-    """The languages in the names of two files, "train.en.gz" and "train.de.gz"."""
+    """Returns the languages in the names of two files, "train.en.gz" and "train.de.gz"."""
     first, second = (pathlib.PurePath(bare_name(path)).suffix[1:] for path in (source, target))
     named = first != second and all(re.fullmatch(r"[A-Za-z][\w-]{1,9}", name) for name in (first, second))
     return (first, second) if named and not {first, second} & {"txt", "text"} else UNNAMED
@@ -153,7 +154,7 @@ def _two(pair_fields: str) -> Pair:
 
 
 def _text_fields(given: str, path: str) -> Pair:
-    """The two fields of text of the first record."""
+    """Returns the two text fields of the first record."""
     record = _record(path, 0, _first_line(path))
     texts = [name for name, value in record.items() if isinstance(value, str)]
     if len(texts) != 2:
@@ -166,7 +167,7 @@ def _text_fields(given: str, path: str) -> Pair:
 
 
 def _record(path: str, number: int, line: str) -> files.JsonObject:
-    """The object with the texts on line `number` from 0: the record, or what its field "translation" holds."""
+    """Returns the object with the texts on line `number` (from 0): the record, or its field "translation"."""
     try:
         record = files.parse_json(line)
     except ValueError as error:
@@ -187,7 +188,7 @@ def _first_line(path: str) -> str:
 
 
 def _survey(path: str) -> tuple[int, int, int]:
-    """(lines, lines with text, bytes) of a file."""
+    """Returns (lines, lines with text, bytes) of a file."""
     lines = texts = size = 0
     with _file_errors(path), open_packed(path) as file:
         for line in file:
@@ -216,7 +217,8 @@ def _file_errors(path: str) -> Iterator[None]:
 def read_pairs(
     file: PairFile, start: int, stop: int, *, replace: bool, skip: bool, counts: Counter[str]
 ) -> Iterator[Pair | None]:
-    """The pairs [start, stop) of a file; None for a bad one that is skipped. Both these and replaced bytes are counted."""
+    """Yields the pairs [start, stop) of a file, and None for each bad pair that is skipped. Counts skipped pairs and replaced
+    bytes."""
 
     def decoded(path: str, number: int, line: bytes) -> str:
         line = line.removeprefix(BOM) if number == 0 else line
@@ -282,7 +284,8 @@ def _split_json(file: PairFile) -> Callable[[str], Pair]:
 
 
 def clean_pair(pair: Sequence[str], counts: Counter[str]) -> list[str]:
-    """The two texts, each on one line without control characters; [] if one is empty, which is counted."""
+    """Returns the two texts, each on one line without control characters. Counts pairs with an empty text and returns [] for
+    them."""
     texts = [" ".join(without_controls(text, counts).split()) for text in pair]
     if all(texts):
         return texts

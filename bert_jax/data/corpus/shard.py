@@ -181,7 +181,8 @@ class _SplitWriter:
 
 
 def cleaned(document: Document, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """The sentences of a document, or the two texts of a pair; [] if it is dropped, which is counted."""
+    """Returns the sentences of a document, or the two texts of a pair. Counts dropped documents and pairs, and returns [] for
+    them."""
     if document.is_pair:
         return clean_pair(document.lines, counts)
     return clean_document(document.lines, is_sentence=document.is_sentence, config=config, counts=counts)

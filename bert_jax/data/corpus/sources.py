@@ -26,7 +26,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.data.corpus import parallel, tables, tfds_text
@@ -178,12 +178,12 @@ def _own_items(source: Source) -> list[Item]:
 
 
 def _parts(records: int) -> tuple[int, ...]:
-    """The first record of each of at most `_PARTS` parts."""
+    """Returns the first record of each of at most `_PARTS` parts."""
     return tuple(sorted({round(part * records / _PARTS) for part in range(_PARTS)}))
 
 
 def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
-    """The files of a parallel: source."""
+    """Returns the files of a parallel: source."""
     sides = [Source(source.kind, side) for side in parallel.sides_of(source.name)]
     paths = [_text_files(side) for side in sides]
     for side, found in zip(sides, paths, strict=True):
@@ -197,7 +197,7 @@ def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
 
 
 def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
-    """The languages of a corpus of pairs, the one that is translated first; None for a corpus of documents.
+    """Returns the languages of a corpus of pairs, the source language first; None for a corpus of documents.
 
     Raises UserError for pairs in two directions, and for pairs and documents together.
     """
@@ -228,7 +228,11 @@ def own_texts(value: str) -> Iterator[str]:
             "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
         ) from error
     with file_errors_explained(source_file(value), "--source"):
-        for number, text in enumerate(function(*arguments), start=1):
+        texts = function(*arguments)
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            kind = "a string" if isinstance(texts, str) else type(texts).__name__
+            raise UserError(f"--source={value}: the function returns {kind}; yield one string per document")
+        for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise UserError(
                     f"--source={value}: document {number:,} is of type {type(text).__name__}; yield one string per document"

@@ -19,7 +19,7 @@ from typing import Any
 
 from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
-from bert_jax.files import JsonObject, parse_json
+from bert_jax.files import Json, JsonObject, parse_json
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 """The pattern of special tokens' names."""
@@ -349,6 +349,19 @@ def _load(content: str, spec: JsonObject) -> Any:
             shown = " + ".join(_types(spec, name)) if name != "post_processor" else str(spec[name].get("type"))
             raise ValueError(f"its {name} ({shown}) is unknown to the library tokenizers {tokenizers.__version__}") from error
         raise ValueError(f"the library tokenizers {tokenizers.__version__} cannot read it ({error})") from error
+
+
+PREFIX_SPACE = "add_prefix_space"
+"""Of a pre-tokenizer, and of tokenizer_config.json: whether a text begins with a space if it has none."""
+
+
+def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
+    """Returns the text of the tokenizer.json `spec` whose pre-tokenizer adds the space that tokenizer_config.json says, as
+    transformers 4 changes it: a pre-tokenizer of a single component alone. None if it says the same, or nothing."""
+    first = spec.get("pre_tokenizer") or {}
+    if not isinstance(wanted, bool) or first.get(PREFIX_SPACE, wanted) == wanted:
+        return None
+    return json.dumps({**spec, "pre_tokenizer": {**first, PREFIX_SPACE: wanted}}, ensure_ascii=False, indent=2)
 
 
 def _stops_at_spaces(spec: JsonObject) -> bool:

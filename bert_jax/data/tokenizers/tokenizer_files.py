@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
-from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, JsonTokenizer, model_type, parts
+from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, PREFIX_SPACE, JsonTokenizer, model_type, parts, with_prefix_space
 from bert_jax.data.tokenizers.marian import SOURCE_MODEL
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
@@ -505,12 +505,15 @@ def _described_library(
 ) -> TokenizerDescription:
     """Makes the TokenizerDescription of a tokenizer.json that the library runs. `fields` is the model's config.json."""
     _check_text(path, [token["content"] for token in content.get("added_tokens") or ()])
+    text, notes = path.read_text("utf-8"), []
+    if (changed := with_prefix_space(content, config.get(PREFIX_SPACE))) is not None:
+        text, adds = changed, "a " if config[PREFIX_SPACE] else "no "
+        notes.append(f"{adds}space before a text: {PREFIX_SPACE} of {CONFIG_FILE} is used, and {JSON_FILE} differs")
     try:
-        library = JsonTokenizer(path.read_text("utf-8"), settings=config, names=names)
+        library = JsonTokenizer(text, settings=config, names=names)
     except ValueError as error:
         raise UserError(f"{path}: {error}; copy the file again, or choose another model") from error
     specials = _roles(path, content, library, (config, names), fields)
-    notes = []
     cls, sep = (library.pieces.index(specials[role]) for role in ("cls", "sep"))
     single = [cls, *library.letter, sep]
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):

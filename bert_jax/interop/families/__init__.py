@@ -1,4 +1,4 @@
-"""The families of models that transformers knows, one file each: the names of tensors, the keys of config.json, the classes.
+"""The model families of transformers, one file each: tensor names, keys of config.json, classes.
 
 In: a `model_type`, or the configuration of a model. Out: the `Family`, whose tables `names.py` and `huggingface_config.py` read.
 
@@ -24,11 +24,11 @@ FAMILIES: Mapping[str, str] = {
     "nomic_bert": "bert_jax.interop.families.nomic_bert:NOMIC_BERT",
     "marian": "bert_jax.interop.families.marian:MARIAN",
 }
-"""`model_type` -> the family. A Transformer is exported as the first that computes its function."""
+"""`model_type` -> the family. A Transformer is exported as the first family that computes its function."""
 OWN_FAMILIES: Mapping[str, str] = {
     "bert_jax": "bert_jax.interop.families.bert:OWN",
     "encoder_decoder": "bert_jax.interop.families.bert:ENCODER_DECODER",
     "bilm": "bert_jax.interop.families.bert:BILM",
     "static": "bert_jax.interop.families.bert:STATIC",
 }
-"""The same for the models that only this package computes, and that transformers refuses to load."""
+"""The same for models that only this package supports and transformers refuses to load."""

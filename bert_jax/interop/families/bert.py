@@ -1,5 +1,5 @@
-"""BERT as transformers has it (`modeling_bert.py`), and the models that only this package computes: their files have BERT's names
-where there are such, and names of our own, with dots and our layout, for all other parameters."""
+"""BERT as in transformers (`modeling_bert.py`), and the models that only this package supports. Their files use BERT's names if
+they exist, and otherwise our own names, with dots and our layout."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ BERT = Family(
 )
 
 OWN = dataclasses.replace(BERT, model_type="bert_jax", position_table="")
-"""Transformers that no class of transformers computes. Their `model_type` makes transformers refuse them."""
+"""Transformers that no transformers class supports. Their `model_type` makes transformers refuse them."""
 BILM, STATIC, ENCODER_DECODER = (
     dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
     for name in ("bilm", "static", "encoder_decoder")

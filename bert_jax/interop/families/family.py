@@ -1,5 +1,4 @@
-"""`Family`: how other programs write the models of one family: the names and layouts of tensors, the keys of config.json, and the
-classes.
+"""`Family`, the format of a model family in other programs: names and layouts of tensors, keys of config.json, and classes.
 
 A family is data: a table of `Row`s and a table of `Key`s, each read in both directions. `names.py` and `huggingface_config.py`
 read the tables, and no other module has names of transformers.
@@ -41,7 +40,7 @@ class Row:
     when: Callable[[ModelConfig], bool] | None = None
     """Whether a model has the parameter under this name; None: all that have the parameter."""
     first: int = 0
-    """The number of the first layer that has the parameter; our array has no entries for the layers before it."""
+    """The first layer with the parameter. Our array has no entries for earlier layers."""
 
     @property
     def stacked(self) -> bool:
@@ -76,39 +75,40 @@ class KeyLike(Protocol):
 
     @property
     def carried(self) -> bool:
-        """Whether the value that a model came with is kept in `Model.other_fields`, and written again where it means the same."""
+        """Whether a model's original value is kept in `Model.other_fields` and written back if it still means the same."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The keys."""
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the fields of `ModelConfig` that follow from a config.json; `read` has those of the keys before. Raises
-        UserError with `source` for a value that is missing, of the wrong type or cannot be represented."""
+        """Reads fields of `ModelConfig` from a config.json; `read` has those of the preceding keys. Raises UserError with
+        `source` if a value is missing, of the wrong type or cannot be represented."""
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the keys of `config`. `ids` are the ids of the special tokens by role, `carried` what the model came with."""
+        """Returns the keys for `config`. `ids` are the ids of the special tokens by role, `carried` the model's original
+        fields."""
 
 
 REQUIRED = object()
-"""The default of a key without which the shape of a model is unknown."""
+"""The default of a required key, without which the model's shape is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A key of config.json with the value of one or more fields of `ModelConfig`."""
+    """A key of config.json that corresponds to one or more fields of `ModelConfig`."""
 
     theirs: str
     ours: str
-    """The names of the fields, separated by spaces. A model whose fields differ is not of the family."""
+    """The names of the fields, separated by spaces. They must be equal in models of the family."""
     default: Any = REQUIRED
-    """The value that transformers assumes where the key is missing."""
+    """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """Their value -> ours, where the two differ; exports use the first for each of ours, or the one that the model came with."""
+    """Their value -> ours, if they differ. Exports use the first one for our value, or the model's original one."""
     also: tuple[str, ...] = ()
-    """Other names of the same key, which other programs read: all are written, and any may be read."""
+    """Alternative names of the key. All are written, and any may be read."""
     unless: Any = REQUIRED
-    """A value that is not written."""
+    """A value for which the key is not written."""
     carried: bool = False
 
     @property
@@ -133,7 +133,7 @@ class Key:
         return dict.fromkeys(self.ours.split(), translated)
 
     def translated(self, name: str, value: Any, source: str) -> Any:
-        """Our value for theirs. Raises UserError if there is none."""
+        """Translates their value to ours. Raises UserError if there is none."""
         if self.values:
             known = next((key for key in self.values if key == value and type(key) is type(value)), None)
             if known is None:
@@ -189,6 +189,22 @@ class Constant(Written):
 
 
 @dataclasses.dataclass(frozen=True)
+class OtherNames:
+    """Keys of files of another program, which `Family.today` translates; they are not written."""
+
+    names: tuple[str, ...]
+    carried: bool = False
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Returns nothing: the other keys have their values."""
+        return {}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Returns nothing."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
 class TokenId(Written):
     """The id of a special token, which the tokenizer knows."""
 
@@ -203,8 +219,8 @@ class TokenId(Written):
 
 
 def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str, Any]:
-    """(the first of the `names` of a key that is in `fields`, its value), ("", None) without one. Raises UserError if two names
-    have different values."""
+    """Returns (the first of a key's `names` that is in `fields`, its value), or ("", None). Raises UserError if two names have
+    different values."""
     there = [name for name in names if name in fields]
     for name in there[1:]:
         if fields[name] != fields[there[0]]:
@@ -216,7 +232,7 @@ def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """The models that other programs know under one `model_type`."""
+    """The models with the same `model_type` in other programs."""
 
     model_type: str
     title: str
@@ -226,10 +242,12 @@ class Family:
     table: tuple[Row, ...]
     keys: tuple[KeyLike, ...]
     """In the order in which they are read and written."""
+    today: Callable[[JsonObject, str], JsonObject] | None = None
+    """(a config.json, its path for messages) -> the same in the names that `keys` has, where files with other names are about."""
     always: JsonObject = dataclasses.field(default_factory=dict)
-    """The fields of `ModelConfig` that are the same in all models of the family, where they are not BERT's."""
+    """The fields of `ModelConfig` that all models of the family share and that differ from BERT's."""
     fixed: JsonObject = dataclasses.field(default_factory=dict)
-    """Keys of config.json with the only value that can be represented: it may be omitted."""
+    """Keys of config.json for which only this value can be represented. They may be omitted."""
     classes: Mapping[str, tuple[str, ...]]
     """The classes of transformers -> the parts that their files must have besides embeddings and encoder. The first is the one
     without heads, and those with pretraining heads stand before those with fewer of them."""
@@ -241,6 +259,8 @@ class Family:
     """(the name of the decoder's bias, the name under which transformers reads it if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Old endings of tensor names -> the present ones."""
+    omitted: tuple[str, ...] = ()
+    """Biases that some files leave out, which are then zero."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
     """Buffers of transformers, which some versions saved: their names, what they hold, and the values from their size."""
     position_table: str = ""
@@ -267,6 +287,7 @@ class Family:
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
         """Returns the fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
+        fields = fields if self.today is None else self.today(fields, source)
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:
                 raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
@@ -284,7 +305,7 @@ class Family:
         return head.is_plain and any(row.subtree == head.subtree for row in self.table)
 
     def represents(self, config: ModelConfig) -> bool:
-        """Returns whether a model of the family can compute the function of `config`: what is written gives it back."""
+        """Returns whether the family can represent `config`, i.e. whether writing and reading it preserves it."""
         try:
             return _normal(ModelConfig(**self.read(self.write(config, {}, {}), ""))) == _normal(config)
         except UserError:
@@ -292,7 +313,7 @@ class Family:
 
 
 def _normal(config: ModelConfig) -> Architecture:
-    """Returns the architecture with one value for all those that mean the same."""
+    """Normalises settings of the architecture that mean the same."""
     c = config.architecture
     sliding, rotary = "sliding" in c.layer_types, c.positions == "rotary"
     theta = c.rotary_theta if c.sliding_rotary_theta is None else c.sliding_rotary_theta
@@ -319,8 +340,8 @@ def family_named(model_type: Any, source: str) -> Family:
 
 @functools.lru_cache(maxsize=256)
 def export_family(config: ModelConfig) -> Family:
-    """Returns the family that `config` is exported as. A fixed position table is written as a learned one, which computes the
-    same."""
+    """Returns the family as which `config` is exported. A fixed position table is written as a learned one, which is
+    equivalent."""
     if config.encoder == "encoder_decoder":
         marian = family_named("marian", "")
         return marian if marian.represents(config) else family_named(config.encoder, "")

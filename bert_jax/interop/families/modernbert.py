@@ -18,8 +18,8 @@ HEADS = ("sequence", "token", "span", "choice")
 
 @dataclasses.dataclass(frozen=True)
 class Dropouts:
-    """The rates of dropout. transformers has one for the attention weights and the output of attention; that of our
-    `attention_output_dropout` is lost to it if it differs."""
+    """The dropout rates. transformers has one rate for the attention weights and the output of attention, so a different
+    `attention_output_dropout` is lost."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("attention_dropout", "embedding_dropout", "mlp_dropout")

@@ -1,16 +1,56 @@
-"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). Its files keep the names of nomic's own code,
-which transformers translates when it reads and writes them."""
+"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). The names of its tensors are those of nomic's
+own code, which transformers translates when it reads and writes them. Its config.json may have the keys of either, or both."""
 
 from __future__ import annotations
 
+from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
-from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
+from bert_jax.interop.families.family import Constant, Family, Key, OtherNames, Row, TokenId, linear, norm, stated
 from bert_jax.interop.families.rotary import HeadWidth, RotaryTheta
 
 ALWAYS = {
     "positions": "rotary", "attention_bias": False, "intermediate_bias": False, "output_bias": False, "gate": "second",
     "initializer": "normal",
 }  # fmt: skip
+
+# The keys of nomic's own code (`configuration_hf_nomic_bert.py`), a GPT2Config.
+GPT2_NAMES = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_inner": "intermediate_size",
+    "layer_norm_epsilon": "layer_norm_eps", "resid_pdrop": "hidden_dropout_prob", "attn_pdrop": "attention_probs_dropout_prob",
+    "rotary_emb_base": "rope_theta",
+}  # fmt: skip
+GPT2_DEFAULTS = {
+    "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "rope_theta": 10_000.0,
+    "n_positions": 1_024,
+}  # fmt: skip
+"""What is meant where a file of nomic's own code leaves a key out."""
+ONLY = {
+    "activation_function": "swiglu", "rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
+    "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False, "num_experts": 0,
+}  # fmt: skip
+"""The other keys of nomic's own code, with the value that transformers can compute: without the first five, which have other
+defaults there, a file of nomic's own code is another model."""
+STATED = tuple(ONLY)[:5]
+
+
+def todays_keys(fields: JsonObject, source: str) -> JsonObject:
+    """Returns a config.json in the names of transformers, if it has those of nomic's own code. Raises UserError if both are there
+    and contradict each other, and for another architecture."""
+    own = "n_embd" in fields and "hidden_size" not in fields
+    for name, value in ONLY.items():
+        if fields.get(name, "missing" if own and name in STATED else value) != value:
+            found = repr(fields[name]) if name in fields else "missing, which means another value"
+            raise UserError(f"{source}: {name}={found} cannot be represented; only {name}={value!r} is supported")
+    defaults: JsonObject = {}
+    if own:
+        defaults = {"max_position_embeddings": fields.get("n_positions", GPT2_DEFAULTS["n_positions"]), **GPT2_DEFAULTS}
+        defaults |= {"intermediate_size": 4 * fields["n_embd"]} if isinstance(fields["n_embd"], int) else {}
+    values = {new: stated(fields, (new, old), source)[1] for old, new in GPT2_NAMES.items()}
+    translated = {new: value for new, value in values.items() if value is not None}
+    return {**defaults, **{name: x for name, x in fields.items() if name not in (*GPT2_NAMES, "n_positions")}, **translated}
+
 
 NOMIC_BERT = Family(
     model_type="nomic_bert",
@@ -37,7 +77,9 @@ NOMIC_BERT = Family(
         *linear("sequence_head/dense", "D", "Y", "classifier"),
         *linear("token_head/dense", "D", "Y", "classifier"),
     ),
+    today=todays_keys,
     keys=(
+        OtherNames((*GPT2_NAMES, "n_positions", "embd_pdrop", "max_trained_positions", *ONLY)),
         Key("vocab_size", "vocab_size"),
         Key("hidden_size", "hidden_size"),
         Key("intermediate_size", "intermediate_size"),
@@ -69,4 +111,5 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    omitted=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),  # by nomic's own code, if mlp_fc1_bias is false
 )

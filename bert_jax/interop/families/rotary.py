@@ -1,7 +1,7 @@
 """The keys of config.json about rotary positions, layers with a window, and heads, which families share.
 
-transformers 4 and 5 spell them differently, and version 4 falls back to its defaults without a word where it finds only the new
-spelling. Both are written, either is read, and two spellings that contradict each other are refused.
+transformers 4 and 5 spell them differently, and version 4 silently falls back to its defaults if it finds only the new spelling.
+Both spellings are written, either is read, and contradictions are rejected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bert_jax.interop.families.family import stated
 from bert_jax.model.config import ModelConfig
 
 AS_GLOBAL = (None, -1)
-"""The bases of sliding layers that mean "that of the full layers": null in transformers 4, -1 in ModernBERT's own files."""
+"""The values for sliding layers that mean "same as full layers": null in transformers 4, -1 in ModernBERT's own files."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +130,8 @@ class LayerTypes:
         return {"layer_types": ours}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns both spellings. Where no number says it, the older key is null, at which older programs fail; without it they
-        would compute another function without a word."""
+        """Returns both spellings. If no number expresses the layer types, the older key is null, which makes older programs fail
+        instead of silently computing a different function."""
         ours = config.layer_types if "sliding" in config.layer_types else ()
         usual = carried.get("global_attn_every_n_layers") or self.every
         numbers = (n for n in (usual, *range(1, config.num_layers + 1)) if _every(n, config.num_layers) == ours)
@@ -148,8 +148,8 @@ class Window:
     names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the radius. Raises UserError for no whole number, and for a "sliding_window" of another size, which
-        transformers would take in its place."""
+        """Returns the radius. Raises UserError if it is not a whole number, or if "sliding_window" has another size, which
+        transformers would use instead."""
         value = fields.get("local_attention", self.default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UserError(f"{source}: local_attention={value!r} must be a whole number")
@@ -162,7 +162,7 @@ class Window:
         return {"sliding_radius": value // 2}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Twice the radius, or the odd number that the model came with."""
+        """Returns twice the radius, or the model's original odd number."""
         came = carried.get("local_attention")
         same = isinstance(came, int) and came // 2 == config.sliding_radius
         return {"local_attention": came if same else 2 * config.sliding_radius}
@@ -176,7 +176,7 @@ class KeyValueHeads:
     names: ClassVar[tuple[str, ...]] = ("num_key_value_heads",)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """0 if each head has keys and values of its own. Raises UserError for no whole number."""
+        """Returns the number, or 0 if each head has its own keys and values. Raises UserError if it is not a whole number."""
         value = fields.get("num_key_value_heads")
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise UserError(f"{source}: num_key_value_heads={value!r} must be a whole number from 1, or null")
@@ -195,7 +195,7 @@ class HeadWidth:
     names: ClassVar[tuple[str, ...]] = ("head_dim",)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Nothing. Raises UserError for heads of another width."""
+        """Returns no settings. Raises UserError for another head width."""
         value, width, heads = fields.get("head_dim"), read["hidden_size"], read["num_heads"]
         if value is not None and value * heads != width:
             raise UserError(
@@ -210,8 +210,7 @@ class HeadWidth:
 
 
 def read_theta(parameters: Any, name: str, source: str) -> float | None:
-    """Returns the base in a group of rotary parameters, None if it does not say it. Raises UserError for rotary positions of
-    another type than "default"."""
+    """Returns the base in a group of rotary parameters, or None if missing. Raises UserError for a type other than "default"."""
     if parameters is None:
         return None
     if not isinstance(parameters, dict):

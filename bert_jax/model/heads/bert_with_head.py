@@ -91,9 +91,9 @@ class BertWithHead(Bert):
 
     Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
 
-    input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row cls_positions [B, P],
-    or read_positions [B, P, n] for a head that reads n other tokens of each text word_starts [B, L] for a CRF: 1 on the first
-    pieces of the words that have labels
+        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
+        cls_positions [B, P], or read_positions [B, P, n] for a head that reads n other tokens of each text
+        word_starts [B, L] for a CRF: 1 on the first pieces of the words that have labels
 
     Returns a dict:
 

@@ -14,12 +14,9 @@ from jaxtyping import Array, Float, Int, Num, UInt32
 
 from bert_jax.model.kernels import DTYPES, Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
-from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan, divides_lanes
+from bert_jax.model.kernels.attention_plan import SAVED, Inputs, Placement, Results, TpuPlan, divides_lanes
 from bert_jax.model.layers import Dropout
 
-SAVED = "fused_attention"
-"""The name of the forward kernel's results for `jax.checkpoint`. With a policy that saves this name, the backward pass does not
-rerun the kernel."""
 AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 """The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
 QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]

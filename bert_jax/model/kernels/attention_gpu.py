@@ -254,7 +254,7 @@ def _call(
 
 
 def _numbers(positions: Positions) -> UInt32[Array, " _"]:
-    """`positions` as an array of numbers."""
+    """Returns `positions` as an array of numbers."""
     return jnp.asarray(positions.start, jnp.uint32) + jax.lax.iota(jnp.uint32, positions.size)
 
 

@@ -1,4 +1,4 @@
-"""Labelled tasks from the catalogue of TensorFlow Datasets, without TensorFlow: the same examples as from the official files.
+"""Labelled tasks from the TensorFlow Datasets catalogue, without TensorFlow. The examples equal those of the official files.
 
     task                     data set        splits
     glue/NAME                glue/NAME       the official ones, sorted by `idx`: prepared data sets are shuffled
@@ -99,7 +99,7 @@ def _records(builder: Any, split: str) -> Iterator[Record]:
 
 
 def string(value: bytes) -> str:
-    """Returns a text of a record."""
+    """Decodes a text of a record."""
     return value.decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Words and their tags in columns: the CoNLL format, a word on each line."""
+"""The CoNLL format: words and their tags in columns, one word per line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 
 
 def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, say: Say = note) -> list[WordsExample]:
-    """Returns the sentences of a CoNLL file: a word on each line, columns separated by TABs or else spaces, an empty line after
+    """Returns the sentences of a CoNLL file: one word per line, columns separated by TABs or else spaces, an empty line after
     each sentence.
 
     word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
@@ -65,7 +65,7 @@ def conll_width(path: str | os.PathLike[str]) -> int:
 
 
 def first_with_tag(path: str | os.PathLike[str], tag: str) -> int | None:
-    """Returns the number of the first line, from 1, of a word with this tag in the last column; None if there is none."""
+    """Returns the line number (from 1) of the first word with this tag in the last column, or None."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines)
@@ -127,7 +127,7 @@ class _Columns:
         """Reports comments that look like words, and lines of spaces or TABs."""
         if self.alike:
             say(
-                f"{path}, line {self.alike[0] + 1}: read as a comment, though it has as many columns as words; "
+                f"{path}, line {self.alike[0] + 1}: read as a comment, although it has as many columns as words; "
                 f"{counted(len(self.alike), 'such line')} in the file"
             )
         if self.spaced:

@@ -1,4 +1,4 @@
-"""CoNLL-U (https://universaldependencies.org/format.html): the one reader of treebanks, for tagging and for analysis."""
+"""Reads CoNLL-U treebanks (https://universaldependencies.org/format.html), for tagging and for analysis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from bert_jax.tasks.readers.conll import is_blank
 from bert_jax.tasks.readers.tables import Say, note
 
 MOST_WORDS = 10_000
-"""The most words of a sentence. A longer one is a file without empty lines, and no measurement of it would end."""
+"""The maximum number of words of a sentence. A longer one means a file without empty lines, which no measurement could
+process."""
 TAGS = ("upos", "xpos")
 """The columns of parts of speech."""
 _ID = re.compile(r"[0-9]+([-.][0-9]+)?")
@@ -27,10 +28,10 @@ _NEWDOC = re.compile(r"#\s*newdoc\b")
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of a file, or the reason why it cannot be read."""
+    """A line of a file, or the problem if it cannot be read."""
 
     place: str
-    """The beginning of messages about it: "FILE, line 3: "."""
+    """The prefix of messages about it: "FILE, line 3: "."""
     text: str
     problem: str | None = None
 
@@ -50,10 +51,10 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The syntactic words of a sentence with their annotation, a column of CoNLL-U each; "_" where there is none."""
+    """The syntactic words of a sentence with their annotation, one field per CoNLL-U column; "_" if missing."""
 
     place: str
-    """The beginning of messages about it: "FILE, line 3: "."""
+    """The prefix of messages about it: "FILE, line 3: "."""
     document: int
     """The number of its document, from 0; that of the sentence in a file without `# newdoc`."""
     words: tuple[str, ...]
@@ -62,11 +63,11 @@ class Sentence:
     xpos: tuple[str, ...]
     features: tuple[str, ...]
     heads: tuple[int, ...]
-    """For each word the number of its head, from 0; -1 for the root. Empty where the file gives no heads."""
+    """The index of each word's head, from 0; -1 for the root. Empty if the file has no heads."""
     relations: tuple[str, ...]
     misc: tuple[str, ...]
     places: tuple[str, ...] = ()
-    """For each word the beginning of messages about it."""
+    """The prefix of messages about each word."""
     comments: tuple[str, ...] = ()
     """The lines before the sentence that begin with "#"."""
 
@@ -130,7 +131,7 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     """Returns the sentence of these lines.
 
     heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not one of CoNLL-U, for
-    heads that are no tree unless they are ignored, and for a sentence without heads if they are required.
+    heads that do not form a tree unless they are ignored, and for a sentence without heads if they are required.
     """
     words: list[tuple[Line, list[str]]] = []
     for line in block.rows:
@@ -188,7 +189,7 @@ def _head(line: Line, text: str, count: int) -> int:
 
 
 def check_tree(place: str, heads: Sequence[int]) -> None:
-    """Raises UserError where the heads hold a cycle."""
+    """Raises UserError if the heads contain a cycle."""
     reached = [0] * len(heads)  # the word from which a walk to the root came here, from 1
     for word in range(len(heads)):
         at = word

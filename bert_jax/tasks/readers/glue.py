@@ -88,7 +88,7 @@ _TASKS = (
 )
 TASKS: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
 GLUE_NAMES: Mapping[str, str] = {f"glue/{task.key}": task.name for task in _TASKS}
-"""The names of `TASKS` by their names in a configuration: {"glue/sst2": "SST-2", ...}."""
+"""Name in a configuration -> name in `TASKS`: {"glue/sst2": "SST-2", ...}."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
     `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, the ids of the dev set
     within the former.
 
-    Left out are lines of QQP with a wrong number of columns (only in train and dev, since every row of a test set needs a
-    prediction), and examples of MNLI without a gold label; both are reported. Empty texts (QQP has some) are kept and reported.
-    Raises UserError for all other errors in a file.
+    Lines of QQP with a wrong number of columns (only in train and dev, since every row of a test set needs a prediction) and
+    examples of MNLI without a gold label are dropped and reported. Empty texts (QQP has some) are kept and reported. Raises
+    UserError for all other errors in a file.
     """
     about = glue_task(task)
     if split not in about.files:
@@ -187,11 +187,12 @@ def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
             return path
     looked = ", ".join(map(str, places))
     here = "" if directory.is_dir() else f" ({directory} is not a directory)"
-    raise UserError(f"the {split} split of {task.name} is not there{here}: looked for {looked}; give the directory that holds it")
+    raise UserError(f"the {split} split of {task.name} does not exist{here}: looked for {looked}; give its directory")
 
 
 def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]], bool] | None:
-    """Returns a function that tells whether a row of the authors' training file belongs to the split; None if all rows do."""
+    """Returns a function that decides whether a row of the authors' training file belongs to the split, or None if all rows
+    do."""
     if split == "test":
         return None
     ids = path.with_name("dev_ids.tsv")
@@ -212,7 +213,7 @@ def _label(task: GlueTask, location: Location, value: str) -> str | float:
 def write_submission(
     directory: str | os.PathLike[str], predictions: Mapping[str, Sequence[str | float]], *, complete: bool = True
 ) -> pathlib.Path:
-    """Writes NAME.tsv for each of `predictions` and a zip archive of all files; returns the path of the archive.
+    """Writes NAME.tsv for each of `predictions` and a zip archive of all files. Returns the path of the archive.
 
     predictions: label names (STS-B: numbers, which are clipped to [0, 5]) in the order of the test file, by the names of
     `SUBMISSION`. Raises UserError for a wrong number of predictions, and, if `complete` (the leaderboard requires it), for a

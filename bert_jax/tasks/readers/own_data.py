@@ -1,4 +1,4 @@
-"""The user's own data for every kind of head: tables, JSON, Parquet and Arrow with named columns, and columns of words.
+"""Reads the user's own data for every kind of head: tables, JSON, Parquet and Arrow with named columns, and columns of words.
 
     kind        columns                                         example
     sequence    text, text_b?, label                            TextExample
@@ -58,7 +58,7 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
 _MOST_SHOWN = 5
 LARGEST = 1e6
-"""The largest label of a regression, since squares have to be summed in float32; labels near 1 are learned best."""
+"""The largest label of a regression, since squares are summed in float32. Labels near 1 are learned best."""
 
 
 TEXT_COLUMNS = {
@@ -71,7 +71,7 @@ TEXT_COLUMNS = {
 
 
 def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
-    """Field of a text -> its column, or its columns, where they have another name than the field."""
+    """Returns text field -> its column(s), if their names differ from the field's."""
     stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
     listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
     named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
@@ -121,12 +121,12 @@ def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
     column = config.labels if kind == "token" else config.label
     names = tuple(map(label_text, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
     if len(set(names)) < len(names):
-        raise UserError(f"{first} names a class of {column} twice; give each class a name of its own")
+        raise UserError(f"{first} names a class of {column} twice; give each class a different name")
     return names
 
 
 def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
-    """Warns of labels that are spelt alike, and of names without an example."""
+    """Warns about labels with similar spelling and names without examples."""
     alike: dict[str, list[str]] = {}
     for name in names:
         letters = unicodedata.normalize("NFKC", name).casefold()
@@ -172,7 +172,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
             found.append((row.location, example))
         places.report(path, say)
     if not found:
-        raise UserError(f"{given} has no rows; give a file with one example a row")
+        raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of its {len(found):,} sentences has one word, so no word has a context")
     if kind == "sequence" and config.problem == "multi_label":
@@ -305,7 +305,7 @@ def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Answe
 def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
     value = row.values.get(config.label)
     if isinstance(value, list) or (isinstance(value, str) and _LIST.fullmatch(value.strip())):
-        raise row.location.error(f"{config.label} is {short(value)}, a list; set problem=multi_label, or give one label a row")
+        raise row.location.error(f"{config.label} is {short(value)}, a list; set problem=multi_label, or give one label per row")
     return row.label(config.label, optional=optional, known=config.label_names)
 
 
@@ -334,7 +334,7 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
             named = f", but label_names has {len(names)}" if names else ""
             raise row.location.error(f"{_vector_remedy(name, len(labels))}{named}")
     if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
-        raise row.location.error(f"{name} has the number {fraction}, no name of a label; list the labels that apply")
+        raise row.location.error(f"{name} has the number {fraction}, not the name of a label; list the labels that apply")
     if len(set(labels)) < len(labels):
         repeated = next(label for i, label in enumerate(labels) if label in labels[:i])
         raise row.location.error(f"{name} has {repeated!r} twice; give each label that applies once")
@@ -581,7 +581,7 @@ def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say)
 
 
 def _no_whole_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> None:
-    """Only rows are read."""
+    """Reads nothing, since these files have rows."""
 
 
 @dataclass(frozen=True)

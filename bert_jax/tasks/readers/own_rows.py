@@ -1,6 +1,6 @@
-"""The rows of the user's own data, with the same access to cells of a table, fields of JSON and columns of Parquet.
+"""Rows of the user's own data, with uniform access to table cells, JSON fields and Parquet columns.
 
-Parquet and Arrow files are found as the Hugging Face hub and `datasets` lay them out:
+Parquet and Arrow files are found in the layouts of the Hugging Face hub and `datasets`:
 
     train.parquet, data/train-*.parquet     files, or the pattern of their names
     DIR                                     a folder of the hub: `data/train-00000-of-00008.parquet`, or CONFIG/train/0000.parquet
@@ -109,7 +109,7 @@ def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
     if not names or not all(isinstance(name, str) and pathlib.PurePath(name).name == name for name in names):
         raise UserError(f"{state} does not list the files of a data set; {remedy}")
     if content.get("_indices_data_files"):
-        raise UserError(f"{state} has indices of rows, which are not read; {remedy} after flatten_indices()")
+        raise UserError(f"{state} has indices of rows, which are not supported; {remedy} after flatten_indices()")
     return [directory / str(name) for name in names]
 
 
@@ -124,7 +124,7 @@ def read_columnar(
     with _opened(path) as file:
         names = [name for name in file.schema.names if wanted is None or name in wanted]
         if repeated := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"{path}: two columns are named {repeated[0]!r}; give each a name of its own")
+            raise UserError(f"{path}: two columns are named {repeated[0]!r}; give each a different name")
         rest = dict.fromkeys(file.schema.names)
         decode = _decoders(path, file.schema) if by_name else {}
         number = 0
@@ -139,7 +139,7 @@ def read_columnar(
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
-    """Column -> the names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
+    """Returns column -> names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
     with _opened(path) as file:
         return _classes(path, file.schema)
 
@@ -163,7 +163,7 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON could hold it: bytes that are UTF-8 are text."""
+    """Converts a value for JSON: UTF-8 bytes become text."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, bytes):
@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """For each column of classes, the function from its values to their names."""
+    """Returns, for each column of classes, a function from its values to their names."""
 
     def decoder(column: str, names: Sequence[str]) -> Callable[[Any], Any]:
         def decode(value: Any) -> Any:
@@ -223,7 +223,7 @@ MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
     "NaT", "None", "n/a", "nan", "null",
 ))  # fmt: skip
-"""The texts that pandas reads as a missing value, and so may have written for one."""
+"""The texts that pandas reads as missing values, and so may have written for them."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
@@ -295,7 +295,7 @@ class Row:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return ast.literal_eval(bare)
         raise self.location.error(
-            f'{name} is {short(value)}, no object that can be read; write it as {{"text": ["a"]}}, or as JSON lines'
+            f'{name} is {short(value)}, not a readable object; write it as {{"text": ["a"]}}, or as JSON lines'
         )
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
@@ -305,7 +305,7 @@ class Row:
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
         """Returns the value as a list of texts; None if it is optional and missing."""
-        remedy = 'put a sign that can be seen in its place, such as "_", or remove it (a word with its label)'
+        remedy = 'replace it by a visible character such as "_", or remove it (a word together with its label)'
         items = self._items(name, optional=optional, remedy=remedy, strict=False)
         return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
 
@@ -570,11 +570,11 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
     return value
 
 
-_LIST_WANTED = "give an object for each row, one a line or all in a list (pandas: to_json with orient='records')"
+_LIST_WANTED = "give one object per row, one per line or all in a list (pandas: to_json with orient='records')"
 
 
 def _problem(text: str) -> str:
-    """Returns the reason why a text is not JSON as a whole."""
+    """Returns why a text is not JSON as a whole."""
     try:
         parse_json(text)
     except ValueError as error:
@@ -583,7 +583,7 @@ def _problem(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Returns the value of a text that is JSON as a whole, else None."""
+    """Returns the value of a text that is JSON as a whole, otherwise None."""
     try:
         return parse_json(text)
     except ValueError:

@@ -50,7 +50,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
             example = replace(example, id=str(n))
             unnamed += 1
         if example.id in examples:
-            raise UserError(f"{path}, {where}: another question has the id {cut(example.id)!r} too; each needs its own")
+            raise UserError(f"{path}, {where}: another question has the id {cut(example.id)!r} too; each needs a unique id")
         examples[example.id] = example
     if unnamed:
         say(f"{path}: {counted(unnamed, 'question')} without an id, named by the number in the file, from 0")
@@ -75,13 +75,14 @@ def _not_json(path: pathlib.Path) -> str:
 
 @dataclass
 class AnswerPlaces:
-    """Finds answers in their contexts, and records those that are elsewhere than stated, or nowhere."""
+    """Finds answers in their contexts, and records those that are not at the stated place or missing."""
 
     moved: list[str] = field(default_factory=list)  # ids of the questions, once for each answer
     lost: list[str] = field(default_factory=list)
 
     def find(self, name: str, context: str, text: str, start: int | None) -> tuple[str, int | None]:
-        """(the answer as the context writes it, its first character), or (`text`, None) if the context does not contain it.
+        """Returns (the answer as the context writes it, its first character), or (`text`, None) if the context does not contain
+        it.
 
         That is `text` at `start`, or, if the offset counts UTF-16 units or bytes, where that is; else the nearest place with
         `text`, or the first if `start` is None. If there is none, the nearest place that differs in white space alone, as in

@@ -1,4 +1,4 @@
-"""Text files in rows and columns; every error names file, line and column."""
+"""Text files in rows and columns. Errors name the file, line and column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.storage.records import Line, Location, table_rows, text_lines
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
-"""A function that reports, in a sentence, a problem in the data that is not an error."""
+"""A function that reports a non-fatal problem in the data."""
 
 
 CORRECT_ROW = "correct the row, or remove it"
@@ -83,7 +83,7 @@ def read_table(
     if not columns:
         first = next(rows, None)
         if first is None:
-            raise UserError(f"{path} has no rows; give a file with one example a row")
+            raise UserError(f"{path} has no rows; give a file with one example per row")
         location, columns = first
         if repeated := [name for name in columns if name and columns.count(name) > 1]:
             raise location.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
@@ -98,7 +98,7 @@ def check_filled(location: Location, row: Mapping[str, str], *names: str) -> Non
 
 
 def parse_integer(location: Location, name: str, value: str, *, below: int | None = None) -> int:
-    """`value` as an integer in [0, below). Raises UserError for another value."""
+    """Parses `value` as an integer in [0, below). Raises UserError otherwise."""
     number = whole_number(value, 0, LARGEST if below is None else below - 1)
     if number is not None:
         return number
@@ -107,17 +107,17 @@ def parse_integer(location: Location, name: str, value: str, *, below: int | Non
 
 
 def parse_number(location: Location, name: str, value: str, low: float, high: float) -> float:
-    """`value` as a number in [low, high]. Raises UserError for another value."""
+    """Parses `value` as a number in [low, high]. Raises UserError otherwise."""
     number = decimal_number(value.strip(), low, high)
     if number is not None:
         return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
-    comma = "write a point for the comma, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
+    comma = "replace the decimal comma by a point, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
     raise location.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:
-    """`examples`. Raises UserError if there are none; `which` describes the rows that the file should have."""
+    """Returns `examples`. Raises UserError if there are none; `which` describes the rows that the file should have."""
     if not examples:
         raise UserError(f"{path} has no rows{which}; give the file of that set")
     return examples

@@ -1,8 +1,8 @@
-"""A model of the time that a collective takes on a slice's network and of the bytes that it moves.
+"""Models the time of a collective on a slice's network, and the bytes that it moves.
 
-A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings in the
-dimensions of `Topology.rings`; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes
-(the array on each chip before a reduce-scatter or after an all-gather) the model takes
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings in the dimensions
+of `Topology.rings`; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes (the array on
+each chip before a reduce-scatter or after an all-gather) the model takes
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the links that lead out of a chip along the dimensions that the
     all-reduce                   2 b (n-1)/n / W           group spans, both ways on a ring, one way on a line
@@ -117,15 +117,16 @@ def _passes(kind: str) -> int:
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Bytes that each of `n` members with operands of `size` bytes sends: in an all-gather its shard to all others, in a
-    collective-permute the whole operand to one other member."""
+    """Returns the bytes that each of `n` members with operands of `size` bytes sends: in an all-gather its shard to all others,
+    in a collective-permute the whole operand to one other member."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size
 
 
 def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
-    """Seconds for `crossing` bytes from each device to other slices; the devices of a chip share its part of the network card."""
+    """Returns the seconds that `crossing` bytes take from each device to other slices. The devices of a chip share its part of
+    the network card."""
     return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
 
 
@@ -146,7 +147,7 @@ def _extents(members: Sequence[jax.Device]) -> list[int]:
 
 
 def _links(members: Sequence[jax.Device], topology: Topology) -> tuple[float, int]:
-    """(bytes a second that a chip can send along the dimensions that the members span, hops to the farthest member)."""
+    """Returns (bytes per second that a chip can send along the dimensions that the members span, hops to the farthest member)."""
     width, hops = 0, 0
     for extent, size, ring in zip(_extents(members), topology.shape, topology.rings, strict=False):
         if extent > 1:

@@ -53,7 +53,8 @@ class Compiled:
 class Compiler:
     """The TPU compiler for one topology; its library is loaded once in a process.
 
-    Raises UserError where the compiler is not installed, has another version than this JAX needs, or does not know the topology.
+    Raises UserError if the compiler is not installed, does not have the version that this JAX needs, or does not know the
+    topology.
     """
 
     def __init__(self, topology: Topology):
@@ -63,7 +64,7 @@ class Compiler:
         self.devices: Sequence[jax.Device] = topology_devices(topology)
 
     def compile(self, lowered: jax.stages.Lowered) -> Compiled:
-        """Compiles `lowered`. Raises `DoesNotFit` where it needs more memory than a device has."""
+        """Compiles `lowered`. Raises `DoesNotFit` if it needs more memory than a device has."""
         start = time.monotonic()
         try:
             with silence():
@@ -92,8 +93,7 @@ bandwidth."""
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The fractions of the data sheet's rates that the method estimates for two programs that come close to them on real
-    chips."""
+    """The estimates for two programs that nearly reach the data sheet's rates on real chips, as fractions of these rates."""
 
     matmul: float
     """Of the matrix product, as a fraction of the peak FLOP/s."""

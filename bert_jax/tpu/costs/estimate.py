@@ -37,7 +37,7 @@ FREE_TARGETS = (
     "PrepareAsyncCallDone",
 )  # fmt: skip
 CARRYING = ("fusion", "async-start", "call-start")
-"""Opcodes that may have a collective in the computation that they call; on v7x the sparse cores run it (`call-start`)."""
+"""Opcodes whose called computation may contain a collective; on v7x the sparse cores run it (`call-start`)."""
 SCALARS = 1 << 12
 """Bytes below which an instruction without a cycle estimate counts as free: counters and sums."""
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
@@ -125,8 +125,7 @@ class Estimator:
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
 
     def _run(self, computation: Computation, times: int) -> Timeline:
-        """Returns one pass over `computation`; `times` is the number of its executions, by which sums over executions are
-        multiplied."""
+        """Returns one pass over `computation`. Sums over executions are multiplied by `times`, the number of executions."""
         line = Timeline()
         for instruction in computation.instructions:
             before = line.now
@@ -138,9 +137,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """Returns the place in the model that an instruction comes from: by its own name, else the name of an instruction fused
-        into it, else the name of an operand. The compiler splits a collective over several slices into unnamed parts, which take
-        the name of their users."""
+        """Returns the place in the model that an instruction comes from: by its own name, otherwise by an instruction fused into
+        it, otherwise by an operand. The compiler splits a collective over several slices into unnamed parts; these take the name
+        of their users."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -264,7 +263,8 @@ class Estimator:
         return "memory"
 
     def traffic(self, computation: Computation, i: Instruction) -> float:
-        """Bytes that an instruction moves between HBM and the chip: its result, and the part of each operand that it reads."""
+        """Returns the bytes that an instruction moves between HBM and the chip: its result, and the part of each operand that it
+        reads."""
         written = float(sum(a.bytes for a in i.arrays if not a.fast))
         inner = next(self._module.called(i), None) if i.opcode == "fusion" else None
         parameters = {p.literal: p for p in inner.instructions if p.opcode == "parameter"} if inner else {}
@@ -285,8 +285,8 @@ class Estimator:
 
 
 def _part(inner: Computation, parameter: Instruction, whole: float) -> tuple[float, float]:
-    """For a fusion's operand of `whole` bytes: (bytes read, bytes of the result that are not written). A slice reads its result's
-    bytes, so does a gather, and an update in place writes only the updated part."""
+    """Returns (bytes read, bytes of the result that are not written) for a fusion's operand of `whole` bytes. A slice or a gather
+    reads as many bytes as its result has. An update in place writes only the updated part."""
     read, replaced = 0.0, 0.0
     names = {parameter.name}
     for i in inner.instructions:
@@ -311,15 +311,15 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Bytes of an asynchronous copy: the size of its result, in (result, operand, context) of a copy and (operands, result,
-    context) of a slice."""
+    """Returns the bytes of an asynchronous copy: the size of its result. The order is (result, operand, context) for a copy and
+    (operands, result, context) for a slice."""
     result = start.arrays[0] if start.opcode == "copy-start" else start.arrays[-2:][0]
     return float(result.bytes)
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:
-    """(roofline, estimate) in seconds. The roofline is the longer of the times for `flops` model operations and for the
-    estimate's bytes at the peak rates of a device."""
+    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times at the peak rates of a device: of `flops`
+    model operations, and of the estimate's bytes."""
     chip = topology.chip
     return max(flops * chip.devices / chip.peak_flops, estimate.bytes * chip.devices / chip.bandwidth), estimate.seconds
 

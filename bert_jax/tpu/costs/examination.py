@@ -136,7 +136,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tuple[bool, int]:
-    """Compiles `lower()` and returns (whether it fits, bytes per device that it takes or would take, 0 where unknown). An invalid
+    """Compiles `lower()` and returns (whether it fits, bytes per device that it takes or would take, 0 if unknown). An invalid
     experiment, or a program that the compiler refuses for a reason other than memory, counts as not fitting."""
     try:
         return True, used_bytes(compiler.compile(lower()).memory)

@@ -1,4 +1,4 @@
-"""The flags of `aot`. Imports nothing slow, so that help and errors in flags are printed at once."""
+"""The flags of `aot`. Imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PRICE = InRange(float, Interval(ge=0, le=1e9))
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
     parse_flags(description)
 
 
 def parse_flags(
     description: str | None, argv: Sequence[str] | None = None
 ) -> tuple[argparse.Namespace, list[tuple[str, str]], list[tuple[str, str]]]:
-    """(options, overrides of --config, overrides of every --against). Raises UserError."""
+    """Returns (options, overrides of --config, overrides of every --against). Raises UserError for invalid flags."""
     parser = flag_parser(description)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     others, rest = split_overrides(rest, "against")
@@ -70,6 +70,6 @@ def flag_parser(description: str | None) -> FlagParser:
     output = parser.group("output")
     output.add_argument("--save", type=nonempty_path, metavar="DIR", help="save the compiled steps for `pretrain --compiled=DIR`")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    remedies = "do not search for settings with which a step would fit that does not"
+    remedies = "if a step does not fit, do not search for settings with which it would"
     output.add_argument("--no-remedies", action="store_true", help=remedies)
     return parser

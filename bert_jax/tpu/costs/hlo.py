@@ -279,7 +279,8 @@ class _Source:
 
 
 def _compare(module: Module, condition: Computation) -> tuple[_Source, _Source, str] | None:
-    """(counter, limit, direction) of the comparison in a loop's condition, which may be inside a fusion; None without one."""
+    """Returns (counter, limit, direction) of the comparison in a loop's condition, which may be inside a fusion; None without
+    one."""
     root = condition.root
     inner = next(module.called(root), None) if root.opcode == "fusion" else None
     compare = inner.root if inner else root

@@ -42,7 +42,7 @@ class Memory:
 
 
 def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
-    """Bytes per device of the abstract arrays of a tree, by their shardings."""
+    """Returns the bytes per device of the abstract arrays of a tree, according to their shardings."""
 
     def size(leaf: jax.ShapeDtypeStruct) -> int:
         shape = leaf.sharding.shard_shape(leaf.shape) if leaf.sharding is not None else leaf.shape
@@ -66,17 +66,17 @@ def program_memory(
 
 
 def used_bytes(statistics: Statistics) -> int:
-    """Bytes per device that a program takes: the compiler's peak, which includes arguments, and the code. The sum of the single
-    statistics would be too large, since results reuse the memory of donated arguments, and temporaries reuse the memory
-    of dead parameters."""
+    """Returns the bytes per device that a program takes: the compiler's peak, which includes arguments, and the code. The sum of
+    the single statistics would be too large, since results reuse the memory of donated arguments, and temporaries reuse the
+    memory of dead parameters."""
     s = statistics
     parts = s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
     return int((getattr(s, "peak_memory_in_bytes", 0) or parts) + s.generated_code_size_in_bytes)
 
 
 def peak(module: Module) -> dict[str, int]:
-    """Bytes of live temporaries in HBM at their peak while ENTRY runs in the order of its text, by origin: `activations` (forward
-    pass), `gradients` (all of the backward pass), `update`.
+    """Returns the bytes of live temporaries in HBM at their peak while ENTRY runs in the order of its text. They are listed by
+    origin: `activations` (forward pass), `gradients` (all of the backward pass), `update`.
 
     A result reuses the memory of an operand of its size that is dead afterwards. Loops update their carried arrays in place and
     add the peak of their body. The program's results are left out: they reuse the memory of its arguments.

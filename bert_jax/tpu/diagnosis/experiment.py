@@ -182,8 +182,8 @@ def _check(
 
 
 def step_bytes(statistics: Statistics) -> int:
-    """Bytes per device that a step takes. The peak that the compiler reports has everything in it on TPUs alone; elsewhere it is
-    the sum of arguments, results and temporaries."""
+    """Returns the bytes per device that a step takes. Only on TPUs does the compiler's peak include everything; elsewhere the sum
+    of arguments, results and temporaries is used."""
     if jax.default_backend() == "tpu":
         return used_bytes(statistics)
     s = statistics
@@ -201,7 +201,8 @@ def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
 
 
 def least_free(processes: Processes) -> float | None:
-    """Free bytes of the device of all processes that has least; for CPU devices their share of the machine's free memory."""
+    """Returns the smallest number of free bytes of a device, over all processes. For a CPU device, this is its share of the
+    machine's free memory."""
     free: list[float] = []
     for device in jax.local_devices():
         if stats := device.memory_stats():
@@ -252,7 +253,8 @@ def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str
 
 
 def estimate(case: Case, overrides: Sequence[tuple[str, str]], topology: str) -> str:
-    """`aot`'s time of a step on a slice, as the end of a sentence, computed in a process of its own that does not see the TPU."""
+    """Returns the time of a step on a slice as estimated by `aot`, as the end of a sentence. A separate process, which does not
+    see the TPU, computes it."""
     flags = [f"--config={case.config}", *(f"--config.{key}={text}" for key, text in overrides)]
     command = [sys.executable, "-m", "bert_jax.aot", *flags, f"--topology={topology}", f"--phase={case.phase}"]
     hidden = ("TPU_", "MEGASCALE_", "CLOUD_TPU_")

@@ -166,7 +166,7 @@ def slower(platform: str) -> float:
 
 
 def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float, float]]:
-    """(name, value, median of all other values) of those below `fraction` of that median."""
+    """Returns (name, value, median of all other values) for values below `fraction` of that median."""
     found = []
     for name, value in values.items():
         others = [other for key, other in values.items() if key != name]
@@ -253,7 +253,7 @@ def clocks(processes: Processes) -> list[Check]:
 
 
 def disks(processes: Processes) -> Check:
-    """Free space where programs are cached and temporary files are made."""
+    """Checks the free space where programs are cached and temporary files are created."""
     least: dict[str, tuple[int, int]] = {}
     for i, process in enumerate(processes):
         for name, free in process["disks"].items():

@@ -73,7 +73,7 @@ def expected_chips(used: str) -> int | None:
 
 
 def host_memory() -> int | None:
-    """Bytes of memory that programs on this machine may still take; None where that is not known."""
+    """Returns the bytes of memory that programs on this machine can still allocate; None if unknown."""
     try:
         lines = dict(line.split(":", 1) for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
@@ -82,7 +82,7 @@ def host_memory() -> int | None:
 
 
 def free_disk(path: pathlib.Path) -> int:
-    """Free bytes on the disk of `path`, which need not exist."""
+    """Returns the free bytes on the disk of `path`, which need not exist."""
     return shutil.disk_usage(next(place for place in (path, *path.absolute().parents) if place.exists())).free
 
 
@@ -91,5 +91,5 @@ def _temporary() -> pathlib.Path:
 
 
 def clock() -> float:
-    """Seconds since 1970 by the clock of this machine."""
+    """Returns the seconds since 1970 by the clock of this machine."""
     return time.time()

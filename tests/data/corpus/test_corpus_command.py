@@ -47,7 +47,7 @@ def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_fla
     settings = json.loads((words / "tokenizer_config.json").read_text())
     (words / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
     printed = run_corpus(f"--source=text:{text_file}", f"--vocab={words}", f"--output={tmp_path}/corpus", *flags)
-    says = f"--vocab={words}: tokenizer_config.json says do_lower_case=false, tokenizer.json otherwise; tokenizer_config.json is"
+    says = f"--vocab={words}: tokenizer_config.json has do_lower_case=false, unlike tokenizer.json; tokenizer_config.json is"
     assert (says in printed) is (not flags)
     assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
 
@@ -258,7 +258,7 @@ def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, ru
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
         run_corpus(f"--verify={tmp_path}/corpus")
-    with pytest.raises(UserError, match="builds nothing: give it alone"):
+    with pytest.raises(UserError, match="builds nothing: use it without"):
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 

@@ -67,7 +67,7 @@ def test_a_damaged_copy_is_named_by_its_place_in_the_bucket_and_fetched_again_th
 def test_what_is_no_corpus_is_named_with_its_flag_or_key(done, name):
     with pytest.raises(UserError, match=rf"^{name}=gs://bucket/other is not a corpus: the bucket has no manifest.json there"):
         verification.local_corpus("gs://bucket/other", name)
-    with pytest.raises(UserError, match=rf"^{name}=gs:/bucket/x: a path in a bucket begins with gs://"):
+    with pytest.raises(UserError, match=rf"^{name}=gs:/bucket/x: a path in a bucket starts with gs://"):
         verification.local_corpus("gs:/bucket/x", name)
     with pytest.raises(UserError, match=rf"^{KEY}=gs:/bucket/x: a path in a bucket"):
         verification.local_corpus("gs:/bucket/x")

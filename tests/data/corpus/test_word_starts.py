@@ -13,7 +13,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import shard
 from bert_jax.data.corpus.store import Corpus, CorruptedCorpus, open_corpus
 from bert_jax.data.plan import plan_epoch
-from bert_jax.data.rows import assemble_rows
+from bert_jax.data.rows import assemble_rows, words_begun
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from tests.data.conftest import english
@@ -82,11 +82,11 @@ def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, ch
     tables = corpus_masking_tables(corpus)
     assert tables.continuation is None
     batch = assemble_rows(corpus, plan, np.arange(plan.num_rows), tables)
-    starts = starts_of(corpus)
+    starts, begun = starts_of(corpus), words_begun(corpus, plan, np.arange(plan.num_rows), batch, tables)
     several = 0
     for row in range(plan.num_rows):
         chosen = {*batch["masked_positions"][row][batch["masked_targets"][row] >= 0].tolist()}
-        column = 0
+        column, counted = 0, set()
         for e in plan.rows[row][plan.rows[row] >= 0]:
             column += 1
             for start, length in (
@@ -94,6 +94,7 @@ def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, ch
                 (plan.pairs.b_start[e], plan.pairs.b_length[e]),
             ):
                 begins = starts[start : start + length].copy()
+                counted |= {column + int(i) for i in np.flatnonzero(begins)} & chosen
                 begins[:1] = True
                 bounds = [*np.flatnonzero(begins).tolist(), int(length)]
                 for first, last in itertools.pairwise(bounds if length else []):
@@ -101,6 +102,7 @@ def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, ch
                     assert not word & chosen or word <= chosen
                     several += len(word & chosen) > 1
                 column += int(length) + (1 if length or config.pairs != "none" else 0)
+        assert {*batch["masked_positions"][row][begun[row]].tolist()} == counted, "of the words of an evaluation"
     assert several > 50
 
 

@@ -293,6 +293,38 @@ def roles(tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in ("pad", "unk", "cls", "sep", "mask")]
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("stated", [None, False, True])
+def test_the_space_before_a_text_is_that_of_tokenizer_config_as_in_transformers_4(tmp_path, in_file, stated):
+    """Which changes a pre-tokenizer of one component; transformers 5 reads tokenizer.json alone, so the file is changed too."""
+    directory = plain(tmp_path, SPECIALS, tokenizer_config={} if stated is None else {"add_prefix_space": stated})
+    rust = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=in_file)
+    rust.save(str(directory / "tokenizer.json"))
+    tokenizer, wanted = load_tokenizer(directory), in_file if stated is None else stated
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=wanted)
+    for text in ("river of", " river of", "(a) b", ""):
+        assert tokenizer.encode(text) == rust.encode(text, add_special_tokens=False).ids
+    assert tokenizer.distinguishes_spaces != wanted
+    assert any("add_prefix_space of tokenizer_config.json" in note for note in tokenizer.notes) == (wanted != in_file)
+    tokenizer.save(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "tokenizer.json").read_text())
+    assert saved["pre_tokenizer"]["add_prefix_space"] == wanted
+    again = load_tokenizer(tmp_path / "saved")
+    assert again.vocabulary == tokenizer.vocabulary
+    assert not any("add_prefix_space" in note for note in again.notes)
+
+
+def test_a_pre_tokenizer_of_several_components_keeps_its_space(tmp_path):
+    directory = plain(tmp_path, SPECIALS, tokenizer_config={"add_prefix_space": True})
+    rust = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    rust.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    rust.save(str(directory / "tokenizer.json"))
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.encode("river 12") == rust.encode("river 12", add_special_tokens=False).ids
+    assert tokenizer.distinguishes_spaces
+
+
 LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|pad|>"]
 
 
@@ -332,7 +364,7 @@ def test_a_beginning_and_an_end_of_texts_serve_as_cls_and_sep(tmp_path):
 
 def test_a_missing_role_and_a_name_that_is_no_piece_are_refused(tmp_path):
     plain(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
-    says = r"none of its 261 pieces is known as \[MASK\], without .* as .\"mask_token\": \"<mask>\"."
+    says = r"none of its 261 pieces is known as \[MASK\], which .* as .\"mask_token\": \"<mask>\"."
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]"}')

@@ -49,7 +49,7 @@ def test_the_published_vocabularies_show_their_casing(shared_data):
 
 def test_casing_that_contradicts_the_vocabulary_is_an_error_that_names_the_flag(tmp_path):
     path = vocabulary(tmp_path, [*SPECIALS, *LETTERS])
-    with pytest.raises(UserError, match=r"--cased does not fit .* no capital; use --lowercase"):
+    with pytest.raises(UserError, match=r"--cased does not fit .* no capitals; use --lowercase"):
         load_tokenizer(path, lowercase=False)
     path = vocabulary(tmp_path, [*SPECIALS, *LETTERS, "A", "B"])
     with pytest.raises(UserError, match=r"--lowercase does not fit .* 2 of its 28 pieces have capitals; use --cased"):

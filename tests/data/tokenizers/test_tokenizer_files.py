@@ -131,7 +131,7 @@ def test_a_tokenizer_json_is_read_alone_in_a_directory_or_by_its_path(tmp_path):
         assert tokenizer.pieces == PIECES
         assert tokenizer.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
         assert (tokenizer.vocabulary.lowercase, tokenizer.max_word_characters) == (False, 100)
-    with pytest.raises(UserError, match=r"--lowercase does not fit .* tokenizer.json says lowercase=false"):
+    with pytest.raises(UserError, match=r"--lowercase does not fit .* tokenizer.json has lowercase=false"):
         load_tokenizer(tmp_path, lowercase=True)
 
 
@@ -247,7 +247,7 @@ def test_the_rules_in_tokenizer_config_win_over_those_in_tokenizer_json_as_in_tr
     assert (info.lowercase, info.strip_accents, info.split_cjk) == rules
     followed = "tokenizer.json" if "tokenizer_class" in config else "tokenizer_config.json"
     assert tokenizer.notes == (
-        f"tokenizer_config.json says {stated}, tokenizer.json otherwise; {followed} is followed, as in transformers",
+        f"tokenizer_config.json has {stated}, unlike tokenizer.json; {followed} is followed, as in transformers",
     )
 
 
@@ -355,7 +355,7 @@ def test_classes_of_tokenizers_with_berts_rules_are_read(tmp_path, name):
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
 def test_a_class_of_tokenizer_with_other_rules_is_refused_by_its_name(tmp_path, file, name):
     write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
-    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; read are BertTok"):
+    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; supported are BertTok"):
         load_tokenizer(tmp_path, lowercase=False)
 
 

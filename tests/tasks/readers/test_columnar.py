@@ -137,7 +137,7 @@ def test_a_saved_selection_of_rows_is_refused_and_not_read_whole(tmp_path: pathl
     saved = save(tmp_path / "saved", table(ROWS, label=CLASSES))
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
     (tmp_path / "saved" / "state.json").write_text(json.dumps(state))
-    with pytest.raises(UserError, match=r"has indices of rows, which are not read; save .* after flatten_indices\(\)"):
+    with pytest.raises(UserError, match=r"has indices of rows, which are not supported; save .* after flatten_indices\(\)"):
         load(train=saved)
 
 

@@ -43,7 +43,7 @@ def test_a_comment_with_tabs_does_not_decide_what_separates_columns(tmp_path: pa
 
 
 def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path):
-    told = ["line 1: read as a comment, though it has as many columns as words; 2 such lines in the file"]
+    told = ["line 1: read as a comment, although it has as many columns as words; 2 such lines in the file"]
     comment = "# sent_id = 7\n"
     assert read(tmp_path, f"{comment}{WORDS}\n{comment}{WORDS}") == ([SENTENCE, SENTENCE], told)
     alone = [told[0].replace("2 such lines", "1 such line")]

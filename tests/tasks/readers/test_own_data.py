@@ -350,7 +350,7 @@ def test_answers_may_be_written_in_a_cell(tmp_path: pathlib.Path, answers: str, 
 
 @pytest.mark.parametrize("label", ["\"['x']\"", '"[1, 0, 0]"'])
 def test_a_list_is_no_class(tmp_path: pathlib.Path, label: str):
-    with pytest.raises(UserError, match=r"line 3: label is .*, a list; set problem=multi_label, or give one label a row"):
+    with pytest.raises(UserError, match=r"line 3: label is .*, a list; set problem=multi_label, or give one label per row"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,[x]", f"b,{label}"))
 
 
@@ -420,7 +420,7 @@ def test_several_labels_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Pa
         (["a,[x]"], "line 2: label is .*, not a list that can be read"),
         (["a,set()"], "line 2: label is .*, not a list that can be read"),
         (["a,\"['x' 'y' ... 'z']\""], "line 2: label is .*, not a list that can be read"),
-        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, no name of a label"),
+        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, not the name of a label"),
         (["a,"], r"no row of .*a\.csv has a label"),
     ],
 )
@@ -537,9 +537,9 @@ def test_json_is_lines_or_a_list_whatever_its_name(tmp_path: pathlib.Path, name:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"data": [{"text": "a", "label": "x"}]}', r"is one object \(data\); give an object for each row"),
-        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is one object \(data\); give an object for each row"),
-        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is one object of columns, as pandas' to_json writes them; give an object"),
+        ('{"data": [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
+        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
+        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is one object of columns, as pandas' to_json writes them"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
         ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),

@@ -154,7 +154,7 @@ def test_a_batch_that_does_not_divide_is_a_clear_error():
     done = aot("--topology=v5e:2x2", "--phase=0", "--config.phases.0.batch_size=250", *TINY)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: config.phases.0.batch_size=250 does not divide over 4 devices along data x fsdp; nearest: 248 or 252\n"
+        "error: config.phases.0.batch_size=250 is not divisible by 4 devices along data x fsdp; nearest: 248 or 252\n"
     )
 
 

@@ -1,0 +1,47 @@
+r"""The big model of "Attention Is All You Need" (arXiv:1706.03762): English to German on WMT14, its settings exactly.
+
+    tpu_scripts/run.sh corpus --source=tfds:wmt14_translate/de-en --eval-source=tfds:wmt14_translate/de-en:validation \
+        --pair-fields=en,de --train-vocab=bpe --vocab-size=37000 --output=runs/wmt14_corpus
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/transformer_big.py --workdir=runs/transformer_big
+    tpu_scripts/run.sh convert --from=runs/transformer_big --last=20 --to=runs/transformer_big_mean
+
+As `transformer_base.py`, but 1,024 wide, 4,096 in the feed-forward, 16 heads, dropout 0.3, 300,000 steps, and the mean of the
+last 20 checkpoints, which are 600 steps apart. Each checkpoint takes 2.6 GB.
+
+Hardware: a TPU v5e with 8 chips; the paper: 3.5 days (84 hours) on 8 GPUs (P100). Never run here. Expect the paper's 28.4 BLEU on
+newstest2014 only with its tokenised BLEU, after compounds are split.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.model.config import published
+
+
+def get_config() -> ConfigDict:
+    width, warmup = 1_024, 4_000
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/wmt14_corpus"},
+            "examples": {"pairs": "none"},
+            "model": {
+                **published("transformer_big"),
+                "vocab_multiple": 128,
+                "hidden_dropout": 0.3,
+                "attention_dropout": 0.0,
+                "initializer_range": width**-0.5,
+            },
+            "objective_options": {"label_smoothing": 0.1},
+            "optimizer": {
+                "name": "adamw", "b1": 0.9, "b2": 0.98, "epsilon": 1e-9, "weight_decay": 0.0, "clip_norm": 0.0,
+                "schedule": "inverse_sqrt",
+            },
+            "phases": [
+                {
+                    "steps": 300_000, "length": 256, "batch_size": 104, "packed_examples": 32,
+                    "learning_rate": (width * warmup) ** -0.5, "warmup_steps": warmup,
+                },
+            ],
+            "evaluation": {"every": 5_000, "rows": 1_000, "batch_size": 104},
+            "checkpoints": {"every": 600, "keep": 20},
+        }
+    )  # fmt: skip

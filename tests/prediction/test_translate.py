@@ -1,0 +1,132 @@
+"""`translate`: the translation of a text does not depend on the other texts, what cannot be translated is refused, and the scores
+are those of sacrebleu."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizers import vocabulary_training as training
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.pretraining import initial_parameters
+from bert_jax.prediction import translating
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.questions import ask_each
+from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
+from tests.data.corpora import corpus_from_arrays
+
+TEXTS = ["a dog runs", "two men sit on a bench in the park and look at the children who play there", "snow", "a man in a red hat"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return training.train_bpe(([text] for text in TEXTS * 3), 384, None)
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer: Tokenizer) -> Engine:
+    small = {
+        "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 1, "decoder_layers": 2, "num_heads": 2,
+        "intermediate_size": 32, "max_position": 40, "initializer_range": 0.5,
+    }  # fmt: skip
+    config = ModelConfig(**published("transformer_base") | small)
+    params = nn.unbox(initial_parameters(config, jax.random.key(0)))
+    return Engine(Model(params=jax.tree.map(np.asarray, params), config=config, tokenizer=tokenizer, source="small"))
+
+
+def records(texts: list[str]) -> list[dict[str, str]]:
+    return [{"text": text} for text in texts]
+
+
+@pytest.mark.parametrize(
+    "question", [Translate(beams=1), Translate(beams=3), Translate(beams=3, penalty="transformers", length_penalty=2.0)]
+)
+def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(question: Translate, engine: Engine, monkeypatch):
+    together = ask_each(engine, question, records(TEXTS))
+    assert [answer["text"] for answer in together] == TEXTS
+    alone = [ask_each(engine, question, records([text]))[0] for text in TEXTS]
+    monkeypatch.setattr(engine, "tokens", 1)  # a text a batch
+    for one, other, third in zip(together, alone, ask_each(engine, question, records(TEXTS)), strict=True):
+        assert one["translation"] == other["translation"] == third["translation"]
+        assert one["score"] == pytest.approx(other["score"], rel=1e-4)
+
+
+def test_a_translation_has_at_most_fifty_tokens_more_than_its_text_and_no_more_than_there_are_positions(
+    engine: Engine, monkeypatch
+):
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: str(len(ids)))
+    for limit, further, most in ((3, 50, 3), (None, 50, 39), (None, 2, 39)):
+        monkeypatch.setattr(translating, "BEYOND", further)
+        for answer in ask_each(engine, Translate(beams=2, max_length=limit), records(TEXTS)):
+            own = len(engine.model.tokenizer.encode(answer["text"])) + 1 + further
+            assert int(answer["translation"]) <= min(most, own)
+
+
+def test_a_text_that_is_too_long_or_empty_is_refused_and_the_others_are_translated(engine: Engine):
+    found = ask_each(engine, Translate(beams=2), records(["the " * 40, "snow", " "]))
+    assert isinstance(found[0], UserError)
+    assert "tokens with its end, more than the 40 positions of small; divide it into sentences" in str(found[0])
+    assert found[1]["text"] == "snow"
+
+
+def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"--max-length=40 is more than 39, the positions of small after the start; lower it"):
+        Translate(max_length=40).check(engine)
+    with pytest.raises(UserError, match=r"--beams=200 must be at most half of the vocabulary's"):
+        Translate(beams=200).check(engine)
+    with pytest.raises(UserError, match=r"--references=.*gone cannot be read: No such file"):
+        Translate(references=str(tmp_path / "gone")).check(engine)
+
+    class Other:
+        name, config = "bert", ModelConfig()
+
+    with pytest.raises(UserError, match="bert has no decoder that reads an encoder, so it cannot translate; name a model"):
+        Translate().check(Other())  # type: ignore[arg-type]
+
+
+def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, tmp_path: pathlib.Path):
+    question = Translate(beams=2)
+    translations = [answer["translation"] for answer in ask_each(engine, question, records(TEXTS))]
+    path = tmp_path / "references"
+    path.write_text("".join(f"{line}\n" for line in translations))
+    asked = dataclasses.replace(question, references=str(path))
+    asked.check(engine)
+    ask_each(engine, asked, records(TEXTS[:2]))
+    ask_each(engine, asked, records(TEXTS[2:]))
+    bleu, chrf = asked.summary(True)
+    assert bleu.endswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0")
+    assert chrf.startswith("chrF 100.00   nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0")
+    path.write_text("one\n")
+    short = dataclasses.replace(question, references=str(path))
+    ask_each(engine, short, records(TEXTS))
+    with pytest.raises(UserError, match=r"--references=.* has 1 line, and 4 texts were translated, so there is no score; give a"):
+        short.summary(True)
+    assert question.summary(True) == []
+
+
+def test_a_corpus_score_by_hand():
+    """Two sentences, of which one differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity penalty."""
+    found = translation_scores(["the cat sat on the mat", "a dog ran"], ["the cat sat on a mat", "a dog ran"])
+    assert found["bleu"] == pytest.approx(100 * (8 / 9 * 5 / 7 * 3 / 5 * 1 / 3) ** 0.25)
+
+
+def test_the_held_out_pairs_of_a_corpus_are_translated(engine: Engine, tokenizer: Tokenizer, monkeypatch):
+    sides = [tokenizer.encode(text) for text in (TEXTS[0], TEXTS[1], TEXTS[2], TEXTS[3])]
+    offsets = np.cumsum([0, *map(len, sides)])
+    corpus = corpus_from_arrays(np.concatenate(sides).astype(np.uint16), offsets, np.array([0, 2, 4]), tokenizer.vocabulary)
+    alive = []
+    scores = held_out_scores(engine.model, corpus, lambda: alive.append(True))
+    assert scores["pairs"] == 2
+    assert alive
+    wanted = [answer["translation"] for answer in ask_each(engine, Translate(), records([TEXTS[0], TEXTS[2]]))]
+    assert scores["chrf"] == translation_scores(wanted, [TEXTS[1], TEXTS[3]])["chrf"]
+    monkeypatch.setattr(translating, "HELD_OUT", 1)
+    assert held_out_scores(engine.model, corpus)["pairs"] == 1
