@@ -120,8 +120,9 @@ def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Co
     each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"
     for name in (name for command in commands for name in re.findall(r" < (\S+)$", command.text)):
         (directory / name).touch()  # what would be read has to be there
+    texts = [re.sub(r" > \S+$", "", command.text) for command in commands]  # the words are printed, not written to that file
     done = subprocess.run(
-        ["bash", "-f", "-c", "\n".join(["PATH=", *functions, each]), "bash", *(command.text for command in commands)],
+        ["bash", "-f", "-c", "\n".join(["PATH=", *functions, each]), "bash", *texts],
         cwd=directory,
         capture_output=True,
         text=True,

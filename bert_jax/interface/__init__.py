@@ -1,4 +1,4 @@
-"""The command-line interface: flags, ranges of values, progress lines and exit statuses.
+"""The command-line interface: flags, ranges of values, progress lines and figures.
 
 In: a command line, counts, errors. Out: parsed flags, checked values, lines of text, an exit status. Imports no other folder.
 
@@ -11,6 +11,5 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
     figures.py        draws figures: panels, heat maps, names; PNG, PDF, SVG, with every text as it is
     python_files.py   loads experiment files and task modules; an exception in one becomes a UserError that shows its lines
     named.py          load_named: loads what a key names, a built-in object or FILE.py:NAME in the user's file
-    exit_statuses.py  HUNG, and the exit statuses after which the same command is restarted
     command.py        run_command: imports a command and runs its `main`; turns errors into one sentence and an exit status
 """

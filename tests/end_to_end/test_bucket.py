@@ -71,6 +71,7 @@ def corpus(machine: Machine, experiment: pathlib.Path) -> str:
 def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.Path, uninterrupted: Ended) -> pathlib.Path:
     """A local copy of the workdir of a run that was killed three times, once on another machine."""
     run = ("pretrain", f"--config={experiment}", f"--workdir={machine.bucket}/run", f"--config.corpus.directory={corpus}")
+    run = (*run, "--format=svg,png")  # as `uninterrupted`
     machine.killed(run, 2)
     assert "continuing" not in machine.killed(run, 7, saved=4)
     assert "resuming from step 4" in another.killed(run, 18, saved=16)

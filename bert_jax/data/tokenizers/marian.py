@@ -3,7 +3,6 @@ for each language, whose pieces get their ids from a vocabulary that both share,
 
 from __future__ import annotations
 
-import json
 import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from bert_jax import files
 from bert_jax.data.tokenizers.sentencepiece_model import WORD_START, SentencePiece
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject
+from bert_jax.files import JsonObject, parse_json
 
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
 MARIAN_FILES = (SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY)
@@ -37,8 +36,8 @@ class MarianPieces:
         self.contents = dict(contents)
         self.settings: JsonObject = dict(settings or {})
         self._source, self._target = (SentencePiece(contents[name]) for name in (SOURCE_MODEL, TARGET_MODEL))
-        self._ids: dict[str, int] = json.loads(contents[VOCABULARY])
-        self._target_ids: dict[str, int] = json.loads(contents.get(TARGET_VOCABULARY, contents[VOCABULARY]))
+        self._ids: dict[str, int] = parse_json(contents[VOCABULARY])
+        self._target_ids: dict[str, int] = parse_json(contents.get(TARGET_VOCABULARY, contents[VOCABULARY]))
         self.pieces, self.target_pieces = _by_id(self._ids), _by_id(self._target_ids)
 
     @property
