@@ -260,7 +260,7 @@ def check_arguments(name: str, words: list[str], whole: bool) -> None:
         given = {argument.partition("=")[0] for argument in arguments}
         arguments += [flag for flag in understood.get(name, ()) if flag.partition("=")[0] not in given]
     if not arguments or "--help" in arguments:
-        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "COMMAND")
+        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "tasks.published", "COMMAND")
         assert name in (*understood, *others), f"there is no command {name}"
     elif name in SCHEMAS:
         parse_flags(name, "", arguments, schema=SCHEMAS[name])
