@@ -379,7 +379,7 @@ def _groups(axes: str) -> list[list[str]]:
 def _to_theirs(value: np.ndarray, row: Row, config: ModelConfig, head: TaskHead | None) -> np.ndarray:
     ours = row.our_axes.split()
     order = [ours.index(axis) for group in _groups(row.their_axes) for axis in group if axis in ours]
-    if ours[0] in ("V", "W"):
+    if row.our_axes.startswith(("V", "W")):  # without the rows that pad a vocabulary
         value = value[: axis_sizes(config)[ours[0]]]
     return np.asarray(value.transpose(order).reshape(_part_shape(row, config, head)), order="C")
 

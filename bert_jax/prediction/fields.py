@@ -111,7 +111,7 @@ class FileReader:
         if found:
             raise UserError(f"{self.name} {found.what}, not text; {found.remedy}")
         if self.fields[0].whole and (head or first).startswith(UTF16):
-            raise UserError(f"{self.name} is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)")
+            raise UserError(f"{self.name} is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)")
         lines = itertools.chain(begun, lines)
         text = first.removeprefix(BOM).strip()
         if self.jsonl or self.suffix is None:

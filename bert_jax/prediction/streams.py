@@ -58,7 +58,7 @@ def read_texts(
     - `.csv`, `.parquet` and `.arrow` hold a table whose columns have the names of the fields, or the names in `columns` (field ->
       column, read when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
       `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
-    - `.json`, and text that begins as JSON, hold JSON objects, one per line or in one list.
+    - `.json`, and text that starts like JSON, hold JSON objects, one per line or in one list.
 
     Raises UserError for texts that are file names, a table without the columns, a file of annotated words (`.conllu`), or a pipe
     without a writer.

@@ -132,7 +132,7 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
         sizes = ("num_layers", "hidden_size", "intermediate_size")
         larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
-        tiling = "; to begin a larger model as its tiling, give --config.init_tiled=True" if larger else ""
+        tiling = "; to initialise a larger model by tiling, give --config.init_tiled=True" if larger else ""
         raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
 
 
@@ -162,7 +162,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 return checkpoints.restore(step, layout)
     has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
     raise UserError(
-        f"{STATE}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name a step that is there, or train that "
+        f"{STATE}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name an existing step, or train that "
         f"run with --config.checkpoints.keep_at='[{step}]'"
     )
 
@@ -275,7 +275,7 @@ def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> 
 def _check(experiment: PretrainingExperiment, model: Model, vocabulary: VocabularyInfo) -> None:
     named, config = f"config.teacher={experiment.teacher}", model.config
     if "mlm_head" not in model.params or "mlm_head" in model.untrained:
-        raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
+        raise UserError(f"{named} has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one")
     if (config.direction, config.encoder) != ("both", "transformer"):
         raise UserError(
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "

@@ -22,7 +22,7 @@ CASES = [
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
     Case("an output in a mistyped bucket", f"{HEADS} --output=gs:/b/x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case(
-        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~ stan"
+        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~ cann"
     ),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
@@ -149,7 +149,7 @@ CASES = [
     Case(
         "a treebank in UTF-16",
         "dependencies --input=x.conllu",
-        "x.conllu is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)",
+        "x.conllu is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
         files={"x.conllu": TREE.encode("utf-16")},
     ),
     Case("no treebank", "dependencies", "the following arguments are required: --input"),

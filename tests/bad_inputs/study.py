@@ -43,7 +43,7 @@ CASES = [
       says="the arm 'a': there is no corpus nowhere (looked for in ... make it with ... or name it in config.corpus",
       files=study(corpus="nowhere")),
     Case("an arm with a model that cannot be",
-      says="the arm 'b': model.hidden_size=7 is not divisible by model.num_heads=2; nearest",
+      says="the arm 'b': model.hidden_size=7 is not divisible by model.num_heads=2; the nearest",
       files=with_arm(pretrain={"model": {"hidden_size": 7}})),
     Case("a direction without a kernel",
       says="the arm 'b': model.attention='fused' is not available: the fused attention kernels do not support left-to-right",

@@ -43,7 +43,7 @@ TEXTS = [
     Case("no task", says="the following arguments are required: --task"),
     Case("a task that is none", "--task=glue/sst", "--task='glue/sst' is not a task; did you mean 'glue/sst2'?"),
     Case("no files of the task", "--task=sick/entailment --data-dir=nowhere",
-      "--data-dir=nowhere ... is not there; give the directory that holds the files of sick/entailment"),
+      "--data-dir=nowhere ... does not exist; give the directory that holds the files of sick/entailment"),
     Case("texts of one's own", "--task=own/sequence",
       "--task=own/sequence has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE"),
 ]

@@ -145,11 +145,11 @@ def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_di
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--config.objective=electra", "config.objective='electra': known: bert, bilm, next_token, skip_gram; config"),
+        ("--config.objective=electra", "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation; config"),
         ("--config.objective=MINE/replaced_tokens.py:Replaced", "has no 'Replaced'; did you mean 'ReplacedTokens'?"),
         ("--config.objective=MINE/bad.py:function", "is <function function"),
         ("--config.objective=MINE/bad.py:Half", "bad.py:Half has no loss and no sums; write them as described in Objective"),
-        ("--config.objective=MINE/bad.py:Electra", "exported='ElectraForPreTraining' is not a supported class: "),
+        ("--config.objective=MINE/bad.py:Electra", "exported='ElectraForPreTraining' is not a class that this project writes: "),
         ("--config.objective=MINE/bad.py:Words", "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective"),
         ("--config.objective=MINE/bad.py:Unnamed", "which neither sums nor counts returns; did you mean 'masked'?"),
         (

@@ -61,7 +61,7 @@ def test_it_begins_as_the_tiling_and_trains(runs: Commands):
         ("unasked", "to initialise a larger model by tiling, give --config.init_tiled=True"),
         ("heads", "have 16 numbers and those of"),
         ("smaller", "config.model.num_layers=2 is smaller than the 4 of"),
-        ("types", "model.layer_types names 4 layers, and model.num_layers=5"),
+        ("types", "model.layer_types lists 4 layers, but model.num_layers=5"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(runs: Commands, name: str, said: str):

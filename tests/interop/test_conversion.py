@@ -196,7 +196,7 @@ def test_a_source_is_never_the_target(model, monkeypatch, tmp_path):
     assert [x.source for x in read_all(["a", "gs://bucket/b"], other)] == [str(tmp_path / "found")] * 2
     with pytest.raises(UserError, match=r"^--to=\S+/found is the directory of the source a; name another directory"):
         next(read_all(["a"], flags_of(to=str(tmp_path / "found"), remote="found")))
-    with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory that gs://bucket/b is read from"):
+    with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory of the source gs://bucket/b"):
         next(read_all(["gs://bucket/b"], flags_of(to=str(tmp_path / "m"), remote="gs://bucket/b")))
     hub = flags_of(to=str(tmp_path / "m"), remote="lab/name")  # a directory of the name that a model of the hub has
     assert next(read_all(["lab/name"], hub)).parts == model.parts

@@ -173,8 +173,8 @@ def test_changing_one_packed_example_leaves_its_neighbour_bit_for_bit():
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("input_ids", 64, "another vocabulary"),
-        ("input_ids", -1, "another vocabulary"),
+        ("input_ids", 64, "a different vocabulary"),
+        ("input_ids", -1, "a different vocabulary"),
         ("position_ids", 32, "max_position"),
         ("token_type_ids", 2, "token types"),
     ],

@@ -112,7 +112,7 @@ def test_a_broken_line_is_an_error_but_in_the_files_known_to_have_them(tmp_path:
         (b"", r"dev\.tsv is empty"),
         (b"sentence\tlabel\n", "no examples of the dev split"),
         (b"sentence\tlabel\nfine\t1\ncaf\xe9\t1\n", r"line 3: byte 26 of the file \(0xe9\) is not UTF-8"),
-        ("sentence\tlabel\n".encode("utf-16"), "line 1: byte 1 .*begins as UTF-16"),
+        ("sentence\tlabel\n".encode("utf-16"), "line 1: byte 1 .*starts like UTF-16"),
         (b"s\0e\0", "character 2 of the file is NUL"),
         (b"sentense\tlabel\nfine\t1\n", "no column 'sentence'; did you mean 'sentense'"),
         (b"sentence\tsentence\nfine\t1\n", "line 1: two columns are named 'sentence'"),
