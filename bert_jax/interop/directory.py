@@ -31,11 +31,11 @@ GENERATION = "generation_config.json"
 CONFIG = "config.json"
 MODULES = "modules.json"
 """The file of sentence-transformers that lists the modules of a model and their folders."""
-_TOKENIZER = (VOCAB_FILE, MODEL_FILES[0], JSON_FILE, CONFIG_FILE, MAP_FILE, *MARIAN_FILES)
+_TOKENIZER = (VOCAB_FILE, MODEL_FILES[0], JSON_FILE, CONFIG_FILE, MAP_FILE)
 TEXT_VECTORS = (MODULES, "sentence_bert_config.json", "1_Pooling", "2_Normalize")
 """The files and folders of `sentence_transformers.py`."""
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "huggingface": (CONFIG, (CONFIG, GENERATION, "model.safetensors", *_TOKENIZER, *TEXT_VECTORS)),
+    "huggingface": (CONFIG, (CONFIG, GENERATION, "model.safetensors", *_TOKENIZER, *MARIAN_FILES, *TEXT_VECTORS)),
     "tf1": (
         "bert_config.json",
         ("bert_config.json", VOCAB_FILE, *(f"bert_model.ckpt.{end}" for end in ("index", "data-00000-of-00001"))),

@@ -106,7 +106,7 @@ def test_a_missing_shape_a_wrong_type_and_an_impossible_shape_name_the_file_and_
     for value in ("24", 24.0, True, None):
         with pytest.raises(UserError, match=r"c\.json: hidden_size=.* must be a whole number"):
             config_from_json(fields | {"hidden_size": value}, "c.json")
-    with pytest.raises(UserError, match=r"c\.json: .*hidden_size=24 does not divide"):
+    with pytest.raises(UserError, match=r"c\.json: .*hidden_size=24 is not divisible"):
         config_from_json(fields | {"num_attention_heads": 5}, "c.json")
 
 
