@@ -50,14 +50,18 @@ def main() -> None:
                 kernel, beside = milliseconds(compiler, length, kind, block)
                 found.append({"length": length, "layer": kind, "block": block, "kernel": kernel, "beside": beside})
                 print(f"{length} tokens, {kind}, {block or 'ours'}: {kernel:.3f} ms", file=sys.stderr, flush=True)
+    report(found, {"topology": options.topology, "libtpu": compiler.version}, options.json)
+
+
+def report(found: list[dict[str, Any]], where: dict[str, str], file: pathlib.Path | None) -> None:
+    """A table of milliseconds, and of how many times ours the library's kernel takes."""
     rows = []
     for one in found:
         ours = next(x for x in found if (x["length"], x["layer"], x["block"]) == (one["length"], one["layer"], 0))
         side = f"the library's, blocks of {one['block']}" if one["block"] else "ours"
         ratio = (one["kernel"] + one["beside"]) / (ours["kernel"] + ours["beside"])
         rows.append([f"{one['length']}", one["layer"], side, f"{one['kernel']:.2f}", f"{one['beside']:.2f}", f"{ratio:.2f}"])
-    figures = {"topology": options.topology, "libtpu": compiler.version, "figures": found}
-    give(["tokens of a row", "layer", "kernel", "ms in kernels", "beside", "times ours"], rows, figures, options.json)
+    give(["tokens of a row", "layer", "kernel", "ms in kernels", "beside", "times ours"], rows, where | {"figures": found}, file)
 
 
 def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tuple[float, float]:

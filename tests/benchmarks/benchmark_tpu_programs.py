@@ -38,7 +38,7 @@ from bert_jax.tpu import programs as step_programs
 from bert_jax.tpu.costs.compiler import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.kernels import schedules_of
+from bert_jax.tpu.costs.kernels import kernel_schedules
 from bert_jax.tpu.costs.memory import used_bytes
 from bert_jax.tpu.costs.topologies import parse_topology
 from tests.benchmarks import plain_bert, plain_modernbert
@@ -176,7 +176,7 @@ def plain(setting: str, options: argparse.Namespace) -> Result:
         part.write_bytes(gzip.compress(json.dumps(kept).encode()))
         part.replace(file)
     module = parse(kept["text"])
-    schedules = schedules_of(module, compiler.topology, compiler.version)
+    schedules = kernel_schedules(module, compiler.topology, compiler.version)
     estimate = Estimator(module, schedules, compiler.topology, compiler.devices).estimate()
     return result_of(setting, "plain", model.config(options.layers), rows, compiler, estimate, kept["bytes"], kept["seconds"])
 

@@ -92,6 +92,14 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
     "gradient_rounding": lambda file: _module("gradient_rounding").report(
         [{"devices": 16, "rows": 4, "rounding": 0.0044, "noise": 0.51}], file
     ),
+    "long_attention": lambda file: _module("long_attention").report(
+        [
+            {"length": 8_192, "layer": "full", "block": block, "kernel": ms, "beside": 0.25}
+            for block, ms in ((0, 6.0), (512, 12.0))
+        ],
+        {"topology": "v5e:2x2", "libtpu": "1.0"},
+        file,
+    ),
     "loss_curves": lambda file: _module("loss_curves").report(CURVES, OTHERS, {"overrides": []}, file),
     "plans": lambda file: _module("plans").report(
         [{"tokens": 10**9, "rows": 10**7, "first": 3.5, "middle": 7.0, "mib": 900.0}], file
@@ -109,7 +117,7 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
     "scaling": lambda file: _module("scaling").report(
         [_module("scaling").Point("base", 128, 4, 64, 19.3, 2.7, 397.0, 2.6, 0.506)], "v5p", file
     ),
-    "step": lambda file: _module("step").report({("ours", 128): [0.5], ("peer", 128): [1.0]}, file),
+    "step": lambda file: _module("step").report({("ours", "bert-128"): [0.5], ("peer", "bert-128"): [1.0]}, file),
     "tpu_programs": lambda file: _module("tpu_programs").compare(_tpu_results(), file),
 }
 
