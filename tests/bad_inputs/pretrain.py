@@ -302,7 +302,7 @@ CASES = [
       "model.hidden_size=16 is not divisible by model.num_heads=3; the nearest number of heads that divides it is 2"),
     Case("a width of nothing", "--config.model.hidden_size=0", "model.hidden_size=0 must be at least 1"),
     Case("no layers", "--config.model.num_layers=0", "model.num_layers=0 must be at least 1"),
-    Case("an unknown encoder", "--config.model.encoder=lstm", "model.encoder='lstm' is not one of transformer, encoder_decoder, "),
+    Case("an unknown encoder", "--config.model.encoder=lstm", "model.encoder='lstm' is not one of transformer, encoder_"),
     Case("static vectors with layers", "--config.model.encoder=static",
       "must be 0: word vectors have no layers (model.encoder=static)"),
     Case("characters that give no table for a tied softmax", "--config.model.encoder=bilm --config.model.character_cnn=true",

@@ -145,7 +145,7 @@ def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_di
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--config.objective=electra", "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation; config"),
+        ("--config.objective=electra", "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation;"),
         ("--config.objective=MINE/replaced_tokens.py:Replaced", "has no 'Replaced'; did you mean 'ReplacedTokens'?"),
         ("--config.objective=MINE/bad.py:function", "is <function function"),
         ("--config.objective=MINE/bad.py:Half", "bad.py:Half has no loss and no sums; write them as described in Objective"),
