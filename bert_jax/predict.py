@@ -1,4 +1,4 @@
-"""Runs a model on texts: masked words, continuations, translations, labels, answers, embeddings.
+"""Runs a model on texts: masked words, labels, answers, vectors, translations.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl

@@ -72,7 +72,8 @@ def translate(
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
     if not 1 <= beams <= config.of_decoder.vocab_size // 2:
-        raise UserError(f"beams={beams} must be between 1 and half of the {config.of_decoder.vocab_size:,} words of the target")
+        words = counted(config.of_decoder.vocab_size, "word")
+        raise UserError(f"beams={beams} must be between 1 and half of the {words} of the target")
     most = config.max_position - 1
     if max_length is not None and not 1 <= max_length <= most:
         raise UserError(f"max_length={max_length} must be between 1 and {most}, the positions of {engine.name} after the start")
@@ -112,7 +113,8 @@ def translate(
         engine.batch_count += 1
         for row, i in enumerate(some):
             tokens = chosen.ids[row]
-            end = int(np.flatnonzero(tokens == decoding.end_id)[0])
+            ends_at = np.flatnonzero(tokens == decoding.end_id)  # none if logits are NaN, which `ask_each` reports
+            end = int(ends_at[0]) if len(ends_at) else len(tokens)
             total = float(chosen.log_probability[row])
             score = total if chosen.score is None else float(chosen.score[row])
             found[i] = Translation(tuple(tokens[:end].tolist()), total, score)
@@ -177,8 +179,8 @@ class Translate:
             raise UserError(f"{shortened(values['text'])} holds no token; give text")
         if len(ids) > longest:
             raise UserError(
-                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end, more than the {longest} positions of "
-                f"{engine.name}; divide it into sentences"
+                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end, more than the "
+                f"{counted(longest, 'position')} of {engine.name}; divide it into sentences"
             )
         return values["text"], ids
 

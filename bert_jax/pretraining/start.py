@@ -133,7 +133,7 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
         sizes = ("num_layers", "hidden_size", "intermediate_size")
         larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
         tiling = "; to initialise a larger model by tiling, give --config.init_tiled=True" if larger else ""
-        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
+        raise UserError(f"{model.source} has a different architecture than config.model; to start from it, give {flags}{tiling}")
 
 
 # ------------------------------------------------------------------------------------- the state of another run
@@ -297,7 +297,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     longest = max(phase.length for phase in experiment.phases)
     if config.max_position < longest:
         raise UserError(
-            f"{named} reads {counted(config.max_position, 'token')}, and the rows have {longest}; shorten the rows, or lengthen "
+            f"{named} reads {counted(config.max_position, 'token')}, but the rows have {longest}; shorten the rows, or lengthen "
             f"its table by convert --max-position={longest}"
         )
     if experiment.next_sentence and config.type_vocab_size < 2:

@@ -150,7 +150,7 @@ def test_the_results_are_the_numbers_of_the_run_and_the_scores_of_its_best_weigh
     beside = results(job, state, best, logits | {"test": [np.float32([2.0])]}, 1.0)
     assert (list(beside["scores"]), beside["test_scores"]) == (["dev", "dev_other"], {"test": {"f1": 2.0, "length": 4}})
     accuracies = {row["system"]: row["scores"]["accuracy"] for row in beside["published"]}
-    assert accuracies == {
+    wanted = {
         "LangPro": 0.8135,
         "ccg2lambda": 0.8313,
         "ccg2lambda, learned phrases": 0.8423,
@@ -159,4 +159,5 @@ def test_the_results_are_the_numbers_of_the_run_and_the_scores_of_its_best_weigh
         "BERT base": 0.867,
         "NeuralLog": 0.903,
     }
+    assert accuracies.items() >= wanted.items()
     assert results(job, state, best, logits, 1.0)["degenerate"] is True

@@ -137,7 +137,7 @@ def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pa
         np.testing.assert_array_equal(job.rows(5)[name], array)
     start: Any = job.start
     start.config = dataclasses.replace(TINY, vocab_size=6)
-    with pytest.raises(UserError, match="another vocabulary"):
+    with pytest.raises(UserError, match="a different vocabulary"):
         job.rows(0)
 
 

@@ -114,4 +114,4 @@ def test_a_process_whose_others_are_lost_says_so_and_can_be_started_again(tmp_pa
         raise ProcessesLost("process 1 is lost")
 
     assert swept(tmp_path, Apart(0, gather)) == HUNG
-    assert caplog.messages[-1].startswith("process 1 is lost; start the same command on all of them again")
+    assert caplog.messages[-1].startswith("process 1 is lost; rerun the same command on all of them")

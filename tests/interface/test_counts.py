@@ -34,7 +34,14 @@ NEVER_ONE = {
     "{len(_T_95) + 1} runs",  # ten
     "{RARE} times",  # ten
     "{COLUMNAR[kind]} files",  # Parquet or Arrow files
-    "{parts + 1} texts",  # between TABs, so two or more
+    "{tabs + 1} texts",  # between TABs, so two or more
+    "{SIDES[side]} characters",  # of a source or a target, as are the next two
+    "{SIDES[side]} tokens",
+    "{side} tokens",
+    "{side['characters'] / max(1, side['tokens'])} characters",  # on average
+    "{100 * rates[worse]} tokens",  # per 100 characters
+    "{other} documents",  # the name of a source
+    "{' and '.join((f'{one:,}' for one in steps))} steps",  # several
     "{len(found)} sentences",  # said of more than one, as is the next
     "{count} sentences",
 }

@@ -205,7 +205,7 @@ def test_a_tilde_is_the_home_directory_in_every_flag_of_every_command(command: s
 
 
 REFUSED_LATER = {
-    *("--config", "--workdir", "--config.KEY", "--against.KEY", "--topology", "--source", "--vocab", "--keep"),
+    *("--config", "--workdir", "--config.KEY", "--against.KEY", "--topology", "--source", "--eval-source", "--vocab", "--keep"),
     *("--format", "--dtype", "--activation", "--problem", "--new-positions", "--function", "--pooling"),
 }
 """Flags whose empty value the command itself refuses, in words of its own (tests/bad_inputs)."""

@@ -159,7 +159,7 @@ def test_a_model_of_the_same_sizes_stays_as_it_is(vocabulary, tmp_path):
         ({"num_heads": 3, "hidden_size": 30}, r"have 10 numbers and those of m 8, .*; set another config\.model\.hidden_size$"),
         (
             {"num_heads": 6, "hidden_size": 48, "num_key_value_heads": 3},
-            r"num_key_value_heads=3 gives each 2 heads of queries, and in m 1 share one; set it to 6$",
+            r"num_key_value_heads=3 lets 2 query heads share a key head, but in m 1 share one; set it to 6$",
         ),
         ({"layer_types": ()}, r"m has sliding layers and config\.model has none; name the attention of each of 4 layers in"),
     ],

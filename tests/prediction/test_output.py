@@ -31,7 +31,7 @@ def test_a_file_that_nobody_may_write_is_refused_whoever_may_run_it(tmp_path):
 def test_a_directory_where_no_files_may_be_made_is_refused(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
-    with pytest.raises(UserError, match=f"no permission to make files in {tmp_path}; choose another --output"):
+    with pytest.raises(UserError, match=f"no permission to create files in {tmp_path}; choose another --output"):
         checked_target(str(tmp_path / "out.jsonl"))
     assert asked == [(tmp_path, os.W_OK | os.X_OK)]
 

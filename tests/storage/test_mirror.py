@@ -234,7 +234,7 @@ def test_an_upload_that_fails_is_told_once_and_tried_again(
 
 
 def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
-    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they lie in {{}}: `gcloud storage rsync"
+    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are in {{}}: `gcloud storage rsync"
     made = Mirror(bucket)
     made.__enter__()
     emulator.fail(403)

@@ -166,4 +166,4 @@ def test_a_study_that_is_stopped_while_it_waits_for_others_ends_with_that(
     assert (there.status(), there.shard.waited) == (99, True)
     lost = Fixture(tmp_path, monkeypatch, RunShard(gathered=ProcessesLost("process 1 of 2 failed")))
     assert lost.status() == HUNG
-    assert caplog.messages[-1].startswith("process 1 of 2 failed; start the same command on all of them again")
+    assert caplog.messages[-1].startswith("process 1 of 2 failed; rerun the same command on all of them")

@@ -123,7 +123,7 @@ def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(monkeypa
     assert asked.value.args[0][0].train == "/copy/bucket/b-*.csv"
     with pytest.raises(UserError, match=r"own\.train=gs://bucket/c-\*\.csv matches no file"):
         load_task(TaskConfig(name="own/token", own=OwnDataConfig(train="gs://bucket/c-*.csv")))
-    with pytest.raises(UserError, match=r"data_dir=/local/bucket/wnut/config\.task\.data_dir is not there"):
+    with pytest.raises(UserError, match=r"data_dir=/local/bucket/wnut/config\.task\.data_dir does not exist"):
         load_task(TaskConfig(name="wnut17", data_dir="gs://bucket/wnut"))
 
 

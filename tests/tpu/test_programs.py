@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -171,7 +172,11 @@ PLAIN = {"model": {**SIZES, "scan_layers": True}, "phases": PHASES, "evaluation"
 @pytest.mark.parametrize("targets", TARGETS)
 def test_the_shapes_of_a_batch_are_those_of_batches(targets: str):
     corpus = corpus_of([[9, 9]] * 20)
-    config = ExampleConfig(length=48, max_predictions=11, packed_examples=3, targets=targets)
+    config = ExampleConfig(
+        length=48, max_predictions=11, packed_examples=3, targets=targets, pairs="none" if targets == "translated" else "original"
+    )
+    if targets == "translated":
+        corpus = dataclasses.replace(corpus, languages=("en", "de"))
     rows = assemble_rows(corpus, plan_epoch(corpus, config, seed=0, epoch=0), np.arange(5), masking_tables(corpus.vocabulary))
     found = abstract_rows(5, 48, 11, 3, targets)
     assert {name: (x.shape, x.dtype) for name, x in found.items()} == {name: (x.shape, x.dtype) for name, x in rows.items()}
