@@ -171,7 +171,7 @@ def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
     """Returns the workdir and the step of WORKDIR@STEP."""
     workdir, _, step = text.rpartition("@")
     if not workdir or not step.isdecimal():
-        raise UserError(f"{STATE}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
+        raise UserError(f"{STATE}={text} is not WORKDIR@STEP, e.g. {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
     return as_path(checked(workdir, STATE)), int(step)
 
 
@@ -193,13 +193,13 @@ def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExp
     changed = differences(_decisive(trunk), _decisive(experiment))
     if changed:
         listed = ", ".join(f"config.{key} is {then} there and {now} here" for key, (then, now) in changed.items())
-        raise UserError(f"{STATE}={experiment.init_state} is a state of another model or optimizer: {listed}; give the same")
+        raise UserError(f"{STATE}={experiment.init_state} is a state of a different model or optimizer: {listed}; use the same")
 
 
 def _require_same_vocabulary(
     experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
 ) -> None:
-    """Raises UserError where the corpus of that run is still there and has another vocabulary."""
+    """Raises UserError if the corpus of that run still exists and has a different vocabulary."""
     directory = from_start(workdir, trunk.corpus.directory)
     if is_remote(directory):
         return
@@ -209,7 +209,7 @@ def _require_same_vocabulary(
         return
     if vocabulary != corpus.vocabulary:
         raise UserError(
-            f"{STATE}={experiment.init_state} is a state of a run with another vocabulary than the corpus "
+            f"{STATE}={experiment.init_state} is a state of a run with a different vocabulary than the corpus "
             f"{experiment.corpus.directory}; build the corpus with --vocab={directory}/{TOKENIZER}"
         )
 
