@@ -216,7 +216,7 @@ ENDINGS = {
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
     "x": r"the function \w+ does not use (skip_gram_head|pooler); confirm with --function=\w+ or --drop=\w+$",
-    "i": r"needs the positions of the \w+, which are not inputs of the exported function; choose encode$",
+    "i": r"needs the positions of the \w+, which are not inputs of the exported function; choose the function encode$",
     "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
     "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
     "B": r"this model has no task head, so it predicts no labels; choose the function pretraining or encode$",

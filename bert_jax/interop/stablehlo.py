@@ -71,7 +71,8 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
             )
         if model.head.has_crf:
             raise UserError(
-                "a CRF needs the positions of the words, which are not inputs of the exported function; choose encode"
+                "a CRF needs the positions of the words, which are not inputs of the exported function; choose the function "
+                "encode"
             )
         return ("pooler", model.head.subtree) if model.head.has_pooler(model.config) else (model.head.subtree,)
     if function == "encode":
