@@ -159,13 +159,13 @@ def test_a_batch_that_does_not_divide_is_a_clear_error():
 
 
 COMPARISON = """
-from bert_jax.tpu.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
+from bert_jax.tpu.costs.topologies import topology_devices, parse_topology, prepare_compiler, silence
 prepare_compiler()
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import SingleDeviceSharding
 from bert_jax.model.kernels import agreement
 
-chip, jit = SingleDeviceSharding(devices_of(parse_topology("v5e:2x2"))[0]), jax.jit
+chip, jit = SingleDeviceSharding(topology_devices(parse_topology("v5e:2x2"))[0]), jax.jit
 
 def compiled(function):
     def call(*arrays):
