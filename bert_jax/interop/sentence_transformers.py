@@ -26,7 +26,7 @@ _OLD_MODES = {
 
 @dataclasses.dataclass(frozen=True)
 class TextVectors:
-    """How the vector of a text is computed from its token vectors."""
+    """The settings that make the vector of a text from its token vectors."""
 
     pooling: str | None
     """One of TEXT_POOLINGS; None for a pooling that is not implemented here."""

@@ -240,7 +240,7 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """How this process will be ended unless it ends on its own first: the `words` on stderr, the exit status, the `earliest`
+    """The end that awaits this process unless it ends on its own first: the `words` on stderr, the exit status, the `earliest`
     time, and the `latest` time until which it waits for the others to exit (time.monotonic)."""
 
     words: str

@@ -2,7 +2,8 @@ r"""ModernBERT-large with its published recipe: 28 layers of width 1,024, 395.9 
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_large.py --workdir=runs/modern_large
 
-Hardware: v5e:4x4 or larger. Not run, so no hours and no result to expect are known. Corpus and sources are those of
+Hardware: v5e:4x4 or larger. Neither run nor compiled, so no hours and no result to expect are known; its batches have no
+microbatches yet, and `modern_base.py` does not fit v5e:4x4 without: try `aot` first. Corpus and sources are those of
 `modern_base.py`; what differs from it:
 
 - Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G; then the run went back, and the last 800 G of

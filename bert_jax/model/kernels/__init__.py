@@ -32,8 +32,8 @@ Axes: TypeAlias = tuple[str | None, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """How a kernel call is distributed; here, on a single device. `sharding.kernels.over_mesh` returns the distribution over a
-    mesh."""
+    """The distribution of a kernel call; here, on a single device. `sharding.kernels.over_mesh` returns the distribution over
+    a mesh."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
         """Returns the index of this device's shard of a logical axis, for code on a device."""
