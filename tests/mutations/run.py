@@ -3,6 +3,7 @@ pass unseen.
 
     python tests/mutations/run.py --sample=40 --seed=7            # mistakes drawn at random over all of bert_jax
     python tests/mutations/run.py --sample=40 --seed=7 examples   # of some folders or files
+    python tests/mutations/run.py --sample=40 --seed=7 --part=1/2 # every second of them, beside another process with --part=2/2
     python tests/mutations/run.py --table                         # those of `known.py`, which have passed unseen once
 
 A mistake is caught when a test fails, or hangs. `known.py` also lists those that make no difference, with the reason.
@@ -208,12 +209,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--table", action="store_true", help="those of known.py instead")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test hangs (1800)")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="the Ith of N parts of them (1/1)")
     parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
     flags = parser.parse_args(argv)
     files = [path.relative_to(REPOSITORY).as_posix() for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))]
     wanted = [f"bert_jax/{path.removeprefix('bert_jax/')}" for path in flags.paths]
     files = [file for file in files if not wanted or any(file == w or file.startswith(f"{w}/") for w in wanted)]
     chosen = SEEN if flags.table else sample({file: (REPOSITORY / file).read_text() for file in files}, flags.sample, flags.seed)
+    part, parts = map(int, flags.part.split("/"))
+    chosen = chosen[part - 1 :: parts]
     counts = {"caught": 0, "no difference": 0, "UNSEEN": 0}
     with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
         copy = Copy(pathlib.Path(scratch))
