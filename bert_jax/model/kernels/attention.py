@@ -61,7 +61,7 @@ def fused_attention(
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
     first_row = jnp.uint32(0) if dropout.rows is None else dropout.rows[0]
     drawn = jnp.stack([seed, first_row])
-    ids = (sequence_ids,)
+    ids: tuple[Int[Array, "B _"], ...] = (sequence_ids,)
     if queried is not None:
         assert platform == "tpu", "only a TPU's kernel computes some of the queries"
         assert radius is None, "only queries of all tokens are ordered by their distance"
