@@ -42,8 +42,19 @@ class AttentionKernel(Protocol):
         """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
         requires it. If the layer `selects` some tokens as queries, also False where the plain path is the faster one."""
 
+    def rotates(self, model: ModelConfig) -> bool:
+        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
+
     def __call__(
-        self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None, queried: Any = None
+        self,
+        qkv: Any,
+        sequence_ids: Any,
+        *,
+        num_heads: int,
+        dropout: Any,
+        radius: int | None = None,
+        queried: Any = None,
+        angles: Any = None,
     ) -> Any:
         """Returns the context, as `kernels.attention.fused_attention` does."""
 

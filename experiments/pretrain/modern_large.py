@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
                 "attention_output_dropout": 0.1,
                 "initializer": "modernbert",
                 "dtype": "bfloat16",
-                "vocab_multiple": 64,
+                "vocab_multiple": 128,
             },
             "optimizer": {
                 "name": "stable_adamw",

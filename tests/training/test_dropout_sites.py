@@ -78,6 +78,9 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
             return not selects
 
+        def rotates(self, model: ModelConfig) -> bool:
+            return False
+
         def __call__(
             self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any
         ) -> Any:

@@ -29,9 +29,9 @@ from bert_jax.hardware import VMEM
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
+from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, rotates_heads, vmem_bytes
 from bert_jax.model.layers import Dropout, NormParameters
-from bert_jax.model.positions import acts_on
+from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
 
 if TYPE_CHECKING:  # the kernels are loaded for devices that have them
     from bert_jax.model.kernels.attention import QKV
@@ -86,6 +86,10 @@ class _Attention:
             raise _refusal("attention", reason)
         return reason is None and (not selects or (self.platform == "tpu" and length >= SELECTED_FROM))
 
+    def rotates(self, model: ModelConfig) -> bool:
+        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
+        return self.platform == "tpu" and positions_class(model) is Rotary and rotates_heads(model.head_width)
+
     def __call__(
         self,
         qkv: QKV,
@@ -95,10 +99,12 @@ class _Attention:
         dropout: Dropout,
         radius: int | None = None,
         queried: Int[Array, "B Q"] | None = None,
+        angles: Angles | None = None,
     ) -> Float[Array, "B Q D"]:
         from bert_jax.model.kernels.attention import fused_attention
 
         settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius, "queried": queried}
+        settings["angles"] = angles
         return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, **settings)
 
 
