@@ -68,6 +68,9 @@ class ResidualNormKernel(Protocol):
     def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
         """Returns the normalised sum, as `kernels.residual_norm.fused_residual_norm` does."""
 
+    def before(self, x: Any, y: Any, norm: Any, dropout: Any) -> tuple[Any, Any]:
+        """Returns the sum and its norm, as `kernels.residual_norm.fused_pre_norm` does."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:

@@ -22,10 +22,10 @@ from jaxtyping import Array, Float, Int
 from bert_jax.interface.words import counted
 from bert_jax.model.attention import attention_mask, dot_product_attention, near
 from bert_jax.model.kernels.attention import fused_attention
-from bert_jax.model.kernels.residual_norm import fused_residual_norm
+from bert_jax.model.kernels.residual_norm import fused_pre_norm, fused_residual_norm
 from bert_jax.model.layers import Dropout, NormParameters, gather_positions
 from bert_jax.model.positions import Angles, rotary_angles, rotate
-from bert_jax.model.residual_norm import plain_residual_norm
+from bert_jax.model.residual_norm import plain_pre_norm, plain_residual_norm
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
 """The largest difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6 in float32
@@ -64,6 +64,8 @@ class Case:
     """The number of queries, if only some tokens are queries (TPU)."""
     rotated: bool = False
     """Whether the kernel rotates queries and keys (TPU)."""
+    pre: bool = False
+    """Whether a residual norm is compared as pre-norm too, where the sum is a result."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
@@ -137,7 +139,7 @@ ATTENTION_CASES = (
 NORM_CASES = (
     Case(2, 51, 1, 256, "float32"),  # rows that do not fill a block
     Case(2, 70, 1, 768, "float32", RATE),
-    Case(2, 128, 1, 1024, "bfloat16", RATE),
+    Case(2, 128, 1, 1024, "bfloat16", RATE, pre=True),
 )
 
 
@@ -258,10 +260,21 @@ def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure
     def plain(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
         return plain_residual_norm(x, y, NormParameters(scale, bias, EPSILON), dropout)
 
+    def before(compute: Callable[..., tuple[Array, Array]], adds: bool, **settings: Any) -> Callable[..., Array]:
+        def total(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
+            z, out = compute(x, y if adds else None, NormParameters(scale, bias, EPSILON), dropout, **settings)
+            return z + out if adds else z + out + y
+
+        return total
+
     names = ("values", "gradient of x", "gradient of y", "gradient of scale", "gradient of bias")
     yield from _differences(case, names, fused, plain, arrays)
     if case.rate and case.dtype == "float32":
         yield from _slope_figures(case, fused, arrays, ("x", "y", "scale", "bias"), ("y",))
+    if case.pre:
+        for adds in (True, False):
+            both = before(fused_pre_norm, adds, interpret=interpret), before(plain_pre_norm, adds)
+            yield from _differences(case, [f"{name} (with the sum)" for name in names], *both, arrays)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ figures

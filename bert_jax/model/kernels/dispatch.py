@@ -130,6 +130,13 @@ class _ResidualNorm:
 
         return fused_residual_norm(x, y, norm, dropout, spread=self.spread)
 
+    def before(
+        self, x: Float[Array, "B L D"], y: Float[Array, "B L D"] | None, norm: NormParameters, dropout: Dropout
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+        from bert_jax.model.kernels.residual_norm import fused_pre_norm
+
+        return fused_pre_norm(x, y, norm, dropout, spread=self.spread)
+
 
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
     """Returns `config` with its kernels for a program on `devices` devices like `chip`. `spread` distributes the kernels over
@@ -188,10 +195,8 @@ def _unsupported_function(config: ModelConfig) -> str | None:
 def _unsupported_norm(config: ModelConfig) -> str | None:
     """Returns why the LayerNorm(x + dropout(y)) kernel does not support the model on any device, as a clause, or None if it
     may."""
-    if config.norm_placement != "post":
-        return f"the fused residual norm follows a residual sum, unlike model.norm_placement={config.norm_placement}"
-    if (config.norm, config.norm_scale, config.norm_bias) != ("layer_norm", True, True):
-        return "the fused residual norm is a LayerNorm with scale and bias, and the model has a different norm"
+    if (config.norm, config.norm_scale) != ("layer_norm", True):
+        return "the fused residual norm is a LayerNorm with a scale, and the model has a different norm"
     return None
 
 

@@ -38,7 +38,7 @@ Kernel = Callable[..., Any]
         ("attention", "tpu", (DROPPED, SOME, TURNED)),
         ("attention", "gpu", (Case(1, 20, 1, 16, "float32", RATE),)),
         ("attention", "gpu", (Case(1, 40, 1, 16, "float32", RATE, radius=5),)),
-        ("residual_norm", "tpu", (NORM,)),
+        ("residual_norm", "tpu", (NORM, dataclasses.replace(NORM, pre=True))),
     ],
 )
 def test_the_kernels_agree_with_the_plain_path(operation: str, platform: str, cases: tuple[Case, ...]):
