@@ -122,8 +122,8 @@ def _forward(call: _Call, inputs: Inputs) -> tuple[Results, Residuals]:
 
     def local(words: Array, scale: Array, bias: Array, x: Array, *y: Array) -> tuple[Array, ...]:
         plan = call.plan(x)
-        added = _flat(y[0], plan) if y else None
-        z, out = residual_norm_tpu.forward(plan, _flat(words, plan), _flat(x, plan), added, scale, bias)
+        flat_words, flat_x, *flat_y = (_flat(array, plan) for array in (words, x, *y))
+        z, out = residual_norm_tpu.forward(plan, flat_words, flat_x, flat_y[0] if y else None, scale, bias)
         return (_like(x, z), _like(x, out)) if y else (_like(x, out),)
 
     arrays = (x,) if y is None else (x, y)
