@@ -130,7 +130,7 @@ def test_a_model_that_gives_numbers_that_are_not_finite_is_named(model, monkeypa
     params = jax.tree.map(np.array, {part: model.params[part] for part in ("embeddings", "encoder")})
     params["encoder"]["layers"]["attention"]["query"]["kernel"][:] = np.float32(3e38)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
-    with pytest.raises(UserError, match="gives numbers that are not finite"):
+    with pytest.raises(UserError, match="returns numbers that are not finite"):
         Analyser(Engine(dataclasses.replace(model, params=params))).heads(TEXTS[:1])
 
 

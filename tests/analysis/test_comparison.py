@@ -228,7 +228,7 @@ def test_windows_are_as_full_as_the_shorter_table_allows(analyser):
     assert sizes == [40, 40, 6]
     (long,) = paired_windows(analyser.engine, analyser.engine, "x" * 90)
     assert len(long.own.item().ids) == 40
-    with pytest.raises(UserError, match="holds no token; give text"):
+    with pytest.raises(UserError, match="has no tokens; give text"):
         list(paired_windows(analyser.engine, analyser.engine, " "))
 
 

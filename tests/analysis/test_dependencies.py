@@ -323,10 +323,10 @@ def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp
         Dependencies(reach=0)
     path = tmp_path / "one.conllu"
     path.write_text("\n".join([row(1, "the")] * 40))  # as many as fill a row of the usual length
-    with pytest.raises(UserError, match="hold no word with a head; give more sentences"):
+    with pytest.raises(UserError, match="no word has a head in the sentences for choosing heads; give more sentences"):
         analyser.dependencies(path)
     path.write_text("\n".join([row(1, "the") + row(2, "cab", 1), row(1, "the")] * 20))
-    with pytest.raises(UserError, match="no relation is both in the sentences that heads are chosen on and in the others"):
+    with pytest.raises(UserError, match="the sentences for choosing heads and the others have no relation in common"):
         analyser.dependencies(path)
     relations = Relations()
     assert [relations.number(f"r{i}", "") for i in range(MOST_RELATIONS)] == list(range(1, MOST_RELATIONS + 1))

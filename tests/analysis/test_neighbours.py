@@ -144,7 +144,7 @@ def test_layers_are_read_in_their_order_once_each_and_all_where_none_is_named():
     assert checked_layers((2, 0, 2), 2) == (0, 2)
     assert checked_layers((), 2) == (0, 1, 2)
     for layer in (-1, 3):
-        with pytest.raises(UserError, match=f"--layer={layer} is not there"):
+        with pytest.raises(UserError, match=f"--layer={layer} does not exist"):
             checked_layers((layer,), 2)
 
 
@@ -203,7 +203,7 @@ def test_what_is_not_one_word_is_refused(analyser, word, says):
 
 def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(analyser):
     assert marked_window(analyser.engine, "the [MASK] of") is None
-    with pytest.raises(UserError, match=r"--layer=3 is not there: the model has layers 0 \(the embeddings\) to 2"):
+    with pytest.raises(UserError, match=r"--layer=3 does not exist: the model has layers 0 \(the embeddings\) to 2"):
         analyser.neighbours(["the"], TEXTS, layers=(0, 3))
     with pytest.raises(UserError, match="there is no word to compare with; give text"):
         analyser.neighbours(["the"], [])

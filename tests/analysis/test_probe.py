@@ -81,7 +81,7 @@ def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, m
             yield vectors
 
     monkeypatch.setattr(Engine, "stream", too_large)
-    with pytest.raises(UserError, match="gives numbers that are not finite"):
+    with pytest.raises(UserError, match="returns numbers that are not finite"):
         read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
 
@@ -136,7 +136,7 @@ def test_a_file_of_tags_has_probes_of_its_tags_alone(analyser, tmp_path):
 
 
 def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
-    with pytest.raises(UserError, match="is the training file too; give another file to score the probes on"):
+    with pytest.raises(UserError, match="is also the training file; give another file to score the probes on"):
         analyser.probes(files[0], files[0])
     with pytest.raises(UserError, match="the limit of 2 words is too low for a sentence of"):
         analyser.probes(*files, words=2)
@@ -148,7 +148,7 @@ def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
         analyser.probes(files[0], tags)
     with pytest.raises(UserError, match="have no kind of label in common; give two files of one format"):
         analyser.probes(files[0], tags, probes=("labels",))
-    with pytest.raises(UserError, match=r"tags\.txt has no tree .* which parsers are trained on; give a treebank in CoNLL-U"):
+    with pytest.raises(UserError, match=r"tags\.txt has no tree .* to train parsers on; give a treebank in CoNLL-U"):
         analyser.probes(files[0], tags, probes=("parsers",))
 
 
@@ -191,7 +191,7 @@ def test_a_model_without_attention_has_probes_of_vectors_and_no_parsers(vocabula
     other = Analyser.load(tmp_path / "m")
     found = other.probes(*files, seeds=1, epochs=1, probes=("labels",))
     assert found.labels is not None
-    with pytest.raises(UserError, match=r"has no attention that parsers could read; name a Transformer, or leave parsers out"):
+    with pytest.raises(UserError, match=r"has no attention for parsers to read; name a Transformer, or leave parsers out"):
         other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
     if config.encoder == "static":
         assert engine_with_random_weights(other.engine, 0).config == other.engine.config

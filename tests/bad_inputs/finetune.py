@@ -31,7 +31,7 @@ CASES = [
     Case("a glue task that is none", "--config=$repository/experiments/finetune/glue.py:mrcp",
       "config.task.name='glue/mrcp' is not a task; did you mean 'glue/mrpc'?"),
     # ------------------------------------------------------------------------------------------------ the model to begin with
-    Case("a model that is not there", "--config.init_from=no_such_model",
+    Case("a model that does not exist", "--config.init_from=no_such_model",
       "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a"),
     Case("a model without weights", "--config.init_from=model", "model is not a model directory: model.safetensors missing",
       copies="model", spoil=remove("model/model.safetensors")),

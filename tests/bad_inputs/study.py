@@ -39,7 +39,7 @@ CASES = [
       files=study(arms=[{"name": "a"}, {"name": "a"}])),
     Case("a key that is none", says="there is no config.arm; known there: arms, budget,", files=study(arm=[])),
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),
-    Case("a corpus that is not there",
+    Case("a corpus that does not exist",
       says="the arm 'a': there is no corpus nowhere (looked for in ... make it with ... or name it in config.corpus",
       files=study(corpus="nowhere")),
     Case("an arm with a model that cannot be",

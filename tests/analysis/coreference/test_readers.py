@@ -102,7 +102,7 @@ def test_a_mention_of_coordinated_words_is_plural(tmp_path):
     [
         ("a/NOUN/0/(7-x-1 b/NOUN/1", "line 3: the mention (7 is never closed; it is left out"),
         ("a/NOUN/0 b/NOUN/1/7)", "line 4: 7) closes a mention that is not open; it is left out"),
-        ("a/NOUN/0/(7 b/NOUN/1/)", "line 4: Entity=) is not brackets of mentions; correct it"),
+        ("a/NOUN/0/(7 b/NOUN/1/)", "line 4: Entity=) has no valid brackets of mentions; correct it"),
         ("a/NOUN/0/(7[1/2]-x-1) b/NOUN/1", "line 3: the mention (7[1/2] has 1 of its 2 parts; it is left out"),
         ("a/NOUN/0/(7[2/2]-x-1) b/NOUN/1", "line 3: (7[2/2] has no part 1 in its sentence; it is left out"),
     ],
@@ -139,7 +139,7 @@ def test_split_antecedents_are_counted_and_are_no_antecedents(tmp_path):
     file = CorefudFile(path)
     assert file.notes == ()
     assert list(file) == list(file)
-    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are none",)
+    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are no antecedent",)
 
 
 TREE = ["(TOP(S(NP(NP*", "*)", "(PP*", "(NP*)))", "(VP*", "(NP(NP*", "*)", "*))", "*))"]
@@ -233,7 +233,7 @@ def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_la
 
 
 def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_sentence_may_end_with_it(tmp_path):
-    with pytest.raises(UserError, match="holds no document that can be read; give a file of CoNLL-2012"):
+    with pytest.raises(UserError, match="has no document that can be read; give a file of CoNLL-2012"):
         list(Conll2012File(write(tmp_path, "\n\n")))
     (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))
     assert (document.words, len(problems)) == (tuple(WORDS), 1)
@@ -243,7 +243,7 @@ def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_senten
     ("text", "problem"),
     [
         (conll2012(rows("(1 - - - - - - - -")), "line 2: the mention (1 is never closed; it is left out"),
-        (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is not brackets of mentions or -; correct it"),
+        (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is neither brackets of mentions nor -; correct it"),
         (conll2012(rows(), ["a NN * * -"]).replace("(TOP", "((TOP"), "line 2: the parse column does not close"),
         ("#begin document x\na b c\n#end document\n", "line 2: 3 columns, fewer than the 12 of CoNLL-2012 without predicates"),
         (
