@@ -1,4 +1,4 @@
-"""The command, in this process."""
+"""The command `analyse`, run in this process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.prediction.reference import engine_on
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are files, but nobody draws them."""
+    """Replaces drawing: a figure's file has one byte for each axes."""
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
 
 
 @pytest.fixture
 def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The random model is there already."""
+    """Makes `Analyser.load` return the random model."""
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
 
 

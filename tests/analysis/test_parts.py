@@ -1,4 +1,4 @@
-"""The parts that analyses share, each by itself on a few numbers."""
+"""The parts that analyses share, tested on a few numbers each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ OPTIONS = {
         "differences": (20, SEED_OF_COUNTS),
     },
 }
-"""What README and --help say: option -> (its value where it is left out, its range)."""
+"""The values documented in the pages and in --help: option -> (its default, its range)."""
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -211,7 +211,7 @@ class _Lines:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch):
-    """Seconds that pass when they are added."""
+    """A clock that advances by the seconds added to it."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

@@ -29,7 +29,8 @@ WORDS = ("the", "river", "of", "Paris", "is", "dry")
 
 
 def conllu(count: int, seed: int, tagged: bool = True) -> str:
-    """Right-branching sentences; a word's part of speech is the word itself, and each ends with a mark."""
+    """Returns right-branching sentences. A word's part of speech is the word itself, and each sentence ends with a punctuation
+    mark."""
     rng = np.random.default_rng(seed)
     text = ""
     for _ in range(count):
@@ -77,7 +78,7 @@ def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, m
     def too_large(*asked):
         for vectors in stream(*asked):
             vectors = np.array(vectors)
-            vectors[1] *= 1e6  # those of the first word
+            vectors[1] *= 1e6  # the shares of the first word
             yield vectors
 
     monkeypatch.setattr(Engine, "stream", too_large)
@@ -99,7 +100,7 @@ def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_pa
     tables = {path.stem: table(path) for path in (tmp_path / "out").glob("*.tsv")}
     assert tables.keys() == {"labels", "mix", "structure", "parsers"}
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"labels", "structure", "parsers"}
-    # parts of speech are the words: the usual label of a word is right, and the control task is as easy
+    # the parts of speech are the words themselves: the usual label of a word is right, and the control task is as easy
     assert [row["probe"] for row in tables["labels"] if row["label"] == "upos"] == ["0", "1", "2", "mix"]
     assert {row["label"] for row in tables["labels"]} == {"upos", "relation"}
     embedded = tables["labels"][0]
@@ -117,7 +118,7 @@ def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_pa
 
 
 def table(path: pathlib.Path) -> list[dict[str, str]]:
-    """The rows by the names of their columns."""
+    """Returns the rows of a table, by column name."""
     header, *rows = (line.split("\t") for line in path.read_text().splitlines())
     return [dict(zip(header, row, strict=True)) for row in rows]
 

@@ -1,4 +1,4 @@
-"""CoNLL-U files, whole and damaged."""
+"""Reads CoNLL-U files, whole and damaged."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_attention_between_words_sums_over_the_target_and_averages_over_the_sour
     (pieces, words), *_ = analyser.engine.batches(first_row, [window.item()])
     expected = weights_of(model, window)
     n, count = expected.shape[-1], len(window.words)
-    # the same weights of another batch: float32 rounds them differently, by 2e-6 on a CPU with SSE4.2
+    # the same weights in a different batch: float32 rounds them differently, by 2e-6 on a CPU with SSE4.2
     np.testing.assert_allclose(pieces[:, :, :n, :n], expected, atol=1e-5)
     starts = np.flatnonzero(np.diff([-1, *window.item().columns["words"]]))
     assert len(starts) == count
