@@ -12,7 +12,7 @@ DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
 
 def damaged(name: str, says: str, spoil: Spoil) -> Case:
-    """A damaged copy of the model is read."""
+    """Returns a case in which the command reads a damaged copy of the model."""
     return Case(f"a model {name}", "--from=model", says, copies="model", spoil=spoil)
 
 

@@ -11,7 +11,7 @@ TREE = "1\tthe\t_\tDET\t_\t_\t0\troot\t_\t_\n"
 
 
 def in_lines(name: str, says: str, text: str, flags: str = "") -> Case:
-    """A training file of JSON lines."""
+    """Returns a case with a training file of JSON lines."""
     return Case(name, f"{LINES} {flags}", says, files={"train.jsonl": text})
 
 

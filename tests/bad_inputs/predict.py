@@ -17,7 +17,7 @@ OUTPUT = "embed --output"
 
 
 def scored(name: str, says: str, spoil: Spoil | Sequence[Spoil] = (), files: Mapping[str, str] | None = None) -> Case:
-    """A text is scored by a damaged copy of the model."""
+    """Returns a case in which a damaged copy of the model scores a text."""
     return Case(name, "score --model=model x", says, copies="model", spoil=spoil, files=files or {})
 
 

@@ -1,4 +1,4 @@
-"""Bad inputs of `study`: everything is refused before the first arm is trained."""
+"""Bad inputs of `study`: everything is rejected before the first arm is trained."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GOOD: dict[str, Any] = {
 
 
 def study(**changes: Any) -> dict[str, str]:
-    """The study file that the usual flags name, with some keys changed."""
+    """Returns the study file named by the usual flags, with some keys changed."""
     return {"study.py": f"def get_config(): return {GOOD | changes!r}\n"}
 
 
 def with_arm(**arm: Any) -> dict[str, str]:
-    """The same, with a second arm."""
+    """Returns the same with a second arm."""
     return study(arms=[{"name": "a"}, {"name": "b", **arm}])
 
 
