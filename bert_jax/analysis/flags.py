@@ -17,7 +17,7 @@ from bert_jax.interface.flags import FlagParser, nonempty
 COMMANDS = {
     "attention": "the attention of every head for a text or a pair, as a page or figures",
     "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
-    "neighbours": "the pieces nearest to a word; in a text, the nearest words and the senses of the word",
+    "neighbours": "the pieces nearest to a word; in a text, the nearest words and its senses",
     "dependencies": "the head that finds each dependency relation of a treebank",
     "coreference": "the head that finds the antecedents of pronouns, names and nouns",
     "probe": "probes by layer: labels, trees and heads from word vectors, with control tasks",
