@@ -1,4 +1,4 @@
-"""Marian's tokenizer: the ids of transformers' `MarianTokenizer` on random Unicode, codes of languages, files that are kept."""
+"""Marian's tokenizer: it returns the ids of transformers' `MarianTokenizer` on random Unicode; language codes; saved files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(json.dumps([source, target, [tokenizer.decode(ids, **settings) for ids in 
 
 @pytest.fixture(scope="module", params=["shared", "separate"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces."""
+    """Writes two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces."""
     path, pieces = tmp_path_factory.mktemp(request.param), {}
     lines = [line for document in documents() for line in document]
     for name, size in (("source", 400), ("target", 300)):
