@@ -183,7 +183,7 @@ def test_what_cannot_be_measured_is_an_error(analyser, tmp_path):
     alone = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1)"))
     with pytest.raises(UserError, match="holds no mention with an antecedent"):
         analyser.coreference(alone)
-    with pytest.raises(UserError, match="there is one document"):
+    with pytest.raises(UserError, match="there is only one document"):
         analyser.coreference(write(tmp_path, PARIS))
     with pytest.raises(UserError, match=r"coreference.control='words' is unknown"):
         Coreference(control="words")
