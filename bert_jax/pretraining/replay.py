@@ -267,11 +267,14 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
     """Returns each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
-    spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
+
+    def spell(some: Sequence[int], *, target: bool = False) -> str:
+        return tokenizer.decode(some, target=target) if tokenizer else " ".join(map(str, some))
+
     numbers, translated = batch["sequence_ids"][row], batch[DECODER + "sequence_ids"][row]
     for pair in range(1, int(numbers.max(initial=0)) + 1):
         text, target = batch["input_ids"][row][numbers == pair][:-1], batch["targets"][row][translated == pair][:-1]
-        yield f"{spell(text.tolist())} -> {spell(target.tolist())}"
+        yield f"{spell(text.tolist())} -> {spell(target.tolist(), target=True)}"
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:

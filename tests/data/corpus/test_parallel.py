@@ -22,9 +22,10 @@ from bert_jax.data.corpus.shard import TextConfig
 from bert_jax.data.corpus.sources import ReadOptions, parse_source
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.tokenizers import vocabulary_training as training
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from tests.compressed import zstd
+from tests.data.tokenizers.test_marian_tokenizer import write_marian
 
 WORDS = ["the", "cat", "dog", "bird", "sat", "ran", "flew", "under", "mat", "tree"]
 WORTE = ["die", "Katze", "Hund", "Vogel", "saß", "lief", "flog", "unter", "Matte", "Baum"]
@@ -229,6 +230,22 @@ def test_a_vocabulary_that_was_made_for_one_language_is_named(tmp_path, tokenize
     build(tmp_path / "corpus", write_lines(tmp_path, "a", greek), tokenizer, pairs={"max_length_ratio": 100.0})
     (warning,) = (line for line in files.read_json(tmp_path / "corpus" / "report.json")["warnings"] if "made for one" in line)
     assert warning.startswith("the vocabulary cuts de into ")
+
+
+def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
+    marian = load_tokenizer(write_marian(tmp_path, separate=False))
+    train, _ = build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS[:20]), marian, pairs={"max_length_ratio": 99.0})
+    sentences, _ = train.joined_offsets()
+    found = [train.tokens[start:stop].tolist() for start, stop in itertools.pairwise(sentences)]
+    sides = [marian.encode(text, target=side == 1) for pair in PAIRS[:20] for side, text in enumerate(pair)]
+    assert sorted(found) == sorted(sides)
+    assert any(marian.encode(target) != marian.encode(target, target=True) for _, target in PAIRS[:20])
+
+
+def test_a_corpus_has_one_vocabulary(tmp_path):
+    marian = load_tokenizer(write_marian(tmp_path, separate=True))
+    with pytest.raises(UserError, match="Marian's with a vocabulary for each language, and a corpus has one vocabulary; take a"):
+        build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), marian)
 
 
 def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
