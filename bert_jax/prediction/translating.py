@@ -20,16 +20,14 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.tokens import Tokens
+from bert_jax.prediction.commands import PENALTIES
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
 from bert_jax.prediction.questions import shortened
-from bert_jax.storage.formats import UNREADABLE, open_packed
+from bert_jax.storage.formats import open_packed, reading_explained
 
-PENALTIES = ("transformers", "gnmt")
-"""How a hypothesis of n tokens is compared with others: its log-probability divided by n^a, or by ((5 + n) / 6)^a (Wu et al.,
-arXiv:1609.08144, equation 14)."""
 BEYOND = 50
 """Tokens of a target beyond those of its source, by default (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
@@ -264,9 +262,7 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
 
 def _lines(path: str) -> list[str]:
     try:
-        with open_packed(path) as file:
+        with reading_explained(f"--references={path}"), open_packed(path) as file:
             return file.read().decode("utf-8").removesuffix("\n").split("\n")
-    except UNREADABLE as error:
-        raise UserError(f"--references={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"--references={path} is not UTF-8 ({error}); convert it (iconv -f LATIN1 -t UTF-8)") from error

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int, PyTree
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data import DECODER
 from bert_jax.data.batches import to_device
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.corpus.verification import local_corpus
@@ -26,7 +27,6 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.model.tokens import DECODER
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score

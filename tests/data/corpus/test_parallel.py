@@ -269,6 +269,33 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
         )
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{not JSON", r"the first record of .*a.jsonl is not JSON \(.*\); correct it, or name the fields with --pair-fi"),
+        ("[1, 2]", "the first record of .*a.jsonl is a JSON list, not an object; correct it"),
+        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field of text \(en\); choose two with --pair-fields"),
+    ],
+)
+def test_a_first_record_that_does_not_show_the_two_texts_is_refused_unless_they_are_named(line, says, tmp_path, tokenizer):
+    source, options = given("fields", tmp_path)
+    path = tmp_path / "a.jsonl"
+    path.write_text(line + "\n" + path.read_text())
+    with pytest.raises(UserError, match=says):
+        build(tmp_path / "corpus", source, tokenizer)
+    train, _ = build(tmp_path / "named", source, tokenizer, options=options | {"on_bad_records": "skip"})
+    assert stored(train) == PAIRS
+
+
+def test_a_file_that_breaks_off_is_named(tmp_path, tokenizer):
+    source = write_lines(tmp_path, "a", PAIRS)
+    for language in ("en", "de"):
+        whole = gzip.compress((tmp_path / f"a.{language}").read_bytes())
+        (tmp_path / f"a.{language}.gz").write_bytes(whole if language == "de" else whole[:-20])
+    with pytest.raises(UserError, match=r"a\.en\.gz is not a whole gzip file \(.*\); fetch it again, or unpack the part that is"):
+        build(tmp_path / "corpus", source.replace(".en", ".en.gz").replace(".de", ".de.gz"), tokenizer)
+
+
 @pytest.mark.parametrize("form", ["lines", "columns", "fields"])
 def test_a_bad_line_is_named_or_skipped(form, tmp_path, tokenizer):
     source, options = given(form, tmp_path)
