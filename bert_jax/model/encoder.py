@@ -19,8 +19,17 @@ from jaxtyping import Array, Float, Key, UInt32
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention_plan import SAVED
-from bert_jax.model.layers import Dense, Norm, Seed, dropout, gather_positions, hash_word, initializer, layer_parameters
-from bert_jax.model.residual_norm import ResidualNorm
+from bert_jax.model.layers import (
+    Dense,
+    Norm,
+    ResidualNorm,
+    Seed,
+    dropout,
+    gather_positions,
+    hash_word,
+    initializer,
+    layer_parameters,
+)
 from bert_jax.model.tokens import Layer, Tokens
 
 ACTIVATION_AXES = ("batch", "length", "embed")

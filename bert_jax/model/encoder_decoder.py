@@ -24,8 +24,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
 from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, LayerParams, stacked_initial_layers
 from bert_jax.model.heads.pretraining import word_logits
-from bert_jax.model.layers import Norm, Seed, dropout, hash_word, parameter
-from bert_jax.model.residual_norm import ResidualNorm
+from bert_jax.model.layers import Norm, ResidualNorm, Seed, dropout, hash_word, parameter
 from bert_jax.model.tokens import Batch, Layer, Tokens
 
 DECODER_SEED = np.uint32(0x6465636F)
