@@ -174,7 +174,7 @@ class Translate:
         tokenizer, longest = engine.model.tokenizer, engine.config.max_position
         ids = [*tokenizer.encode(values["text"]), tokenizer.sep_id]
         if len(ids) == 1:
-            raise UserError(f"{shortened(values['text'])} holds no token; give text")
+            raise UserError(f"{shortened(values['text'])} has no tokens; give text")
         if len(ids) > longest:
             raise UserError(
                 f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end, more than the "

@@ -275,7 +275,7 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfriver\rlake\r\n")
     assert read_tokens(path) == ["river", "lake"]
     path.write_text("\n")
-    with pytest.raises(UserError, match="holds no tokens"):
+    with pytest.raises(UserError, match="has no tokens"):
         read_tokens(path)
     path.write_bytes(b"\xff\n")
     with pytest.raises(UserError, match="cannot be read as UTF-8"):

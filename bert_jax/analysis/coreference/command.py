@@ -1,4 +1,4 @@
-"""The command `coreference`: the heads of a model against the antecedents of mentions."""
+"""The command `coreference`: which heads find the antecedents of mentions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.prediction.engine import Engine
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes how often every head finds an antecedent, and how often rules do. Returns the exit status."""
+    """Writes how often every head finds an antecedent, and how often rules find it. Returns the exit status."""
     file, choosing = open_with_choose(flags, open_texts, "documents")
     folder = open_folder(flags, FILES, [file.file])
 
@@ -53,11 +53,11 @@ def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores
 
 
 def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
-    """Sentences that report what the numbers do not cover."""
+    """Yields sentences about mentions that the numbers do not cover."""
     lines = []
     outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
     if outside:
-        lines.append(f"{counted(outside, 'mention')} left out: the antecedents are in no window that holds the mention")
+        lines.append(f"{counted(outside, 'mention')} left out: their antecedents are not in the same window")
     neither = int(found.reported.n.values[:, -1].sum()) if file.asks_once else 0
     if neither:
         lines.append(f"{counted(neither, 'pronoun')} of neither name: counted only where neither is an answer")

@@ -1,4 +1,4 @@
-"""The command `dependencies`: the heads of a model against the relations of a treebank."""
+"""The command `dependencies`: which heads find the relations of a treebank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bert_jax.prediction.engine import Engine
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
+    """Writes how often every attention head finds a dependent's head, by relation. Returns the exit status."""
     treebank, choosing = open_with_choose(flags, lambda path: Treebank(path, needs_heads=True), "sentences")
     folder = open_folder(flags, FILES, [treebank.file])
 
@@ -35,7 +35,7 @@ def run(flags: argparse.Namespace) -> int:
         write_fits(folder, found)
         print_fits(found, flags.least)
     if found.across:
-        print(f"{counted(found.across, 'dependent')} left out: their heads are in other windows of sentences that were cut")
+        print(f"{counted(found.across, 'dependent')} left out: the sentence was cut, and their head is in another window")
     print_written(folder)
     return exit_status(treebank, choosing)
 
@@ -61,7 +61,7 @@ def print_scores(found: DependencyScores, controls: dict[str, DependencyScores],
 
 
 def print_fits(found: DependencyScores, least: int) -> None:
-    """Prints the share of each relation's dependents whose heads a sliding layer can see."""
+    """Prints the fraction of each relation's dependents whose heads are within the window of a sliding layer."""
     sizes = dict(zip(found.n["relation"], zip(found.near.values, found.n.values, strict=True), strict=True))
     shares = (f"{best.relation} {100 * sizes[best.relation][0] / best.n:.1f} %" for best in frequent(found, least))
     print(f"dependents whose heads are within the window: {', '.join(shares) or 'see dependency_windows.tsv'}")

@@ -1,5 +1,5 @@
-"""Parallel text: every way to give pairs reads the same pairs, what does not belong together is refused, and the corpus keeps the
-two sides of a pair together."""
+"""Parallel text: every way to give pairs reads the same pairs, files that do not belong together are rejected, and the corpus
+keeps the two sides of a pair together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORTE = ["die", "Katze", "Hund", "Vogel", "saß", "lief", "flog", "unter", "Matt
 
 
 def pairs(count: int, first: int = 0) -> list[tuple[str, str]]:
-    """Made-up pairs, all of them different: the numbers of the words are the digits of the number of the pair."""
+    """Returns made-up pairs, all of them different: the words of a pair are the digits of its number."""
     digits = [f"{first + k:04d}" for k in range(count)]
     return [tuple(" ".join(words[int(d)] for d in number) for words in (WORDS, WORTE)) for number in digits]  # type: ignore[misc]
 
@@ -62,7 +62,7 @@ def build(directory: pathlib.Path, source: str, tokenizer: Tokenizer, **changes)
 
 
 def stored(corpus: Corpus) -> list[tuple[str, str]]:
-    """The pairs of a corpus as text."""
+    """Returns the pairs of a corpus as text."""
     sentences, documents = corpus.joined_offsets()
     assert (np.diff(documents) == 2).all()
     assert corpus.tokenizer is not None
@@ -71,7 +71,7 @@ def stored(corpus: Corpus) -> list[tuple[str, str]]:
 
 
 def given(form: str, directory: pathlib.Path) -> tuple[str, dict[str, str]]:
-    """(the source, options) of PAIRS, written in a form."""
+    """Returns (the source, options) for PAIRS in the given form."""
     table = "".join(f"{number}\t{target}\t{source}\n" for number, (source, target) in enumerate(PAIRS)).encode()
     records = [json.dumps({"de": target, "en": source, "id": number}) for number, (source, target) in enumerate(PAIRS)]
     nested = [json.dumps({"translation": {"en": source, "de": target}}) for source, target in PAIRS]

@@ -1,4 +1,4 @@
-"""Marian's tokenizer: the ids of transformers' `MarianTokenizer` on random Unicode, codes of languages, files that are kept."""
+"""Marian's tokenizer: it returns the ids of transformers' `MarianTokenizer` on random Unicode; language codes; saved files."""
 
 from __future__ import annotations
 
