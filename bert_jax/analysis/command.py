@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.reading import AnnotatedSource
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.streams import check_whole_file
 from bert_jax.storage.fetching import local_path
 
 File = TypeVar("File")
+Options = TypeVar("Options")
 Scores = TypeVar("Scores")
 
 NAME = 60
@@ -44,10 +49,20 @@ def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File]
     return file, choosing
 
 
-def score_with_controls(flags: argparse.Namespace, score: Callable[[str], Scores]) -> tuple[Scores, dict[str, Scores]]:
-    """Returns `score("")`, and the scores of each control in --control by its name."""
-    found = {control: score(control) for control in dict.fromkeys(("", *flags.control))}
-    return found.pop(""), found
+def score_with_controls(
+    flags: argparse.Namespace, options: type[Options], score: Callable[[Engine, Options], Scores]
+) -> tuple[Engine, Scores, dict[str, Scores]]:
+    """Returns the model, its scores, and by name the scores of each control of --control: `score` of the model and of the
+    `options` that the flags hold."""
+    given: Any = read_options(options, flags)
+    engine = load_analyser(flags).engine
+    found = {name: score(engine, dataclasses.replace(given, control=name)) for name in dict.fromkeys(("", *flags.control))}
+    return engine, found.pop(""), found
+
+
+def exit_status(*files: AnnotatedSource | None) -> int:
+    """Returns 1 if part of a file could not be read, otherwise 0."""
+    return int(any(file.failed for file in files if file is not None))
 
 
 def open_folder(

@@ -45,7 +45,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import checked, is_remote
-from bert_jax.tasks.registry import head_class
+from bert_jax.tasks.registry import task_head_class
 from bert_jax.tpu.costs.report import Step
 from bert_jax.training.steps import TrainState
 
@@ -151,7 +151,7 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     """
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
-    head, t, d = run.head_config(head_class(run.task).typical()), run.training, run.distillation
+    head, t, d = run.head_config(task_head_class(run.task).typical()), run.training, run.distillation
     config = run.model_config(model, mesh.devices.flat[0].platform)
     distilled = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
     loss = LabelLoss(label_smoothing=t.label_smoothing, **distilled)

@@ -393,10 +393,10 @@ def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warm
     assert (spans[1].peak, spans[1].end_fraction) == (5e-5, 0.1)
 
 
-def test_the_stages_of_a_ramp_have_the_rows_of_a_microbatch_of_its_phase():
+def test_the_microbatches_of_a_ramp_are_whole_and_have_at_most_the_rows_of_its_phase():
     steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "accumulation": 8}
-    stages = batch_ramp(steady, sizes=[3, 10, 20], tokens=33_000)
-    assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (20, 4), (40, 8)]
+    stages = batch_ramp(steady, sizes=[3, 10, 12, 20], tokens=33_000)
+    assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (12, 3), (20, 4), (40, 8)]
 
 
 def test_a_ramp_beyond_its_phase_is_refused():

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.data.batches import BatchSource, eval_batches
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
-from bert_jax.data.rows import DECODER, INPUTS
 from bert_jax.errors import UserError
 from tests.data.corpora import corpus_of
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from bert_jax.analysis.command import (
-    load_analyser,
+    exit_status,
     open_folder,
     open_with_choose,
     print_written,
@@ -17,21 +16,19 @@ from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, writ
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import Best, DependencyScores, score_dependencies
 from bert_jax.analysis.reading import Treebank, line_progress
-from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
 
 
 def run(flags: argparse.Namespace) -> int:
     """Writes how often every attention head finds a dependent's head, by relation. Returns the exit status."""
     treebank, choosing = open_with_choose(flags, lambda path: Treebank(path, needs_heads=True), "sentences")
     folder = open_folder(flags, FILES, [treebank.file])
-    options = read_options(Dependencies, flags)
-    engine = load_analyser(flags).engine
 
-    def score(control: str) -> DependencyScores:
-        return score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), line_progress)
+    def score(engine: Engine, options: Dependencies) -> DependencyScores:
+        return score_dependencies(engine, treebank, choosing, options, line_progress)
 
-    found, controls = score_with_controls(flags, score)
+    engine, found, controls = score_with_controls(flags, Dependencies, score)
     write_dependencies(folder, found, controls, flags.least)
     print_scores(found, controls, flags.least)
     if write_windows(folder, engine.config):
@@ -40,7 +37,7 @@ def run(flags: argparse.Namespace) -> int:
     if found.across:
         print(f"{counted(found.across, 'dependent')} left out: the sentence was cut, and their head is in another window")
     print_written(folder)
-    return int(treebank.failed + (choosing.failed if choosing is not None else 0) > 0)
+    return exit_status(treebank, choosing)
 
 
 def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
