@@ -80,8 +80,8 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """The error if memory runs out, with remedies. It is also a JaxRuntimeError, which ends a process at once: in a run of several
-    processes the others wait for this one."""
+    """The error if memory runs out, with remedies. It is also a JaxRuntimeError, which ends a process at once: in a run of
+    several processes the others wait for this one."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -196,7 +196,7 @@ def test_pessimism_about_memory_is_claimed_only_where_the_calibration_shows_it()
     assert pessimistic in " ".join(text(one()).split())
     said = " ".join(text(one() | {"calibration": {"matmul": 0.9, "stream": 0.85}}).split())
     assert pessimistic not in said
-    assert "at 85 % of the memory bandwidth; the true time is longer by what is not modelled" in said
+    assert "at 85 % of the memory bandwidth; the true time is longer by the effects that are not modelled" in said
 
 
 def test_a_small_model_has_no_line_of_empty_figures():
