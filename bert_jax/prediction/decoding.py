@@ -103,7 +103,7 @@ class Continued(NamedTuple):
     log_probability: Float[Array, " B"]
     """The natural logarithm of the probability of the new tokens, by the model without temperature."""
     score: Float[Array, " B"] | None = None
-    """With beams, the score by which they were compared: the log-probability divided by the length to the power `length_penalty`."""
+    """With beams, the score that ranks them: the log-probability divided by the length to the power `length_penalty`."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
