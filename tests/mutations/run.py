@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--table", action="store_true", help="those of known.py instead")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test hangs (1800)")
-    parser.add_argument("--patience", type=float, default=1800.0, help="seconds for the tests behind the nearest (1800)")
+    parser.add_argument("--patience", type=float, default=1800.0, help="seconds for the tests after the nearest ones (1800)")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="the Ith of N parts of them (1/1)")
     parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
     flags = parser.parse_args(argv)
