@@ -8,9 +8,9 @@ and the hidden states of the student, projected to the teacher's width, are comp
 `--config.init_from=MODEL` starts from some of the teacher's layers instead (`convert --keep-layers=0,2`). `distil.py:alone` is
 the same student without a teacher.
 
-Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration: in bfloat16 on one core (AVX512-BF16), with a teacher as large as
-the student, 23 minutes, and 12 alone; longer with the larger teacher. Expected: a held-out accuracy between the teacher's and
-that of the same student without a teacher. Measured figures are in `experiments/results/pretraining.md`.
+Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration in bfloat16 on one core (AVX512-BF16): 12 minutes without a
+teacher, 23 minutes with a teacher as large as the student, and longer with a larger one. Expected: a held-out accuracy between
+the teacher's and that of the same student without a teacher. Measured figures are in `experiments/results/pretraining.md`.
 """
 
 from ml_collections import ConfigDict
