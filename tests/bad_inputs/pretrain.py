@@ -69,7 +69,7 @@ CASES = [
     Case("compiled programs that are not there", "--compiled=nowhere",
       "--compiled=nowhere (looked for in $here) is not a directory; make it with `python -m bert_jax.aot --save=DIR` and"),
     Case("a directory without compiled programs", "--compiled=empty",
-      "--compiled=empty holds no programs ... this run needs its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2: make",
+      "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2: make",
       files={"empty/x": ""}),
     # ------------------------------------------------------------------------------------------------ the model to begin with
     Case("a model that does not exist", "--config.init_from=no_such_model",
