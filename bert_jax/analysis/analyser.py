@@ -7,7 +7,12 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.analysis.attention.measure import Attention, read_attention
+from bert_jax.analysis.attention.measure import (
+    Attention,
+    TranslationAttention,
+    read_attention,
+    read_translation_attention,
+)
 from bert_jax.analysis.compare.aligned import paired_windows
 from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.measure import Comparison, compare_models
@@ -38,7 +43,7 @@ class Analyser:
     """A loaded model whose attention is read, on all devices of this machine.
 
     The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draw them as
-    matplotlib figures, and `attention.page.attention_page` makes a page of an `Attention`.
+    matplotlib figures, and `attention.page.attention_page` makes a page of every `Attention`.
 
     `show_progress` shows on standard error how far a method is, and where the end is known the time left. Texts may be any
     iterable: they are read as they are needed.
@@ -84,6 +89,11 @@ class Analyser:
         Raises UserError for a text without a token, and for more tokens than the position table has.
         """
         return read_attention(self.engine, read_window(self.engine, text, text_b))
+
+    def translation_attention(self, source: str, target: str | None = None) -> TranslationAttention:
+        """Returns the attention weights of an encoder-decoder for a source and a target, by default its own translation: see
+        `read_translation_attention`."""
+        return read_translation_attention(self.engine, source, target)
 
     def dependencies(
         self, treebank: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any

@@ -192,7 +192,7 @@ class Translate:
         )
         answers: list[JsonObject] = []
         for (text, _), best in zip(prepared, found, strict=True):
-            translation = engine.model.tokenizer.decode(best.ids)
+            translation = engine.model.tokenizer.of_target.decode(best.ids)
             answers.append(
                 {"text": text, "translation": translation, "log_probability": best.log_probability, "score": best.score}
             )
@@ -251,12 +251,12 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
         source, target = (corpus.tokens[sentences[first + side] : sentences[first + side + 1]].tolist() for side in (0, 1))
         if len(source) < longest:
             sources.append([*source, tokenizer.sep_id])
-            references.append(tokenizer.decode(target))
+            references.append(tokenizer.of_target.decode(target))
     if not sources:
         return {}
     translations: list[str] = []
     for first in range(0, len(sources), AT_A_TIME):
-        translations += [tokenizer.decode(best.ids) for best in translate(engine, sources[first : first + AT_A_TIME])]
+        translations += [tokenizer.of_target.decode(best.ids) for best in translate(engine, sources[first : first + AT_A_TIME])]
         alive()
     return {"pairs": len(sources), "beams": 4, "length_penalty": "gnmt 0.6"} | translation_scores(translations, references)
 

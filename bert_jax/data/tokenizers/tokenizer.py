@@ -216,14 +216,11 @@ class Tokenizer:
         self._model.append(text, ids)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
-    def encode_target(self, text: str) -> list[int]:
-        """Returns the ids of a text in the language that a translator writes: those of `encode`, unless the language has a
-        tokenizer of its own, as Marian's."""
-        return self._model.encode_target(text) if isinstance(self._model, MarianPieces) else self.encode(text)
-
-    def decode_target(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids of `encode_target`."""
-        return self._model.decode_target(ids) if isinstance(self._model, MarianPieces) else self.decode(ids)
+    @functools.cached_property
+    def of_target(self) -> Tokenizer:
+        """The tokenizer of the language that a translator writes: this one, unless the language has pieces of its own, as
+        Marian's."""
+        return Tokenizer(self._model.turned, specials=MARIAN_SPECIALS) if isinstance(self._model, MarianPieces) else self
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of `encode` and the characters [start, end) of `text` of each."""

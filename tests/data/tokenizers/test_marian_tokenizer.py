@@ -70,7 +70,7 @@ def test_a_text_is_pieces_of_its_language_with_the_ids_of_the_vocabulary(tokeniz
     words = json.loads(own.read_text()) if own.exists() else ids
     model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "target.spm"))
     pieces = model.encode("A Python object.", out_type=str)
-    assert tokenizer.encode_target("A Python object.") == [words.get(piece, words["<unk>"]) for piece in pieces]
+    assert tokenizer.of_target.encode("A Python object.") == [words.get(piece, words["<unk>"]) for piece in pieces]
 
 
 def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenizer):
@@ -79,6 +79,10 @@ def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenize
     assert ids == tokenizer.encode(text)
     assert text[slice(*spans[0])] == ">>deu<<"
     assert "".join(text[start:end] for start, end in spans[1:]) == "Theobjectisalist."
+    text = "A Python object."
+    ids, spans = tokenizer.of_target.encode_with_offsets(text)
+    assert ids == tokenizer.of_target.encode(text)
+    assert "".join(text[start:end] for start, end in spans) == "APythonobject."
 
 
 def test_it_is_kept_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path, tmp_path: pathlib.Path):
@@ -123,5 +127,5 @@ def test_ids_and_text_are_those_of_transformers(python: str, tokenizer: Tokenize
     end = tokenizer.sep_id
     for text, sources, targets, back in zip(every, source, target, decoded, strict=True):
         assert [*tokenizer.encode(text), end] == sources, text
-        assert [*tokenizer.encode_target(text), end] == targets, text
-        assert tokenizer.decode_target(targets) == back
+        assert [*tokenizer.of_target.encode(text), end] == targets, text
+        assert tokenizer.of_target.decode(targets) == back
