@@ -199,7 +199,8 @@ class SelfAttention(nn.Module):
         self, x: Float[Array, "B _ D"], tokens: Tokens, dropout_seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
         """Returns the projected context of each query."""
-        c, dtype, queried = self.config, jnp.dtype(self.config.dtype), tokens.queried
+        c, dtype, read = self.config, jnp.dtype(self.config.dtype), tokens.queried
+        queried = read
         heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
         use_bias = c.attention_bias
 
@@ -210,24 +211,30 @@ class SelfAttention(nn.Module):
         positions: Any = None
         if acts_on(c, "queries_and_keys") or acts_on(c, "scores"):
             positions = make_positions(c, name="positions")
-        settings = tokens.dropout(c.attention_dropout, dropout_seed)
         cached = self.is_mutable_collection(CACHE)
+        radius = c.sliding_radius if layer.kind == "sliding" else None
+        kernel: AttentionKernel | None = None if cached else c.kernel("attention")
+        if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
+            kernel = None
+        if kernel is not None and radius is not None:  # a window is a distance between columns, so all of them are queries
+            tokens, queried = tokens.reading(None), None
+        settings = tokens.dropout(c.attention_dropout, dropout_seed)
         source = x if queried is None or cached else gather_positions(x, queried)
         query, key, value = project("query", source, heads), project("key", x, shared), project("value", x, shared)
         if acts_on(c, "queries_and_keys"):
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
         each = c.num_heads // c.key_value_heads  # query heads per key head
-        kernel: AttentionKernel | None = c.kernel("attention") if queried is None else None  # kernels compute every query
-        radius = c.sliding_radius if layer.kind == "sliding" else None
         by_head = queried is None and not cached and c.direction == "both" and not acts_on(c, "scores")
         by_head &= not self.is_mutable_collection(INTERMEDIATES)
         by_head &= x.shape[1] > 4 * radius if radius is not None else c.target.one_cpu and x.shape[1] >= LONG
-        if kernel is not None and kernel.computes(c, x.shape[1]):
-            query, key, value = (y.reshape(x.shape) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2)))
-            ids = tokens.sequence_ids
-            context = kernel((query, key, value), ids, num_heads=c.num_heads, dropout=settings, radius=radius)
-            context = context.reshape(*x.shape[:2], *heads)
+        if kernel is not None:
+            qkv = [y.reshape(*y.shape[:2], -1) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2))]
+            given: Any = {"num_heads": c.num_heads, "dropout": settings, "radius": radius, "queried": queried}
+            context = kernel(tuple(qkv), tokens.sequence_ids, **given)
+            if read is not None and queried is None:
+                context = gather_positions(context, read)
+            context = context.reshape(*context.shape[:2], *heads)
         elif by_head:
             query, key, value = (y.swapaxes(1, 2) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2)))
             context = attention_by_head(query, key, value, tokens.sequence_ids, settings, c.target.one_cpu, radius)
