@@ -157,9 +157,10 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
             f"the target {shortened(text)} is {counted(size, 'token')} with its start, more than the "
             f"{counted(config.max_position, 'position')} of {engine.name}; shorten it"
         )
-    start = Word(of_target.pieces[of_target.pad_id], (of_target.pad_id,), Kind.CLS)
-    ends = [Word(each.pieces[each.sep_id], (each.sep_id,), Kind.SEP) for each in (tokenizer, of_target)]
-    sides = {"": [*plain_words(tokenizer, source), ends[0]], DECODER: [start, *words], PREDICTED: [*words, ends[1]]}
+    start, end = (
+        Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.pad_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP))
+    )
+    sides = {"": [*plain_words(tokenizer, source), end], DECODER: [start, *words], PREDICTED: [*words, end]}
     batch: dict[str, np.ndarray] = {}
     texts: list[Text] = []
     for prefix, side in sides.items():
@@ -170,7 +171,8 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
         arrays = (own, [], columns, [1] * len(own), numbers, kinds)
         for name, x in zip((*INPUTS, "words", "kinds"), arrays, strict=True):
             batch[f"{prefix}{name}"] = np.array([[*x, *[0] * (len(columns) - len(x))]], np.int32)
-        pieces = (tokenizer if prefix == "" else of_target).tokens(own)
+        owner = tokenizer if prefix == "" else of_target
+        pieces = [piece for word in side for piece in ([word.text] if word in (start, end) else owner.tokens(word.ids))]
         texts.append(_as_text(side, pieces, [int(prefix != "")] * len(side)))
     weights = jax.device_get(first_pair(engine.params, batch, config=config))
     between = {"encoder": (texts[0], texts[0]), "decoder": (texts[1], texts[1]), "cross": (texts[2], texts[0])}

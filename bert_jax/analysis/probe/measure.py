@@ -115,6 +115,7 @@ def measure_probes(
     of the probes that `options` names, where the model lacks the attention of parsers that it names, and where the model gives
     numbers that are not finite.
     """
+    engine.require_encoder()
     if pathlib.Path(training.path).samefile(evaluation.path):
         raise UserError(f"{evaluation.path} is the training file too; give another file to score the probes on")
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))

@@ -31,8 +31,13 @@ print(json.dumps([source, target, [tokenizer.decode(ids, **settings) for ids in 
 
 @pytest.fixture(scope="module", params=["shared", "separate"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces."""
-    path, pieces = tmp_path_factory.mktemp(request.param), {}
+    return write_marian_tokenizer(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def write_marian_tokenizer(path: pathlib.Path, kind: str) -> pathlib.Path:
+    """Two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces; if the kind is "separate",
+    one for each language."""
+    pieces = {}
     lines = [line for document in documents() for line in document]
     for name, size in (("source", 400), ("target", 300)):
         written = io.BytesIO()
@@ -43,12 +48,12 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         (path / f"{name}.spm").write_bytes(written.getvalue())
         model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
         pieces[name] = [model.id_to_piece(i) for i in range(3, size) if i % 17]
-    vocabularies = [[*pieces["source"], *pieces["target"]]] if request.param == "shared" else [pieces["source"], pieces["target"]]
+    vocabularies = [[*pieces["source"], *pieces["target"]]] if kind == "shared" else [pieces["source"], pieces["target"]]
     for name, own in zip(("vocab", "target_vocab"), vocabularies, strict=False):
         words = dict.fromkeys(["</s>", "<unk>", *CODES, *own, "<pad>"])
         (path / f"{name}.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
     settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
-    settings |= {"separate_vocabs": request.param == "separate", "target_vocab_file": str(path / "target_vocab.json")}
+    settings |= {"separate_vocabs": kind == "separate", "target_vocab_file": str(path / "target_vocab.json")}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
     return path
 
