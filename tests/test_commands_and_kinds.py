@@ -258,7 +258,7 @@ predict fill-mask                  +    +   h    l    l    +    +     l    h    
 predict next-sentence              +    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
 predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
 predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
-predict translate                  u    u   u    u    u    u    u     u    u      u     u     u    u   u   u    u      u   u   u
+predict translate                  u    u   u    u    u    u    u     u    u      u     u     u    u   u   u    u      u   t   t
 predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t

@@ -22,7 +22,7 @@ from bert_jax.model.config import ModelConfig, published
 from bert_jax.predict import main as predict
 from bert_jax.prediction.translating import translate
 from tests.analysis.browser import Page, find_browser
-from tests.data.tokenizers.test_marian_tokenizer import write_marian_tokenizer
+from tests.data.tokenizers.test_marian_tokenizer import write_marian
 from tests.interop.tiny import as_model
 
 SOURCE, TARGET = "the cab of Paris", "Apfel is xyz"
@@ -246,14 +246,14 @@ def test_a_part_and_a_head_are_chosen(translating, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--head=3-1"], r"--head=3-1 is not there: the encoder has layers 1 to 2 of heads .*; or choose --part=decoder,cross"),
-        (["--head=4-1"], r"--head=4-1 is not there: the encoder has layers 1 to 2 of heads 1 to 4(; did you mean '\d-1'\?)?$"),
-        (["--part=cross", "--head=4-1"], r"--head=4-1 is not there: the decoder has layers 1 to 3 of heads"),
-        (["--alignment-layer=4"], r"--alignment-layer=4 is not there: the decoder has layers 1 to 3$"),
+        (["--head=3-1"], r"--head=3-1 does not exist: the encoder has layers 1 to 2 .*; or choose --part=decoder,cross"),
+        (["--head=4-1"], r"--head=4-1 does not exist: the encoder has layers 1 to 2 with heads 1 to 4[^-]*('\\d-1'\?)?$"),
+        (["--part=cross", "--head=4-1"], r"--head=4-1 does not exist: the decoder has layers 1 to 3 with heads"),
+        (["--alignment-layer=4"], r"--alignment-layer=4 does not exist: the decoder has layers 1 to 3$"),
         (["--part=encoder", "--alignment-layer=1"], r"--alignment-layer=1 needs the part cross; give --part=encoder,cross"),
         (["the " * 24], r"is 25 tokens with its end, more than the 24 positions of .*; divide it into sentences"),
         (["x", "is " * 24], r"the target .* is 25 tokens with its start, more than the 24 positions of .*; shorten it"),
-        (["x", "\u200b"], r"the target '\\u200b' holds no token; give text"),
+        (["x", "\u200b"], r"the target '\\u200b' has no tokens; give text"),
     ],
 )  # fmt: skip
 def test_what_the_model_does_not_have_or_cannot_read_is_refused(translating, tmp_path, flags, says):
@@ -291,7 +291,7 @@ def test_the_words_of_a_language_with_a_vocabulary_of_its_own(tmp_path, capsys):
     """Two SentencePiece models: the target's words and its translation are those of target.spm."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.mkdir()
-    write_marian_tokenizer(vocabulary, "separate")
+    write_marian(vocabulary, separate=True)
     tokenizer = load_tokenizer(vocabulary)
     assert tokenizer.of_target.size < tokenizer.size
     model = translator(vocabulary, tmp_path / "model", decoder_vocab_size=tokenizer.size)

@@ -109,9 +109,7 @@ SEEN = [
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
-    Equivalent(
-        "bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "one hash of 2**64"
-    ),
+    Equivalent("bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "one hash of 2**64"),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
     Equivalent(
         "bert_jax/data/batches.py",

@@ -149,8 +149,9 @@ class Copy:
         told = [line for line in output.read_text().splitlines() if line.startswith(("FAILED ", "ERROR "))]
         return told[0].split(" - ")[0].partition(" ")[2] if told else f"status {process.exitcode}"
 
-    def caught(self, mistake: Mistake, tests: Sequence[str], timeout: float) -> str:
-        """What catches `mistake`; nothing where it passes unseen. A test that fails without it as well does not count."""
+    def caught(self, mistake: Mistake, tests: Sequence[str], timeout: float, patience: float) -> str:
+        """What catches `mistake`; nothing where it passes unseen. A test that fails without it as well does not count, nor what
+        the tests behind the nearest would find after `patience` seconds."""
         path = self.root / mistake.file
         right = path.read_text()
         left_out: list[str] = []
@@ -159,7 +160,8 @@ class Copy:
                 path.write_text(mistake.made(right))
                 found = self.failing([*tests[:NEAREST], *left_out], timeout)
                 if not found and tests[NEAREST:]:
-                    found = self.failing([*tests[NEAREST:], *left_out], timeout)
+                    found = self.failing([*tests[NEAREST:], *left_out], patience)
+                    found = "" if found == "hangs" and patience < timeout else found
             finally:
                 path.write_text(right)
             if found in ("", "hangs"):
@@ -209,6 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--table", action="store_true", help="those of known.py instead")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test hangs (1800)")
+    parser.add_argument("--patience", type=float, default=1800.0, help="seconds for the tests behind the nearest (1800)")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="the Ith of N parts of them (1/1)")
     parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
     flags = parser.parse_args(argv)
@@ -228,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             begin = time.monotonic()
             reason = equivalent(mistake)
-            by = "" if reason else copy.caught(mistake, tests, flags.timeout)
+            by = "" if reason else copy.caught(mistake, tests, flags.timeout, flags.patience)
             result = "no difference" if reason else "caught" if by else "UNSEEN"
             why = f"  [{by or reason}]" if by or reason else ""
             counts[result] += 1

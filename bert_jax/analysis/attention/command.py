@@ -72,7 +72,7 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
     if layer is not None and "cross" not in parts:
         raise UserError(f"--alignment-layer={layer} needs the part cross; give --part={','.join([*parts, 'cross'])}")
     if layer is not None and layer > config.decoder_layers:
-        raise UserError(f"--alignment-layer={layer} is not there: the decoder has layers 1 to {config.decoder_layers}")
+        raise UserError(f"--alignment-layer={layer} does not exist: the decoder has layers 1 to {config.decoder_layers}")
     chosen = [_head_of_parts(name, parts, config) for name in flags.head]
     found = analyser.translation_attention(source, target)
     some = [found.part(name) for name in parts]

@@ -1,4 +1,4 @@
-"""Figures of the attention of one text or of a translation: an overview of all heads, a head in full, and an alignment."""
+"""Figures of the attention of one text, or of a translation: an overview of all heads, a head in full, and an alignment."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bert_jax.analysis.windows import Kind
 from bert_jax.interface.figures import BLUE, ORANGE, new_figure
 
 COLOURS = (BLUE, ORANGE)
-"""The colours of the first and the second text, or of the source and the target."""
+"""The colours of the words of the first and of the second text, or of the source and of the target."""
 SPECIAL = "#8a9099"
 NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder on encoder"}
 """The parts in titles."""
 MOST_LINES = 80
-"""Words or pieces up to which a figure has room for lines between them."""
+"""Maximum number of words or pieces for which the figure draws lines."""
 LEAST = 0.01
-"""The smallest weight that has a line."""
+"""Smaller weights get no line."""
 
 
 def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
-    """Returns the heat maps of all heads, layers from top to bottom; dark is the root of a weight near 1."""
+    """Draws the heat maps of all heads, with layers from top to bottom. Darkness is the square root of the weight."""
     weights = found.weights(in_words).values
     layers, heads = weights.shape[:2]
     title = f"{NAMES[found.part] if found.part else 'attention of every head'}: rows attend to columns"
@@ -41,8 +41,8 @@ def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
 
 
 def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = True) -> Figure:
-    """Returns one head: lines from the words on the left to those on the right, and the heat map; of a long text the heat map
-    alone."""
+    """Draws one head: lines from the words on the left to the words on the right, and the heat map. Long texts get only the heat
+    map."""
     weights = found.weights(in_words).sel(layer=layer, head=head).values
     rows, columns = _labels(found.rows, in_words), _labels(found.columns, in_words)
     count = max(len(rows[0]), len(columns[0]))
@@ -58,8 +58,8 @@ def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = Tru
 
 
 def alignment_figure(found: TranslationAttention, alignment: Alignment) -> Figure:
-    """Returns the mean over the heads of a layer of the decoder, the words of the target on the rows and those of the source on
-    the columns; a dot marks the word of the source to which each word of the target is aligned."""
+    """Draws the mean over the heads of a layer of the decoder, with the words of the target on the rows and the words of the
+    source on the columns. A dot marks the source word of each target word."""
     rows, columns = _labels(found.cross.rows), _labels(found.cross.columns)
     side = max(3.6, min(14.0, 0.2 * max(len(rows[0]), len(columns[0])) + 1.2))
     figure = new_figure(side, side + 0.4, f"alignment: the mean of the heads of layer {alignment.layer}")
@@ -72,7 +72,7 @@ def alignment_figure(found: TranslationAttention, alignment: Alignment) -> Figur
 
 
 Labels = tuple[list[str], list[str]]
-"""The words or pieces of a text, and the colour of each."""
+"""The words or pieces of a text, and a colour for each."""
 
 
 def _labels(text: Text, in_words: bool = True) -> Labels:

@@ -27,16 +27,16 @@ from bert_jax.prediction.translating import Translate, translate
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The pieces and words of a text, or of a pair, with the special tokens."""
+    """The pieces and words of a text or pair, including the special tokens."""
 
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
-    """The number of each piece's word."""
+    """For each piece, the number of its word."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
-    """For each word 0 if it is in the first text or in a source, 1 if it is in the second text or in a target."""
+    """For each word, 0 if it is in the first text or the source, and 1 if it is in the second text or the target."""
 
     def labels(self, in_words: bool = True) -> tuple[str, ...]:
         """Returns the words, or the pieces."""
@@ -45,8 +45,8 @@ class Text:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention:
-    """The weights with which the pieces and the words of a text attend to those of the same text, or of a decoder to a source.
-    Those of each piece, and of each word, sum to 1."""
+    """The weights between the pieces and between the words of a text, or from a target to its source. The weights of each piece,
+    and of each word, sum to 1."""
 
     model: str
     part: str
@@ -55,8 +55,8 @@ class Attention:
     """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of the tokens of `rows` and `columns`, from
     0."""
     words: NamedArray
-    """float32 [layer, head, from, to], likewise of words: the sum over the pieces of the attended word, the mean over the pieces
-    of the attending word."""
+    """float32 [layer, head, from, to], for words: the sum over the pieces of the attended word, and the mean over the pieces of
+    the attending word."""
     rows: Text
     """The text that attends."""
     columns: Text
@@ -116,8 +116,8 @@ class TranslationAttention:
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:
-    """Returns the weights of all layers and heads for one window. Raises UserError where they are not finite, and for a model
-    without attention."""
+    """Returns the weights of all layers and heads for one window. Raises UserError if they are not finite, or if the model has no
+    attention."""
     engine.require_attention("to show")
     item = window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
@@ -150,7 +150,7 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
     else:
         words, text = plain_words(of_target, target), target
         if not words:
-            raise UserError(f"the target {shortened(target)} holds no token; give text")
+            raise UserError(f"the target {shortened(target)} has no tokens; give text")
     size = 1 + sum(len(word.ids) for word in words)
     if size > config.max_position:
         raise UserError(
@@ -202,8 +202,8 @@ def _attention(
     firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
     pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
     words = weights[1][:, :, firsts[0][:, None], firsts[1]]
-    if not np.isfinite(words).all():  # sums of the weights of all pieces
-        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+    if not np.isfinite(words).all():  # each word's sum over the weights of its pieces
+        raise UserError(f"{engine.name} returns {NOT_FINITE}")
     every = {"layer": range(1, len(pieces) + 1), "head": range(1, engine.config.num_heads + 1)}
     return Attention(
         model=engine.name,
@@ -216,7 +216,7 @@ def _attention(
 
 
 def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> tuple[int, int]:
-    """Returns (layer, head) from the name of a head such as "8-10". Raises UserError for one that `owner` does not have."""
+    """Parses the name of a head such as "8-10" and returns (layer, head). Raises UserError if `owner` has no such head."""
     found = re.fullmatch(r"([0-9]+)-([0-9]+)", name)
     if found is None:
         raise UserError(f"--head={cut(name)} is not the name of a head: LAYER-HEAD, such as 1-{min(2, heads)}")
@@ -224,7 +224,7 @@ def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> t
     if layer is None or head is None:
         hint = nearest(name, head_names(layers, heads)) if layers * heads <= 400 else ""
         hint = f"; {hint}" if hint.startswith("did") else ""
-        raise UserError(f"--head={cut(name)} is not there: {owner} has layers 1 to {layers} of heads 1 to {heads}{hint}")
+        raise UserError(f"--head={cut(name)} does not exist: {owner} has layers 1 to {layers} with heads 1 to {heads}{hint}")
     return layer, head
 
 

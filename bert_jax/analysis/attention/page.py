@@ -1,5 +1,5 @@
-"""The attention of one text, or of a translation, as a page: one HTML file that needs no network, for any browser of 2023 or
-later."""
+"""Renders the attention of one text, or of a translation, as a self-contained HTML page, which needs no network and runs in any
+browser from 2023 on."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from bert_jax.analysis.windows import Kind
 from bert_jax.files import JsonObject
 
 THUMBNAIL = 64
-"""Dots of a thumbnail along each side, at most; a dot shows the largest of the weights that it covers."""
+"""Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
-"""Weights up to this number are stored in 16 bits, more of them in 8."""
+"""Up to this many weights are stored in 16 bits each, more in 8 bits."""
 
 
 def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
-    """Returns the page, which opens with the last of the parts of a model and with `head`.
+    """Returns the page of the parts of a model, which opens showing `head` of the last part.
 
-    Weights are stored as roots, whose steps are fine where weights are small: w in b bits is exact to about sqrt(w) / 2**b. Each
-    head is packed by itself and unpacked when it is shown, so a page of 144 heads and 512 tokens opens as quickly as a small one.
+    Weights are stored as square roots, so that small weights have a finer resolution: w in b bits is exact to about sqrt(w) /
+    2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512 tokens opens as
+    quickly as a small one.
     """
     bits = 16 if sum(found.pieces.values.size for found in parts) <= PRECISE else 8
     data: list[JsonObject] = []
@@ -65,7 +66,7 @@ def _side(text: Text) -> JsonObject:
 
 
 def thumbnail(weights: Float32[np.ndarray, "Q L"]) -> UInt8[np.ndarray, "_ _"]:
-    """Returns a head as a small image: the roots of the largest weights of blocks, in 8 bits."""
+    """Returns a head as a small 8-bit image: each dot is the square root of the largest weight in its block."""
     for axis, size in enumerate(weights.shape):
         edges = np.unique(np.linspace(0, size, min(size, THUMBNAIL) + 1).astype(int)[:-1])
         weights = np.maximum.reduceat(weights, edges, axis=axis)

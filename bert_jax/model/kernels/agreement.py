@@ -23,8 +23,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model.attention import attention_mask, dot_product_attention, near
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.residual_norm import fused_residual_norm
-from bert_jax.model.layers import Dropout, NormParameters, gather_positions
-from bert_jax.model.residual_norm import plain_residual_norm
+from bert_jax.model.layers import Dropout, NormParameters, gather_positions, plain_residual_norm
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
 """The largest difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6 in float32

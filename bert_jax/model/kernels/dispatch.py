@@ -7,7 +7,7 @@ kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Th
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
-    residual norm    model/residual_norm.py                 residual_norm.py                 residual_norm_tpu.py
+    residual norm    model/layers.py                        residual_norm.py                 residual_norm_tpu.py
 """
 
 from __future__ import annotations
