@@ -1,6 +1,7 @@
-"""Every command on every kind of model: it does its work, or says in a sentence why this kind cannot, and leaves nothing behind.
+"""Every command on every kind of model: it works, or reports in one sentence why it cannot for this kind, and leaves nothing
+behind.
 
-TABLE has a row for each command and a column for each kind, and in each cell a letter of ENDINGS.
+TABLE has a row for each command, a column for each kind, and in each cell a letter of ENDINGS.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ MODERN = {
     **modern_block(6, radius=2), "num_layers": 6, "layer_types": ("full", "sliding", "sliding", "full", "sliding", "sliding"),
     "scan_layers": True,
 }  # fmt: skip
-"""The first layer, which has no norm before its attention, two periods of "sliding, sliding, full" cut off, and the rest."""
+"""The first layer, which has no norm before its attention; two periods of "sliding, sliding, full", the second cut off; and the
+remaining arguments."""
 EURO = {
     **{name: value for name, value in published("eurobert-610m").items() if name not in (*SHAPE, "vocab_size")},
     "num_key_value_heads": 1,
@@ -87,7 +89,7 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "nomic": (("mlm_head",), None, NOMIC),
     "trans": (("decoder", "lm_head"), None, TRANSLATOR),
 }
-"""By name: the parts beside embeddings and encoder, the task head, and settings of the model."""
+"""By name: the parts other than embeddings and encoder, the task head, and settings of the model."""
 BYTE_LEVEL = ("modern", "mclass", "mtag", "euro")
 """The kinds with a byte-level vocabulary."""
 COLUMNS = (*KINDS, "tf1", "w2v")
@@ -95,7 +97,7 @@ COLUMNS = (*KINDS, "tf1", "w2v")
 
 
 def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | None, fields: dict[str, Any]) -> Model:
-    """Random weights; the characters and the counts of words are those of the vocabulary."""
+    """Returns a model with random weights; its characters and its counts of words come from the vocabulary."""
     tokenizer, rng = load_tokenizer(vocabulary), np.random.default_rng(1)
     config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
     shapes = our_shapes(config, head)
@@ -249,9 +251,10 @@ ENDINGS = {
     "S": r"has no token type for the second text of a pair; set config.examples.pairs=none$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
-"""By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
+"""By letter: a pattern that the error has to match. WORKS is an exit status of 0."""
 SAME = "="
-"""The cell of a command that reads the encoder alone, on a model that has the one of "class" under another head: not run."""
+"""The cell of a command that reads only the encoder, on a model whose encoder is the one of "class" with another head: it is not
+run."""
 TABLE = """
 command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
 predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
@@ -396,12 +399,11 @@ finetune gap                       +      +      +    +    +     +
 pretrain                           +      g      g    +    g     m
 pretrain --config.teacher          S      z      z    S    +     z
 """
-"""The same for the kinds with the block of today, and for an encoder-decoder."""
+"""The same for the kinds with a modern block, and for an encoder-decoder."""
 
 
 def only_begin() -> None:
-    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Figures are
-    blank."""
+    """Ends training before it would compile: the initial weights are made, and the step is traced. Figures are blank."""
 
     def traced(job: Job) -> None:
         with_own_head(job.start, job.config, job.head, job.experiment)
@@ -429,7 +431,7 @@ def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[tuple[str, str], Done]]:
-    """(the directory of models and outputs, how every command ended on every kind)."""
+    """Returns (the directory of models and outputs, how every command ended on every kind)."""
     base = tmp_path_factory.mktemp("kinds")
     vocabulary = make_vocabulary(base / "vocabulary", cased=False)
     train_bpe([[line] for line in FILES["text.txt"].splitlines()], 300, None, unused=8).save(base / "bytes")
@@ -465,7 +467,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
 
 
 def letter(end: Done) -> str:
-    """The letter of TABLE of how a command ended; else its message."""
+    """Returns the letter in TABLE for how a command ended; if there is none, its message."""
     if end.status == 0:
         return WORKS
     said = [line for line in end.output.splitlines() if line.startswith("error: ")]
@@ -475,7 +477,7 @@ def letter(end: Done) -> str:
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Command -> kind -> letter."""
+    """Returns command -> kind -> letter."""
     found: dict[str, dict[str, str]] = {}
     for table in (TABLE, TODAY):
         header, *lines = table.strip().splitlines()

@@ -369,8 +369,8 @@ def _check_tf1(model: Model) -> None:
         raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")
     if (model.config.direction, model.config.positions) != ("both", "learned"):
         raise UserError(
-            f"the format tf1 has no models with direction={model.config.direction} and positions={model.config.positions}, but "
-            "only both and learned; choose another --format"
+            f"the format tf1 supports only direction=both and positions=learned, but the model has {model.config.direction} and "
+            f"{model.config.positions}; choose another --format"
         )
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")

@@ -247,7 +247,7 @@ def test_a_part_and_a_head_are_chosen(translating, tmp_path, capsys):
     ("flags", "says"),
     [
         (["--head=3-1"], r"--head=3-1 does not exist: the encoder has layers 1 to 2 .*; or choose --part=decoder,cross"),
-        (["--head=4-1"], r"--head=4-1 does not exist: the encoder has layers 1 to 2 with heads 1 to 4[^-]*('\\d-1'\?)?$"),
+        (["--head=4-1"], r"--head=4-1 does not exist: the encoder has layers 1 to 2 with heads 1 to 4; did you mean '2-1'\?$"),
         (["--part=cross", "--head=4-1"], r"--head=4-1 does not exist: the decoder has layers 1 to 3 with heads"),
         (["--alignment-layer=4"], r"--alignment-layer=4 does not exist: the decoder has layers 1 to 3$"),
         (["--part=encoder", "--alignment-layer=1"], r"--alignment-layer=1 needs the part cross; give --part=encoder,cross"),

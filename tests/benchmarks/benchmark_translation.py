@@ -1,19 +1,18 @@
-r"""Pairs a second of a training step and of beam search of a translator, side by side with transformers' Marian, and its BLEU.
+r"""Pairs per second of a translator's training step and beam search, compared with transformers' Marian, and its BLEU.
 
     python tests/benchmarks/benchmark_translation.py --corpus=runs/multi30k_corpus --peer-python=PATH --model=runs/multi30k_mean \
         --sources=test.en --references=test.de
     python tests/benchmarks/benchmark_translation.py ... --whole=0          # trains the peer whole with seed 0: its BLEU
 
-PATH is a Python with torch and transformers; without it, ours runs alone. The corpus and the model are those of
+PATH is a Python with torch and transformers; without it, ours runs alone. Corpus and model come from
 experiments/pretrain/multi30k.py.
 
-Ours is the step of `pretrain` with that experiment on batches as `pretrain` makes them: rows that pack several pairs. The peer
-(peer_translation.py) trains the same model from random weights on batches of as many pairs as our batches hold on average,
-similar lengths together, with the same optimizer, schedule, dropout and label smoothing. Both sides make their batches within the
-time. Then both translate --sources with --model by a beam of 4 (length penalty 1, transformers' form), the peer in batches of
-each of several sizes, of which the fastest counts; the shares of equal translations are printed. The peer runs as installed and
-with glibc's allocator tuned. Sides take turns, every round in a fresh process. Run it on an idle machine. All figures go to
---json=FILE.
+Ours is the step of `pretrain` with that experiment on the batches of `pretrain`, whose rows pack several pairs. The peer
+(peer_translation.py) trains the same model from random weights, with the same optimizer, schedule, dropout and label smoothing.
+Its batches have as many pairs as ours on average, with similar lengths together. The time includes making the batches on both
+sides. Then both translate --sources with --model and 4 beams (length penalty 1, transformers' form), the peer in several batch
+sizes, of which the fastest counts. The fraction of equal translations is printed. The peer runs as installed and with glibc's
+allocator tuned. The sides alternate, every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def experiment_of(corpus: str) -> Any:
-    """The configuration of multi30k.py on this corpus."""
+    """Returns the configuration of multi30k.py on this corpus."""
     from bert_jax.configs.command_line import parse_flags
     from bert_jax.configs.pretraining import PretrainingExperiment
 
@@ -74,8 +73,8 @@ def experiment_of(corpus: str) -> Any:
 
 
 def write_pairs(options: argparse.Namespace, directory: pathlib.Path) -> float:
-    """Writes what the peer reads: the pairs of the corpus with their ends, the sources, the model's shape and the training's
-    settings. Returns the mean number of pairs of our batches."""
+    """Writes the peer's inputs: the pairs of the corpus with their end tokens, the sources, the model's shape and the training
+    settings. Returns the mean number of pairs in our batches."""
     import numpy as np
 
     from bert_jax.data.batches import BatchSource
@@ -112,14 +111,14 @@ def write_pairs(options: argparse.Namespace, directory: pathlib.Path) -> float:
 
 
 def sized(model: Any, corpus: Any) -> Any:
-    """The shape of the model with the size of the corpus' vocabulary."""
+    """Returns the shape of the model with the size of the corpus's vocabulary."""
     import dataclasses
 
     return dataclasses.replace(model, vocab_size=corpus.vocabulary.size)
 
 
 def training(corpus_directory: str, steps: int) -> dict[str, Any]:
-    """Seconds of each of our steps, the making of its batch included and compilation left out."""
+    """Returns the seconds of each of our steps, including making its batch, without compilation."""
     import dataclasses
     import functools
 
@@ -153,7 +152,7 @@ def training(corpus_directory: str, steps: int) -> dict[str, Any]:
 
 
 def translating(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of the translation of all sources with --model, from ids to ids, twice, and the ids of the first time."""
+    """Returns the seconds of translating all sources with --model, from ids to ids, twice, and the ids of the first time."""
     import numpy as np
 
     from bert_jax.prediction.engine import Engine
@@ -172,7 +171,7 @@ def translating(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def bleu(options: argparse.Namespace, translations: list[list[int]]) -> float | None:
-    """BLEU of translations as ids; None without references."""
+    """Returns the BLEU of translations given as ids; None without references."""
     from bert_jax.data.corpus.store import open_corpus
     from bert_jax.prediction.translating import translation_scores
 
@@ -184,7 +183,7 @@ def bleu(options: argparse.Namespace, translations: list[list[int]]) -> float | 
 
 
 def whole_peer(options: argparse.Namespace, directory: str) -> None:
-    """Trains the peer as long as ours trains, and gives its BLEU by the mean of its last weights."""
+    """Trains the peer for as many steps as ours, and returns the BLEU of the mean of its last weights."""
     steps = json.loads(pathlib.Path(directory, "settings.json").read_text())["steps"]
     command = [options.peer_python, str(HERE.with_name("peer_translation.py")), f"--directory={directory}", f"--steps={steps}"]
     command += [f"--seed={options.whole}", f"--device={options.peer_device}", f"--threads={os.cpu_count()}", "--batch-size=128"]
@@ -229,7 +228,7 @@ def compared(options: argparse.Namespace, directory: str, pairs: float) -> None:
 
 
 def exported_model(model: str, directory: str) -> str:
-    """The model as transformers reads it."""
+    """Returns the directory of the model in the form that transformers reads."""
     from bert_jax.interop.huggingface import export_model, import_model
 
     target = f"{directory}/marian"

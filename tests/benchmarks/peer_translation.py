@@ -1,9 +1,9 @@
 """The peer of `benchmark_translation.py`: transformers' Marian from random weights, in an interpreter that has it. The last line
 is JSON.
 
-It trains on the pairs of a file in batches of so many pairs, similar lengths together (as `group_by_length` of transformers'
-Trainer does: within 50 batches), each padded to its longest, with the optimizer, schedule, label smoothing and mean of the last
-weights of our run. Then it translates the held-out sources, similar lengths together.
+It trains on the pairs of a file in batches of a given number of pairs, each padded to its longest pair. Similar lengths are put
+together within 50 batches, as transformers' Trainer does with `group_by_length`. The optimizer, schedule, label smoothing and
+mean of the last weights are those of our run. Then it translates the held-out sources, with similar lengths together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import transformers
 
 GROUP = 50
-"""Batches among whose pairs similar lengths are put together."""
+"""The number of batches within which similar lengths are put together."""
 IGNORED = -100
 
 
@@ -56,12 +56,12 @@ def main() -> None:
 
 
 def rows_of(pairs: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
-    """The rows of a list of texts that is stored as its tokens and the texts' ends."""
+    """Returns the rows of a list of texts that is stored as its tokens and the ends of the texts."""
     return np.split(pairs[name], pairs[f"{name}_ends"][:-1])
 
 
 def batches(sources: list[np.ndarray], targets: list[np.ndarray], size: int, seed: int) -> Iterator[np.ndarray]:
-    """The numbers of the pairs of batch after batch, all pairs once an epoch."""
+    """Yields the numbers of the pairs of each batch; an epoch has every pair once."""
     generator = np.random.default_rng(seed)
     lengths = np.array([len(a) + len(b) for a, b in zip(sources, targets, strict=True)])
     while True:
@@ -74,7 +74,7 @@ def batches(sources: list[np.ndarray], targets: list[np.ndarray], size: int, see
 
 
 def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
-    """The rows as one tensor, int64."""
+    """Returns the rows as one int64 tensor."""
     found = np.full((len(rows), max(map(len, rows))), fill, np.int64)
     for i, row in enumerate(rows):
         found[i, : len(row)] = row
@@ -82,7 +82,7 @@ def padded(rows: list[np.ndarray], fill: int) -> torch.Tensor:
 
 
 def trained(model, training: dict, pairs: dict[str, np.ndarray], steps: int, seed: int) -> list[float]:
-    """Trains the model and returns the seconds of each step, its batch's making included."""
+    """Trains the model. Returns the seconds of each step, including making its batch."""
     sources, targets = rows_of(pairs, "source"), rows_of(pairs, "target")
     device, pad = next(model.parameters()).device, model.config.pad_token_id
     optimizer = torch.optim.AdamW(
@@ -124,7 +124,7 @@ def trained(model, training: dict, pairs: dict[str, np.ndarray], steps: int, see
 
 @torch.inference_mode()
 def translated(model, sources: list[np.ndarray], size: int, beams: int, longest: int) -> list[list[int]]:
-    """The ids of the translation of each source by beam search, without padding and end, length penalty 1."""
+    """Returns the ids of the translation of each source, without padding and end, by beam search with length penalty 1."""
     device, config = next(model.parameters()).device, model.config
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     found: list[list[int]] = [[]] * len(sources)

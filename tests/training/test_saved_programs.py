@@ -1,4 +1,4 @@
-"""The names of saved programs: what makes another program, and what does not."""
+"""The names of saved programs: which changes give another program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def device(kind: str = "TPU v5 lite", platform: str = "tpu", **place: Any) -> An
 
 @pytest.fixture(autouse=True)
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The versions of the compilers, whether or not they are installed."""
+    """Sets the versions of the compilers, whether or not they are installed."""
     found = {"libtpu": "0.0.42", "jaxlib": "0.10.2"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: found[name])
     return found
