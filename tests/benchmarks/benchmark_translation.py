@@ -183,7 +183,7 @@ def bleu(options: argparse.Namespace, translations: list[list[int]]) -> float | 
 
 
 def whole_peer(options: argparse.Namespace, directory: str) -> None:
-    """Trains the peer for as many steps as ours, and returns the BLEU of the mean of its last weights."""
+    """Trains the peer for as many steps as ours, and prints the BLEU of the mean of its last weights."""
     steps = json.loads(pathlib.Path(directory, "settings.json").read_text())["steps"]
     command = [options.peer_python, str(HERE.with_name("peer_translation.py")), f"--directory={directory}", f"--steps={steps}"]
     command += [f"--seed={options.whole}", f"--device={options.peer_device}", f"--threads={os.cpu_count()}", "--batch-size=128"]
