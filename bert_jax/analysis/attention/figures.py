@@ -104,9 +104,9 @@ def _draw_lines(axes: Axes, weights: Float32[np.ndarray, "_ _"], rows: Labels, c
 def _draw_map(axes: Axes, weights: Float32[np.ndarray, "_ _"], rows: Labels, columns: Labels) -> None:
     image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=max(0.05, float(weights.max())))
     size = 8 if max(len(rows[0]), len(columns[0])) <= 40 else 5
-    for (labels, colours), axis, turned in ((columns, axes.xaxis, {"rotation": 90}), (rows, axes.yaxis, {})):
+    for (labels, colours), axis, rotation in ((columns, axes.xaxis, 90), (rows, axes.yaxis, 0)):
         chosen = range(0, len(labels), max(1, len(labels) // 100))
-        axis.set_ticks(list(chosen), [labels[i] for i in chosen], fontsize=size, **turned)
+        axis.set_ticks(list(chosen), [labels[i] for i in chosen], fontsize=size, rotation=rotation)
         for i, tick in zip(chosen, axis.get_ticklabels(), strict=True):
             tick.set_color(colours[i])
     axes.tick_params(length=0)

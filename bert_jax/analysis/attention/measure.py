@@ -165,12 +165,13 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
     texts: list[Text] = []
     for prefix, side in sides.items():
         own = [i for word in side for i in word.ids]
-        columns = np.minimum(np.arange(row_length(len(own))), config.max_position - 1)
+        length = row_length(len(own))
         numbers = [number for number, word in enumerate(side) for _ in word.ids]
-        kinds = [word.kind for word in side for _ in word.ids]
-        arrays = (own, [], columns, [1] * len(own), numbers, kinds)
+        kinds = [int(word.kind) for word in side for _ in word.ids]
+        columns = [min(i, config.max_position - 1) for i in range(length)]
+        arrays: list[list[int]] = [own, [], columns, [1] * len(own), numbers, kinds]
         for name, x in zip((*INPUTS, "words", "kinds"), arrays, strict=True):
-            batch[f"{prefix}{name}"] = np.array([[*x, *[0] * (len(columns) - len(x))]], np.int32)
+            batch[f"{prefix}{name}"] = np.array([x + [0] * (length - len(x))], np.int32)
         owner = tokenizer if prefix == "" else of_target
         pieces = [piece for word in side for piece in ([word.text] if word in (start, end) else owner.tokens(word.ids))]
         texts.append(_as_text(side, pieces, [int(prefix != "")] * len(side)))
