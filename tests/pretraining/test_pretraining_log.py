@@ -164,7 +164,7 @@ def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCap
         assert lines.messages[-1] == "resuming from step 1,500"
     lines.clear()
     with log_of(tmp_path, model={**SIZES, "encoder": "bilm", "num_heads": 1}, examples={"pairs": "none"}):
-        assert len(lines.messages) == 4, "an LSTM has no attention to tell of"
+        assert len(lines.messages) == 4, "an LSTM has no attention to log"
 
 
 def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on_keeps_those_up_to_its_step(tmp_path):
