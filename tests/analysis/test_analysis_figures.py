@@ -1,4 +1,4 @@
-"""Tables and figures of results that are made up."""
+"""Tables and figures of made-up results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_tables_and_figures_are_those_that_were_looked_at_last(name, tmp_path):
 
 
 class Renamed(Folder):
-    """A folder in which every text of a figure is another one before it is drawn."""
+    """A folder in which every text of a figure is replaced before it is drawn."""
 
     text = ""
 
@@ -59,13 +59,14 @@ def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
     axes = {name: (relation, *labels[1:]) if name == "relation" else labels for name, labels in found.accuracy.axes.items()}
     accuracy = dataclasses.replace(found.accuracy, axes=axes)
     (tmp_path / "a.png").write_bytes(rendered(dependencies_figure(dataclasses.replace(found, best=best, accuracy=accuracy), 1)))
-    words = dataclasses.replace(attention(), word_texts=(relation,) * 5)
+    text = dataclasses.replace(attention().rows, words=(relation,) * 5)
+    words = dataclasses.replace(attention(), rows=text, columns=text)
     for figure in (head_figure(words, 1, 1), cosines_figure_of(relation)):
         assert len(rendered(figure, tight=True)) > 1_000
 
 
 def cosines_figure_of(word: str) -> Figure:
-    """The cosines of a word that is looked for in a text."""
+    """Draws the cosines of a word in context."""
     return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
 
 
@@ -94,7 +95,7 @@ def test_the_colours_of_layers_have_a_legend():
 
 
 def test_names_of_points_cover_neither_each_other_nor_points():
-    """Even where many points are at one place, as equal heads are."""
+    """This holds even if many points are at one place, as with equal heads."""
     crowd = np.random.default_rng(0).normal(0, [[0.3]] * 50 + [[1e-3]] * 60, (110, 2))
     figure = Figure(figsize=(5.0, 4.0), layout="constrained", dpi=120)
     axes = figure.subplots()
@@ -107,7 +108,7 @@ def test_names_of_points_cover_neither_each_other_nor_points():
     dots = axes.transData.transform(crowd)
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
-    assert 50 < len(names) < 110, "where there is no place, a name is left out"
+    assert 50 < len(names) < 110, "names without a free place are left out"
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):
@@ -122,7 +123,7 @@ def test_what_was_not_measured_has_no_files(tmp_path):
 
 
 class Undrawn(Folder):
-    """A folder in which a figure is the number of its axes."""
+    """A folder that writes only the number of axes of each figure."""
 
     def figure(self, name: str, figure: Figure) -> None:
         self.write(name, bytes(len(figure.axes)))

@@ -17,7 +17,7 @@ OUTPUT = "embed --output"
 
 
 def scored(name: str, says: str, spoil: Spoil | Sequence[Spoil] = (), files: Mapping[str, str] | None = None) -> Case:
-    """A text is scored by a damaged copy of the model."""
+    """Returns a case in which a damaged copy of the model scores a text."""
     return Case(name, "score --model=model x", says, copies="model", spoil=spoil, files=files or {})
 
 
@@ -49,8 +49,7 @@ CASES = [
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
     Case(
-        "an unknown flag of another command", "embed --poling=cls x",
-      "unknown argument --poling=cls: did you mean '--pooling'?"
+        "an unknown flag of another command", "embed --poling=cls x", "unknown argument --poling=cls: did you mean '--pooling'?"
     ),
     Case("a word for a number", "fill-mask --top-k=three [MASK]", "--top-k=three must be a whole number, at least 1"),
     Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be at least 1 and at most 2,147,483,647"),
@@ -75,9 +74,7 @@ CASES = [
         "embed --layers=99 x",
         "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
-    Case(
-        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
-    ),
+    Case("layers that are not numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"),
     Case("no layers", "embed --layers= x", "argument --layers: '' is not a comma-separated list of numbers"),
     Case(
         "layers without the sign of equality",
@@ -371,7 +368,7 @@ CASES = [
         stdin="[" * 100_000 + "\n",
     ),
     Case(
-        "bytes that are no text",
+        "bytes that are not text",
         "embed",
         "standard input, line 1: byte 4 is not UTF-8; convert the text with iconv",
         exit=1,
@@ -387,7 +384,7 @@ CASES = [
     Case(
         "a text of control characters",
         "embed",
-        "standard input, line 1: '\\x01\\x02' holds no token; give text",
+        "standard input, line 1: '\\x01\\x02' has no tokens; give text",
         exit=1,
         stdin=b"\1\2\n",
     ),
@@ -421,7 +418,7 @@ CASES = [
     ),
     # --------------------------------------------------------------------------------------------------------------- the model
     Case(
-        "a model that is not there",
+        "a model that does not exist",
         "fill-mask --model=nowhere [MASK]",
         "there is no nowhere ... name a directory that holds config.json and model.safetensors, a",
     ),

@@ -1,4 +1,4 @@
-"""Bad inputs of `study`: everything is refused before the first arm is trained."""
+"""Bad inputs of `study`: everything is rejected before the first arm is trained."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GOOD: dict[str, Any] = {
 
 
 def study(**changes: Any) -> dict[str, str]:
-    """The study file that the usual flags name, with some keys changed."""
+    """Returns the study file named by the usual flags, with some keys changed."""
     return {"study.py": f"def get_config(): return {GOOD | changes!r}\n"}
 
 
 def with_arm(**arm: Any) -> dict[str, str]:
-    """The same, with a second arm."""
+    """Returns the same with a second arm."""
     return study(arms=[{"name": "a"}, {"name": "b", **arm}])
 
 
@@ -35,45 +35,81 @@ CASES = [
     Case("no study", says="--config is missing, for example", without="--config", files=study()),
     Case("no workdir", says="--workdir is missing, for example", without="--workdir", files=study()),
     Case("a profile", "--profile=1:2", "unknown argument --profile=1:2", files=study()),
-    Case("an arm twice", says="the study names the arm 'a' twice; give each arm a different name",
-      files=study(arms=[{"name": "a"}, {"name": "a"}])),
+    Case(
+        "an arm twice",
+        says="the study names the arm 'a' twice; give each arm a different name",
+        files=study(arms=[{"name": "a"}, {"name": "a"}]),
+    ),
     Case("a key that is none", says="there is no config.arm; known there: arms, budget,", files=study(arm=[])),
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),
-    Case("a corpus that is not there",
-      says="the arm 'a': there is no corpus nowhere (looked for in ... make it with ... or name it in config.corpus",
-      files=study(corpus="nowhere")),
-    Case("an arm with a model that cannot be",
-      says="the arm 'b': model.hidden_size=7 is not divisible by model.num_heads=2; the nearest",
-      files=with_arm(pretrain={"model": {"hidden_size": 7}})),
-    Case("a direction without a kernel",
-      says="the arm 'b': model.attention='fused' is not available: the fused attention kernels do not support left-to-right",
-      files=with_arm(pretrain=LEFT_TO_RIGHT)),
-    Case("a phase that is not there",
-      says="the arm 'b': phases.2: the experiment has 2 phases, numbered from 0; name one of them",
-      files=with_arm(pretrain={"phases": {"2": {"steps": 1}}})),
-    Case("an arm that cannot do a task",
-      says="the arm 'b' cannot do the task 'own': head.layers='last_four_mix' needs 4 layers, but the model has 2",
-      files=with_arm(shares="a", finetune={"head": {"layers": "last_four_mix"}})),
-    Case("a head on a token that has seen nothing",
-      says="the arm 'b' cannot do the task 'own': its [CLS] sees no text, since it reads from left to right; set head.pooling=",
-      files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"direction": "left_to_right"}})),
-    Case("a head on the [CLS] of a biLM",
-      says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm does not represent the text; set head.pooling=concat or",
-      files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"encoder": "bilm"}})),
-    Case("a task without its files", says="the task 'own': ... nowhere.csv",
-      files=study(tasks=[{**TASK, "finetune": {"task": {**TEXTS, "own": {"train": "nowhere.csv", "dev": "$dev"}}}}])),
-    Case("a score that is none", says="the task 'own': metric='accuracy' is not SPLIT/METRIC with a split of dev; correct it",
-      files=study(tasks=[{**TASK, "metric": "accuracy"}])),
-    Case("an arm that continues itself", says="the arm 'b' continues itself; name another arm, or leave continues out",
-      files=with_arm(continues="b")),
-    Case("an arm with two first models",
-      says="the arm 'b': init_from=$model and continues=a both name its first model; give one",
-      files=with_arm(continues="a", pretrain={"init_from": "$model"})),
-    Case("an arm that continues one of another vocabulary",
-      says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
-      "--vocab=CORPUS/tokenizer", files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
-      copies="other=corpus", spoil=other_vocabulary("other")),
-    Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not from a run",
-      files=study()),
+    Case(
+        "a corpus that does not exist",
+        says="the arm 'a': there is no corpus nowhere (looked for in ... make it with ... or name it in config.corpus",
+        files=study(corpus="nowhere"),
+    ),
+    Case(
+        "an arm with a model that cannot be",
+        says="the arm 'b': model.hidden_size=7 is not divisible by model.num_heads=2; the nearest",
+        files=with_arm(pretrain={"model": {"hidden_size": 7}}),
+    ),
+    Case(
+        "a direction without a kernel",
+        says="the arm 'b': model.attention='fused' is not available: the fused attention kernels do not support left-to-right",
+        files=with_arm(pretrain=LEFT_TO_RIGHT),
+    ),
+    Case(
+        "a phase that is not there",
+        says="the arm 'b': phases.2: the experiment has 2 phases, numbered from 0; name one of them",
+        files=with_arm(pretrain={"phases": {"2": {"steps": 1}}}),
+    ),
+    Case(
+        "an arm that cannot do a task",
+        says="the arm 'b' cannot do the task 'own': head.layers='last_four_mix' needs 4 layers, but the model has 2",
+        files=with_arm(shares="a", finetune={"head": {"layers": "last_four_mix"}}),
+    ),
+    Case(
+        "a head on a token that has seen nothing",
+        says="the arm 'b' cannot do the task 'own': its [CLS] sees no text, since it reads from left to right; set head.pooling=",
+        files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"direction": "left_to_right"}}),
+    ),
+    Case(
+        "a head on the [CLS] of a biLM",
+        says="the arm 'b' cannot do the task 'own': the [CLS] of a bilm does not represent the text; set head.pooling=concat or",
+        files=with_arm(pretrain={"examples": {"pairs": "none"}, "model": {"encoder": "bilm"}}),
+    ),
+    Case(
+        "a task without its files",
+        says="the task 'own': ... nowhere.csv",
+        files=study(tasks=[{**TASK, "finetune": {"task": {**TEXTS, "own": {"train": "nowhere.csv", "dev": "$dev"}}}}]),
+    ),
+    Case(
+        "a score that is none",
+        says="the task 'own': metric='accuracy' is not SPLIT/METRIC with a split of dev; correct it",
+        files=study(tasks=[{**TASK, "metric": "accuracy"}]),
+    ),
+    Case(
+        "an arm that continues itself",
+        says="the arm 'b' continues itself; name another arm, or leave continues out",
+        files=with_arm(continues="b"),
+    ),
+    Case(
+        "an arm with two first models",
+        says="the arm 'b': init_from=$model and continues=a both name its first model; give one",
+        files=with_arm(continues="a", pretrain={"init_from": "$model"}),
+    ),
+    Case(
+        "an arm that continues one of another vocabulary",
+        says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
+        "--vocab=CORPUS/tokenizer",
+        files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
+        copies="other=corpus",
+        spoil=other_vocabulary("other"),
+    ),
+    Case(
+        "a workdir with something else",
+        "--workdir=$tables",
+        "--workdir=$tables holds files that are not from a run",
+        files=study(),
+    ),
 ]
 TABLE = Table("study", "--config=study.py --workdir=run", CASES)

@@ -1,4 +1,4 @@
-"""What our model of any class answers, in the words of transformers: for the tests that compare the two."""
+"""Returns our model's outputs under transformers' names, for the tests that compare the two."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.data import INPUTS
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.tokens import INPUTS, Tokens
+from bert_jax.model.tokens import Tokens
 
 
 def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What PyTorch's class of this model returns, by transformers' names, in their shapes."""
+    """Returns the outputs of PyTorch's class for this model, with transformers' names and shapes."""
     rows, length = batch["input_ids"].shape
     columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     first = np.zeros((rows, 1), np.int32)

@@ -1,4 +1,5 @@
-"""The studies in experiments/studies/: each loads in both settings, and says its command, hardware, duration and expectation."""
+"""The studies in experiments/studies/: each loads in both settings, and documents its command, hardware, duration and
+expectation."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.studies import arms
 from bert_jax.studies.arms import check_finetuning, finetuning_values, pretraining_values
 from bert_jax.studies.parts import part_groups
-from bert_jax.tasks.registry import head_class
+from bert_jax.tasks.registry import task_head_class
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STUDIES = sorted((REPOSITORY / "experiments" / "studies").glob("*.py"))
@@ -36,14 +37,14 @@ def pretraining(study: StudyExperiment, name: str) -> PretrainingExperiment:
 @pytest.mark.parametrize(("file", "setting"), SETTINGS, ids=lambda value: getattr(value, "stem", value))
 def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str, monkeypatch: pytest.MonkeyPatch):
     study = load(file, setting)
-    if setting == "pod":  # the heads are those of the laptop setting, whose models are traced
+    if setting == "pod":  # the heads of the laptop setting, whose models are traced
         monkeypatch.setattr(arms, "_abstract_parameters", lambda config, head: None)
     assert study.setting == setting
     experiments = {arm.name: pretraining(study, arm.name) for arm in study.arms if not arm.shares}
     for arm in study.arms:
         for task in study.tasks:
             values = finetuning_values(study, arm, task, 0)
-            head = head_class(FinetuningExperiment.from_dict({**values, "init_from": "any"}).task)
+            head = task_head_class(FinetuningExperiment.from_dict({**values, "init_from": "any"}).task)
             check_finetuning(values, experiments[study.trainer(arm).name], head.typical())
     assert study.expected
     assert part_groups(study)

@@ -7,7 +7,7 @@ kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Th
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
-    residual norm    model/residual_norm.py                 residual_norm.py                 residual_norm_tpu.py
+    residual norm    model/layers.py                        residual_norm.py                 residual_norm_tpu.py
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Attention:
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If not and the kernel is
-        required, raises UserError. If the layer `selects` some tokens as queries, also False where the plain path is faster."""
+        required, raises UserError. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":

@@ -1,4 +1,4 @@
-"""Naming sources, finding files, cutting them into shards."""
+"""Naming sources, finding files, dividing them into shards."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_shards_cover_every_item_once_in_order_and_evenly(shards):
         assert all(a[1] == b[0] and a[0] < a[1] for a, b in itertools.pairwise(own))
     weights = [sum(span.weight for span in shard) for shard in spans]
     assert sum(weights) == pytest.approx(4501)
-    assert max(weights) <= 4501 / shards + 750  # no finer than a part of the gzip file
+    assert max(weights) <= 4501 / shards + 750  # not finer than a part of the gzip file
 
 
 def test_an_item_is_cut_into_equal_parts():
@@ -176,5 +176,5 @@ def test_a_source_in_a_bucket_is_its_local_copies_in_order(tmp_path, monkeypatch
     monkeypatch.setattr(sources, "fetched_files", lambda pattern, name: copies if name == "--source=text:" else [])
     items = find_items([Source("text", "gs://bucket/*.txt")], ReadOptions(layout="lines"))
     assert [(item.path, item.layout) for item in items] == [(str(path), "lines") for path in copies]
-    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object of the bucket matches"):
+    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object in the bucket matches"):
         find_items([Source("jsonl", "gs://bucket/*.txt")], ReadOptions())

@@ -1,4 +1,4 @@
-"""Parquet and Arrow as sources: files, splits, the column with the text, rows in bounded memory."""
+"""Parquet and Arrow as sources: files, splits, the text column, rows in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.data.conftest import english
 
 
 def save(directory: pathlib.Path, table: pa.Table, chunk: int = 7, name: str = "data-00000-of-00001.arrow") -> None:
-    """Writes `table` as `Dataset.save_to_disk` does."""
+    """Saves `table` in the format of `Dataset.save_to_disk`."""
     directory.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(directory / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table, max_chunksize=chunk)
@@ -120,6 +120,21 @@ def test_the_likely_column_is_found_and_named(tmp_path, columns, chosen):
     wanted = f"--source={source}: the text is the column {chosen!r} of {listed}; --text-field=NAME chooses another"
     assert said == ([wanted] if len(columns) > 1 else [])
     assert texts(str(source), text_field=columns[0]) == [f"In {columns[0]}."]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (pa.array([1]), "holds int64, not text"),
+        (pa.array([["One."]]), "holds lists of texts, not text"),
+        (pa.array([{"text": "One.", "id": 1}]), "holds objects with text, id, not text"),
+        (pa.array([1]).dictionary_encode(), "holds int64, not text"),
+    ],
+)
+def test_a_column_that_is_no_text_is_refused_with_what_it_holds(tmp_path, values, told):
+    pq.write_table(pa.table({"column": values}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=told):
+        texts(f"parquet:{tmp_path}/a.parquet", text_field="column")
 
 
 def test_all_files_of_a_source_must_have_the_column_of_the_first(tmp_path):

@@ -1,4 +1,4 @@
-"""CoNLL-U: tagging and analysis read the same sentences, or name the same line."""
+"""CoNLL-U: tagging and analysis read the same sentences, or report the same line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD = row(1, "the", 2) + row(2, "house")
 
 
 def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The words of all sentences by `Treebank`, which are those of `read_conllu`, and what both say."""
+    """Returns the words of all sentences, which are the same from `Treebank` and `read_conllu`, and the messages of both."""
     path = tmp_path / "x.conllu"
     path.write_bytes(text.encode())
     problems: list[str] = []
@@ -117,7 +117,7 @@ def test_a_file_without_empty_lines_is_no_sentence_of_all_its_words(tmp_path: pa
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
     with pytest.raises(UserError, match=r"line 1: a sentence of 4 words, more than 3; end each sentence with an empty line"):
         read_conllu(path)
-    with pytest.raises(UserError, match="holds no sentence that can be read"):
+    with pytest.raises(UserError, match="has no sentence that can be read"):
         list(Treebank(path, report=lambda problem: None))
 
 

@@ -1,4 +1,5 @@
-"""The whole command on the CPU at hand, with small measurements: a report, its faults, the exit status, nothing left behind."""
+"""The whole command `doctor` on the available CPU, with small measurements: a report, its faults, the exit status, nothing left
+behind."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_a_healthy_machine_ends_with_status_0_and_leaves_no_workdir(
     assert examined(monkeypatch, f"--workdir={workdir}", f"--json={figures}", f"--chips={jax.device_count()}") == 0
     said = capsys.readouterr().out
     assert said.endswith("all is well\n")
-    assert "there is none for a cpu: XLA's programs compute everything" in said
+    assert "there is none for a cpu: XLA compiles everything" in said
     assert not (tmp_path / "runs").exists()
     stored = json.loads(figures.read_text())
     assert stored["well"] is True

@@ -1,4 +1,4 @@
-"""From the records of processes to the sentence about the one that is wrong."""
+"""From the records of processes to the sentence about the faulty one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIND, PEAK, HBM = "TPU v5 lite", 197e12, 819e9
 
 
 def process(host: str, kind: str = KIND, platform: str = "tpu") -> dict[str, Any]:
-    """A healthy host with four chips."""
+    """Returns the record of a healthy host with four chips."""
     devices = [
         {
             "id": i,
@@ -247,7 +247,7 @@ def test_a_machine_whose_accelerators_jax_does_not_use_says_so():
     ]
     texts = {check.name: check.text for check in judge([alone])}
     assert texts["devices"] == "4 x cpu (112 cores) in 1 process"
-    assert texts["kernel"] == "there is none for a cpu: XLA's programs compute everything"
+    assert texts["kernel"] == "there is none for a cpu: XLA compiles everything"
     assert texts["matmul"] == "181 T to 181 TFLOP/s in float32 per device, each alone"
     names = [check.name for check in judge([alone])]
     assert "clocks" not in names
