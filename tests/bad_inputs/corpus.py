@@ -550,7 +550,7 @@ CASES = [
     Case(
         "JSON lines as text",
         "--source=text:a.jsonl",
-        "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text: --text-field=body",
+        "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text: --text-field=body",  # noqa: E501
         files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'},
     ),
     Case(
@@ -662,7 +662,7 @@ CASES = [
     Case(
         "sides of unlike numbers of lines",
         "--source=parallel:a.en:b.de",
-        '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a partner '
+        '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a partner '  # noqa: E501
         "in b.de; a text and its translation must be on lines of the same number",
         files=SIDES | {"b.de": "Eine Katze.\nEin Hund.\n"},
     ),
@@ -853,7 +853,7 @@ CASES = [
     Case(
         "a casing that is not the tokenizer's",
         "--vocab=words",
-        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use --cas",
+        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use --cas",  # noqa: E501
         files={"words/tokenizer.json": bytes_vocabulary()},
     ),
     Case(
@@ -898,7 +898,7 @@ CASES = [
     Case(
         "a corpus of another source",
         "--output=corpus --source=text:a.txt --eval-fraction=0.2 --shards=2",
-        "corpus was started with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt',",
+        "corpus was started with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt',",  # noqa: E501
         copies="corpus",
         files={"a.txt": "A sentence.\n"},
     ),
