@@ -94,9 +94,7 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
     assert not np.allclose(kernels[0], kernels[1]), "layers have to start with different weights"
 
 
-@pytest.mark.parametrize(
-    "change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}]
-)
+@pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}])
 def test_how_the_layers_are_compiled_changes_no_gradient(change):
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), random_batch()

@@ -81,7 +81,11 @@ def log_of(
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
-        workdir=workdir, is_first=is_first, goodput=GoodputRecorder(), require_in_place=lambda: None, rejected_kernels={},
+        workdir=workdir,
+        is_first=is_first,
+        goodput=GoodputRecorder(),
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     splits: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
@@ -101,9 +105,7 @@ def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "pretrain" / "mine.py")
 
 
-def test_a_run_in_the_band_of_its_reference_curve_says_so(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
-):
+def test_a_run_in_the_band_of_its_reference_curve_says_so(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
     with log_of(tmp_path / "run", config=banded, seed=7) as log:
         assert lines.messages[-1] == "compared with the reference curve of mine (3 seeds, the same corpus)"
         log.evaluation(5, SCORES)
