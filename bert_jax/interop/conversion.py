@@ -274,7 +274,7 @@ def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[s
         changes=(*training.changes, f"{how}{'; '.join(changes)}."),
         base_model=training.base_model or (flags.source if of_hub else ""),
     )
-    return model_card(model, training, flags.format)
+    return model_card(model, training, "huggingface" if flags.format == "bert_jax" else flags.format)
 
 
 def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
