@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bert_jax.data import DECODER, INPUTS
 from bert_jax.convert import main as convert
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import Model, export_model, import_model
