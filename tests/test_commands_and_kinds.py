@@ -117,9 +117,7 @@ FILES = {
     "text.txt": "the river of paris is the capital\nthe capital of france\n",
     "one.conllu": 3 * SENTENCE,
     "two.conllu": 2 * SENTENCE,
-    "names.conllu": "".join(
-        f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)
-    ),
+    "names.conllu": "".join(f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)),
     "words.txt": "[E1]\n",
     "class.jsonl": '{"text": "the river", "label": "a"}\n{"text": "of paris", "label": "b"}\n',
     "tag.jsonl": '{"words": ["the", "river"], "labels": ["a", "b"]}\n',

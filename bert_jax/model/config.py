@@ -40,7 +40,7 @@ class AttentionKernel(Protocol):
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
-        requires it. If the layer `selects` some tokens as queries, also False where the plain path is the faster one."""
+        requires it. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
 
     def __call__(
         self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None, queried: Any = None
@@ -124,7 +124,7 @@ class Architecture:
     decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
     """The layers of the decoder of encoder=encoder_decoder, whose encoder has `num_layers`; 0 for all other encoders."""
     decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
-    """The words of the target language, where the decoder has a table of its own; 0: source and target share a vocabulary and the
+    """The words of the target language, if the decoder has a table of its own; 0: source and target share a vocabulary and the
     table of its word embeddings (arXiv:1706.03762, section 3.4)."""
     scale_embeddings: bool = False
     """Whether word embeddings are multiplied by sqrt(hidden_size) where they are read (arXiv:1706.03762, section 3.4)."""
@@ -407,7 +407,7 @@ NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
 )  # fmt: skip
-"""The fields of `Architecture` that an encoder-decoder does not have: of BERT's heads, and of windows."""
+"""The fields of `Architecture` that an encoder-decoder does not have: the settings of BERT's heads and of windows."""
 
 
 def _check_block(c: Architecture) -> None:

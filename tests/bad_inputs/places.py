@@ -104,8 +104,7 @@ def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
     for name, task in OFFICIAL.items():
         WRITERS[task](places[name])
     commands = [
-        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --eval-fraction=0.2 --shards=2 "
-        "--workers=1",
+        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --eval-fraction=0.2 --shards=2 --workers=1",
         "finetune " + FINETUNE.replace("=run", "=$run"),
     ]
     for done in forked.run(scratch, *([string.Template(word).substitute(places) for word in line.split()] for line in commands)):

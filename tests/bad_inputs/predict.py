@@ -49,8 +49,7 @@ CASES = [
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
     Case(
-        "an unknown flag of another command", "embed --poling=cls x",
-      "unknown argument --poling=cls: did you mean '--pooling'?"
+        "an unknown flag of another command", "embed --poling=cls x", "unknown argument --poling=cls: did you mean '--pooling'?"
     ),
     Case("a word for a number", "fill-mask --top-k=three [MASK]", "--top-k=three must be a whole number, at least 1"),
     Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be at least 1 and at most 2,147,483,647"),
@@ -75,9 +74,7 @@ CASES = [
         "embed --layers=99 x",
         "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
-    Case(
-        "layers that are not numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
-    ),
+    Case("layers that are not numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"),
     Case("no layers", "embed --layers= x", "argument --layers: '' is not a comma-separated list of numbers"),
     Case(
         "layers without the sign of equality",

@@ -77,9 +77,7 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
             return not selects
 
-        def __call__(
-            self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any
-        ) -> Any:
+        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any) -> Any:
             note("attention", dropout)
             return qkv[0]
 
@@ -135,9 +133,7 @@ def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str,
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
-def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(
-    direction: str, sites: list[Site]
-):
+def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(direction: str, sites: list[Site]):
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
     params, batch = random_parameters(config), random_batch(rows=4)
     walk(objective_for(config, False), params, batch, steps=2, microbatches=2)

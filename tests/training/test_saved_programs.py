@@ -73,7 +73,7 @@ def test_a_saved_program_is_one_file_that_begins_with_what_it_is_for(tmp_path: p
     assert file == directory / program_name(step, devices)
     assert file.read_bytes() == compatibility(devices).encode() + b"\ncompiled\nfor a step"
     assert load_program(directory, step, devices) == executable.payload
-    says = rf"holds programs for {compatibility(devices)}; this run needs its step for 1 x TPU v4, "
+    says = rf"holds programs for {compatibility(devices)}; this run needs a program of its step for 1 x TPU v4, "
     with pytest.raises(UserError, match=says):
         load_program(directory, step, [device("TPU v4")])
     save_program(directory, lowered("another"), executable, [device("TPU v4")])

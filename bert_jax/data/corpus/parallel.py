@@ -27,7 +27,7 @@ from bert_jax.storage.formats import bare_name, open_packed, reading_explained
 from bert_jax.storage.records import BOM
 
 UNNAMED = ("source", "target")
-"""The names of the two sides where the files do not tell their languages."""
+"""The names of the two sides if the files do not show their languages."""
 NESTED = "translation"
 """The field of a JSON record that may hold the object with the two texts, as in the data sets of the Hugging Face hub."""
 Pair = tuple[str, str]

@@ -79,7 +79,7 @@ class _Attention:
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If not and the kernel is
-        required, raises UserError. If the layer `selects` some tokens as queries, also False where the plain path is faster."""
+        required, raises UserError. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":

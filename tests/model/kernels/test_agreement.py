@@ -171,7 +171,7 @@ def test_a_kernel_that_does_not_compile_is_no_error_but_a_reason_with_its_case(m
         found = compare("attention", "tpu", (PLAIN,))
         assert found.reason == f"the kernel does not run here: ValueError: {told} ({PLAIN})"
     assert compare("attention", "tpu", device=jax.local_devices()[3]).reason.endswith(f"({agreement.ATTENTION_CASES[0]})")
-    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs on TPUs alone"
+    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs only on TPUs"
     assert devices == [jax.local_devices()[n] for n in (0, 0, 3)]
 
 

@@ -224,7 +224,7 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
     for i, mask in enumerate(masks):
         assert abs(mask.mean() - (1 - rate)) < 0.02
         for other in masks[:i]:
-            assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks were drawn alike"
+            assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks have the same mask"
 
 
 def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:

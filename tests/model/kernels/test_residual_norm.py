@@ -35,7 +35,6 @@ BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
 RATE = rate_at_a_word(seed=7, axes=3)  # the seed of `fused`
 
 
-
 def fused(
     x: Any,
     y: Any,
@@ -231,9 +230,7 @@ def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reas
             fused_residual_norm(x, x, NormParameters(jnp.ones(width), jnp.zeros(width), EPSILON), Dropout(0.1, None))
 
 
-@pytest.mark.parametrize(
-    ("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")]
-)
+@pytest.mark.parametrize(("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")])
 def test_it_runs_on_tpus(platform: str, reason: str | None):
     config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")
     found = choose_residual_norm(config, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform))

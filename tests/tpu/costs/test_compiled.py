@@ -52,7 +52,7 @@ def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(
     np.testing.assert_array_equal(program(*arguments)[0], [1, 2, 3, 4])
     with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*, but of another step \(configuration or code differ\)"):
         load_program(tmp_path, other.lower(*arguments), one)
-    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*; this run needs its step for 8 x cpu, .*: make it with"):
+    with pytest.raises(UserError, match=r"for 1 x cpu, .*; this run needs a program of its step for 8 x cpu, .*: make"):
         load_program(tmp_path, lowered, jax.devices())
     with pytest.raises(UserError, match="is not a directory; make it with"):
         load_program(tmp_path / "none", lowered, one)

@@ -249,7 +249,7 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
     ]
     kept = PARAMETERS + 2 * PARAMETERS
     rows = round(float(np.interp(600, [kept, 1088], [0, 32])))
-    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from what is kept meets the limit"
+    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from the fixed part meets the limit"
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
 def test_a_model_is_spread_further_only_where_that_can_help(
     needs: float, has: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    """Four and eight parts instead of two can save a half and three quarters of 2 x 80 + 320 MiB each; saving less does not help.
-    If the compiler does not report the available memory, the memory of the chip counts."""
+    """Four and eight parts instead of two save up to a half and three quarters of 2 x 80 + 320 MiB. If that is too little, they
+    are not tried. If the compiler does not report the available memory, the memory of the chip counts."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     compiler = Reckoning()
