@@ -10,6 +10,7 @@ import signal
 import numpy as np
 import pytest
 
+from bert_jax.prediction import translating
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, command
 from tests.end_to_end.forked import Done, Signal
@@ -59,9 +60,14 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return write_experiment(base / "experiment.py", corpus, EXPERIMENT)
 
 
+def translate_nothing() -> None:
+    """Leaves out the translation of the held-out pairs at the end, whose beam search takes seconds to compile."""
+    translating.held_out_scores = lambda *arguments: {}
+
+
 def run(experiment: pathlib.Path, name: str, devices: int = 1, at: Signal | None = None) -> tuple[pathlib.Path, Done]:
     workdir = experiment.parent / name
-    (done,) = forked.run(experiment.parent, command(experiment, workdir), devices=devices, at=at)
+    (done,) = forked.run(experiment.parent, command(experiment, workdir), devices=devices, at=at, prepare=translate_nothing)
     return workdir, done
 
 
@@ -69,7 +75,6 @@ def run(experiment: pathlib.Path, name: str, devices: int = 1, at: Signal | None
 def uninterrupted(experiment: pathlib.Path) -> pathlib.Path:
     workdir, done = run(experiment, "uninterrupted")
     assert done.status == 0, done.output
-    assert results(workdir)["translations"]["pairs"] > 0
     return workdir
 
 
@@ -83,7 +88,7 @@ def test_a_run_that_was_killed_and_started_again_is_the_same_to_the_bit(experime
     assert done.status == 0, done.output
     assert_same_weights(workdir, uninterrupted)
     assert learned(workdir) == learned(uninterrupted)
-    assert results(workdir)["translations"] == results(uninterrupted)["translations"]
+    assert results(workdir)["eval"] == results(uninterrupted)["eval"]
 
 
 def test_a_run_on_eight_devices_is_that_on_one(experiment: pathlib.Path, uninterrupted: pathlib.Path):
