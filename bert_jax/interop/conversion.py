@@ -380,8 +380,8 @@ def _check_marian(model: Model) -> None:
     """Raises UserError for an encoder-decoder that Marian, the only one that is written for transformers, does not have."""
     if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
         raise UserError(
-            f"transformers' Marian has no model with {MARIAN.lacks(model.config)}, so {model.source} cannot be written for "
-            "transformers; choose --format=bert_jax, which this package reads"
+            f"transformers' Marian has no model with {MARIAN.lacks(model.config)}, so this model cannot be written "
+            "for transformers; choose --format=bert_jax, which this package reads"
         )
 
 

@@ -50,13 +50,13 @@ CASES = [
     Case(
         "a translator with norms before its layers, for transformers",
         "--from=$pre_norm",
-        "transformers' Marian has no model with norm_placement=pre, final_norm=True, so $pre_norm cannot be written for "
+        "transformers' Marian has no model with norm_placement=pre, final_norm=True, so this model cannot be written for "
         "transformers; choose --format=bert_jax, which this package reads",
     ),
     Case(
         "a translator with rotary positions, for transformers",
         "--from=$rotary",
-        "transformers' Marian has no model with positions=rotary, so $rotary cannot be written for transformers; choose --format",
+        "transformers' Marian has no model with positions=rotary, so this model cannot be written for transformers; choose",
     ),
     Case(
         "layers of a translator",
