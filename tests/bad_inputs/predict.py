@@ -465,6 +465,14 @@ CASES = [
         "translate x",
         "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
     ),
+    Case(
+        "a source over the limit of a translator",
+        f"translate --model=$translator '{'the ' * 24}'",
+        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        exit=1,
+    ),
+    Case("a gap for a translator", "fill-mask --model=$translator [MASK]", "$translator is an encoder-decoder, and its encoder"),
+    Case("vectors of a translator", "embed --model=$translator x", "$translator is an encoder-decoder, and its encoder reads no"),
     Case("a beam of nothing", "translate x --beams=0", "--beams=0 must be at least 1 and at most 64"),
     Case("a negative length penalty", "translate x --length-penalty=-1", "--length-penalty=-1 must be at least 0 and at most 10"),
     Case(
