@@ -22,7 +22,7 @@ CASES = [
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
     Case("an output in a mistyped bucket", f"{HEADS} --output=gs:/b/x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case(
-        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~ cann"
+        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~"
     ),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),

@@ -550,7 +550,7 @@ CASES = [
     Case(
         "JSON lines as text",
         "--source=text:a.jsonl",
-        "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text: --text-field=bo",
+        "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text:",
         files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'},
     ),
     Case(
@@ -865,7 +865,7 @@ CASES = [
     Case(
         "a casing that is not the tokenizer's",
         "--vocab=words",
-        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use --ca",
+        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use",
         files={"words/tokenizer.json": bytes_vocabulary()},
     ),
     Case(

@@ -37,7 +37,7 @@ CASES = [
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case(
-        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~ can"
+        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"
     ),
     Case("a model in a mistyped bucket", "embed --model=gs:/bucket/m x", "MODEL=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("a profile that is not a range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),

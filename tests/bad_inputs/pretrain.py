@@ -139,7 +139,7 @@ CASES = [
     Case(
         "a directory without compiled programs",
         "--compiled=empty",
-        "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2: mak",
+        "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2",
         files={"empty/x": ""},
     ),
     # ------------------------------------------------------------------------------------------------ the model to begin with
@@ -626,7 +626,7 @@ CASES = [
     Case(
         "probabilities above 1",
         "--config.examples.mask_probability=0.95",
-        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of chosen tokens that are kep",
+        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of chosen tokens",
     ),
     Case(
         "no room for predictions of packed rows",
