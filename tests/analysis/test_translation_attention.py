@@ -1,4 +1,4 @@
-"""The attention of an encoder-decoder through the command, compared with a Marian written here in numpy."""
+"""The attention of an encoder-decoder through the command: its numbers are those of a Marian written here in numpy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
-from bert_jax.interop.names import our_shapes
 from bert_jax.interop.weights import read_weights
-from bert_jax.model.config import ModelConfig, published
 from bert_jax.predict import main as predict
 from bert_jax.prediction.translating import translate
 from tests.analysis.browser import Page, find_browser
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
-from tests.interop.tiny import as_model
+from tests.interop.tiny import make_translator
 
 SOURCE, TARGET = "the cab of Paris", "Apfel is xyz"
 SOURCE_PIECES = ("the", "c", "##a", "##b", "of", "Paris", "[SEP]")
@@ -33,30 +31,12 @@ SOURCE_WORDS, TARGET_WORDS = ("the", "cab", "of", "Paris", "[SEP]"), ("Apfel", "
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces drawing: a figure's file is written without it."""
+    """Figures are files, but nobody draws them."""
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
 
 
 def translator(vocabulary: pathlib.Path, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
-    """Writes a model with random weights whose attention is far from uniform: 2 encoder layers and 3 decoder layers with 4 heads.
-    A target ends only at the limit."""
-    tokenizer = load_tokenizer(vocabulary)
-    shape = {
-        "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 4,
-        "intermediate_size": 24, "max_position": 24,
-    }  # fmt: skip
-    config, rng = ModelConfig(**published("transformer_base") | shape | fields), np.random.default_rng(7)
-    tree: dict[str, Any] = {}
-    for path, size in our_shapes(config).items():
-        *parts, name = path.split("/")
-        place = tree
-        for part in parts:
-            place = place.setdefault(part, {})
-        wide = 1.0 if {"query", "key"} & {*parts} else 0.4
-        place[name] = (wide * rng.standard_normal(size) + (name == "scale")).astype(np.float32)
-    barred = [tokenizer.sep_id, *range(tokenizer.of_target.size, config.of_decoder.vocab_size)]
-    tree["lm_head"]["final_logits_bias"][barred] = -1e3
-    export_model(directory, as_model(tree, config, vocabulary))
+    export_model(directory, make_translator(vocabulary, **fields))
     return directory
 
 
@@ -77,7 +57,7 @@ def linear(x: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarr
 
 
 def attended(x: np.ndarray, of: np.ndarray, weights: dict[str, np.ndarray], name: str, *, causal: bool = False) -> Any:
-    """Returns (output, weights [head, from, to]) of an attention with 4 heads."""
+    """(output, weights [head, from, to]) of an attention with 4 heads."""
     query, key, value = (
         linear(side, weights, f"{name}.{part}_proj").reshape(len(side), 4, -1).swapaxes(0, 1)
         for side, part in ((x, "q"), (of, "k"), (of, "v"))
@@ -91,7 +71,7 @@ def attended(x: np.ndarray, of: np.ndarray, weights: dict[str, np.ndarray], name
 
 
 def marian(directory: pathlib.Path, source: list[int], target: list[int]) -> dict[str, np.ndarray]:
-    """Returns the attention [layer, head, from, to] of each part, in float64."""
+    """The attention [layer, head, from, to] of each part, in float64."""
     weights = {name: x.astype(np.float64) for name, x in read_weights(directory / "model.safetensors").items()}
     table = weights["model.shared.weight"]
     width = table.shape[1]
@@ -135,14 +115,13 @@ def expected(translating: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def between_words(weights: np.ndarray, rows: list[int], columns: list[int]) -> np.ndarray:
-    """Sums over the pieces of attended words, and averages over the pieces of attending words; `rows` and `columns` number their
-    words."""
+    """Sums over the pieces of attended words, means over those of attending ones; `rows` and `columns` number their words."""
     summed = np.stack([weights[..., np.array(columns) == n].sum(-1) for n in range(max(columns) + 1)], axis=-1)
     return np.stack([summed[..., np.array(rows) == n, :].mean(-2) for n in range(max(rows) + 1)], axis=-2)
 
 
 def looked(directory: pathlib.Path, out: pathlib.Path, *flags: str) -> dict[str, Any]:
-    """Runs the command and returns its JSON."""
+    """The JSON of the command."""
     formats = [] if any(flag.startswith("--format") for flag in flags) else ["--format=json"]
     assert main(["attention", f"--model={directory}", f"--output={out}", *formats, *flags]) == 0
     found: dict[str, Any] = json.loads((out / "attention.json").read_text(encoding="utf-8"))
@@ -289,7 +268,7 @@ def test_an_encoder_has_json_too_and_no_parts(translating, tmp_path, analyser, m
 
 
 def test_the_words_of_a_language_with_a_vocabulary_of_its_own(tmp_path, capsys):
-    """With two SentencePiece models, the target's words and its translation come from target.spm."""
+    """Two SentencePiece models: the target's words and its translation are those of target.spm."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.mkdir()
     write_marian(vocabulary, separate=True)

@@ -48,6 +48,22 @@ CASES = [
         files=modern(rope_parameters={"full_attention": {"rope_theta": 9.0, "partial_rotary_factor": 0.5}}),
     ),
     Case(
+        "a translator with norms before its layers, for transformers",
+        "--from=$pre_norm",
+        "transformers' Marian has no model with norm_placement=pre, final_norm=True, so this model cannot be written for "
+        "transformers; choose --format=bert_jax, which this package reads",
+    ),
+    Case(
+        "a translator with rotary positions, for transformers",
+        "--from=$rotary",
+        "transformers' Marian has no model with positions=rotary, so this model cannot be written for transformers; choose",
+    ),
+    Case(
+        "layers of a translator",
+        "--from=$translator --layers=1",
+        "$translator has layers in its encoder and in its decoder, and those to keep are named for one; leave the layers out",
+    ),
+    Case(
         "a window for a model without sliding layers",
         "--window=4",
         "a window is for sliding layers, but $model has none; leave it out",

@@ -550,7 +550,11 @@ CASES = [
     Case(
         "JSON lines as text",
         "--source=text:a.jsonl",
+<<<<<<< HEAD
         "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text: --text-field=body",  # noqa: E501
+=======
+        "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text:",
+>>>>>>> main
         files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'},
     ),
     Case(
@@ -662,8 +666,13 @@ CASES = [
     Case(
         "sides of unlike numbers of lines",
         "--source=parallel:a.en:b.de",
+<<<<<<< HEAD
         '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a partner '  # noqa: E501
         "in b.de; a text and its translation must be on lines of the same number",
+=======
+        '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a '
+        "partner in b.de; a text and its translation must be on lines of the same number",
+>>>>>>> main
         files=SIDES | {"b.de": "Eine Katze.\nEin Hund.\n"},
     ),
     Case(
@@ -751,6 +760,18 @@ CASES = [
         "--eval-source=text:a.txt",
         "there is no text in text:a.txt (--eval-source)",
         files={"a.txt": ""},
+    ),
+    Case("held-out texts without a name", "--eval-source=", "--eval-source=: no source ''; known: "),
+    Case(
+        "held-out texts of an unknown kind", "--eval-source=txt:a", "--eval-source=txt:a: no source 'txt'; did you mean 'text'?"
+    ),
+    Case("held-out texts without files", "--eval-source=text:", "--eval-source=text:: write text:GLOB"),
+    Case("held-out texts that no file has", "--eval-source=text:b.txt", "--eval-source=text:b.txt: no file matches b.txt"),
+    Case(
+        "held-out pairs of unlike numbers of lines",
+        "--source=parallel:a.en:a.de --eval-source=parallel:a.en:b.de",
+        '--eval-source=parallel:a.en:b.de: a.en has 3 lines and b.de 1: line 2 of a.en ("A dog runs.") is the first without a',
+        files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
     Case("a ratio below one", "--max-length-ratio=0.5", "--max-length-ratio=0.5 must be at least 1 and at most 1,000"),
     Case("pairs of no tokens", "--max-pair-tokens=0", "--max-pair-tokens=0 must be at least 1 and at most 2,147,483,647"),
@@ -853,7 +874,11 @@ CASES = [
     Case(
         "a casing that is not the tokenizer's",
         "--vocab=words",
+<<<<<<< HEAD
         "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use --cas",  # noqa: E501
+=======
+        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use",
+>>>>>>> main
         files={"words/tokenizer.json": bytes_vocabulary()},
     ),
     Case(
@@ -898,7 +923,11 @@ CASES = [
     Case(
         "a corpus of another source",
         "--output=corpus --source=text:a.txt --eval-fraction=0.2 --shards=2",
+<<<<<<< HEAD
         "corpus was started with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt',",  # noqa: E501
+=======
+        "corpus was started with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt",
+>>>>>>> main
         copies="corpus",
         files={"a.txt": "A sentence.\n"},
     ),

@@ -37,7 +37,7 @@ CASES = [
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case(
-        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~ can"
+        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"
     ),
     Case("a model in a mistyped bucket", "embed --model=gs:/bucket/m x", "MODEL=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("a profile that is not a range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),
@@ -465,6 +465,14 @@ CASES = [
         "translate x",
         "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
     ),
+    Case(
+        "a source over the limit of a translator",
+        f"translate --model=$translator '{'the ' * 24}'",
+        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        exit=1,
+    ),
+    Case("a gap for a translator", "fill-mask --model=$translator [MASK]", "$translator is an encoder-decoder, and its encoder"),
+    Case("vectors of a translator", "embed --model=$translator x", "$translator is an encoder-decoder, and its encoder reads no"),
     Case("a beam of nothing", "translate x --beams=0", "--beams=0 must be at least 1 and at most 64"),
     Case("a negative length penalty", "translate x --length-penalty=-1", "--length-penalty=-1 must be at least 0 and at most 10"),
     Case(
