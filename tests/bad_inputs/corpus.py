@@ -550,11 +550,7 @@ CASES = [
     Case(
         "JSON lines as text",
         "--source=text:a.jsonl",
-<<<<<<< HEAD
-        "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text: --text-field=body",  # noqa: E501
-=======
         "--source=text:a.jsonl: a.jsonl holds JSON, one object per line, not text; write jsonl: instead of text:",
->>>>>>> main
         files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'},
     ),
     Case(
@@ -666,13 +662,8 @@ CASES = [
     Case(
         "sides of unlike numbers of lines",
         "--source=parallel:a.en:b.de",
-<<<<<<< HEAD
-        '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a partner '  # noqa: E501
-        "in b.de; a text and its translation must be on lines of the same number",
-=======
         '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a '
         "partner in b.de; a text and its translation must be on lines of the same number",
->>>>>>> main
         files=SIDES | {"b.de": "Eine Katze.\nEin Hund.\n"},
     ),
     Case(
@@ -874,11 +865,7 @@ CASES = [
     Case(
         "a casing that is not the tokenizer's",
         "--vocab=words",
-<<<<<<< HEAD
-        "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use --cas",  # noqa: E501
-=======
         "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use",
->>>>>>> main
         files={"words/tokenizer.json": bytes_vocabulary()},
     ),
     Case(
@@ -923,11 +910,7 @@ CASES = [
     Case(
         "a corpus of another source",
         "--output=corpus --source=text:a.txt --eval-fraction=0.2 --shards=2",
-<<<<<<< HEAD
-        "corpus was started with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt',",  # noqa: E501
-=======
         "corpus was started with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt",
->>>>>>> main
         copies="corpus",
         files={"a.txt": "A sentence.\n"},
     ),

@@ -104,32 +104,20 @@ CASES = [
     Case(
         "another configuration",
         "--workdir=run --config.training.label_smoothing=0.1 --config.seed=4",
-<<<<<<< HEAD
-        "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration, or repeat",  # noqa: E501
-=======
         "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration",
->>>>>>> main
         copies="run",
     ),
     Case(
         "changed data under the same name",
         f"--workdir=run {TRAIN}",
-<<<<<<< HEAD
-        "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration, or repeat",  # noqa: E501
-=======
         "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration",
->>>>>>> main
         copies="run train.csv=train",
         spoil=replace("train.csv", "poor", "good"),
     ),
     Case(
         "another model under the same name",
         "--workdir=run --config.init_from=$classifier",
-<<<<<<< HEAD
-        "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration, or repeat",  # noqa: E501
-=======
         "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration",
->>>>>>> main
         copies="run",
     ),
     Case(

@@ -139,11 +139,7 @@ CASES = [
     Case(
         "a directory without compiled programs",
         "--compiled=empty",
-<<<<<<< HEAD
-        "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2: make",  # noqa: E501
-=======
         "--compiled=empty holds no programs ... this run needs a program of its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2",
->>>>>>> main
         files={"empty/x": ""},
     ),
     # ------------------------------------------------------------------------------------------------ the model to begin with
@@ -630,11 +626,7 @@ CASES = [
     Case(
         "probabilities above 1",
         "--config.examples.mask_probability=0.95",
-<<<<<<< HEAD
-        "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of chosen tokens that are kept",  # noqa: E501
-=======
         "mask_probability=0.95 and random_probability=0.1 sum to ... the remainder is the fraction of chosen tokens",
->>>>>>> main
     ),
     Case(
         "no room for predictions of packed rows",
