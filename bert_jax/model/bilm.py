@@ -46,6 +46,12 @@ class BiLstm(WholeRows):
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """Returns (output of the last layer, outputs of all layers)."""
+        return self.states(x, tokens, seed)
+
+    def states(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+        """Returns (output of the last layer, outputs of all layers) at every token, from which the next tokens are predicted."""
         outputs: list[Array] = []
         for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):

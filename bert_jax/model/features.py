@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.layers import parameter
+from bert_jax.model.layers import gather_positions, parameter
 
 
 def chosen_layers(
@@ -47,6 +49,22 @@ class LayerMix(nn.Module):
         gamma = parameter(self, "gamma", nn.initializers.ones, (), ())
         shares = gamma * jax.nn.softmax(weights)
         return jnp.einsum("S,SBLD->BLD", shares, states.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+
+
+def over_words(
+    layer: Callable[[Float[Array, "B L I"], Int[Array, "B L"]], Float[Array, "B L O"]],
+    x: Float[Array, "B L I"],
+    sequence_ids: Int[Array, "B L"],
+    first: Int[Array, "B L"],
+) -> Float[Array, "B L O"]:
+    """Applies a `layer` (features, sequence ids) to the words alone: it reads the features of the first piece of each word, and
+    every piece gets the output of its word. `first` is the column of the first piece of each token's word."""
+    begins = first == jax.lax.broadcasted_iota(jnp.int32, first.shape, 1)
+    columns = jnp.argsort(~begins, axis=1, stable=True).astype(jnp.int32)
+    is_word = jnp.take_along_axis(begins, columns, axis=1)
+    ids = jnp.where(is_word, jnp.take_along_axis(sequence_ids, columns, axis=1), 0)
+    words = layer(gather_positions(x, columns), ids)
+    return gather_positions(words, jnp.cumsum(begins, axis=1, dtype=jnp.int32) - 1)
 
 
 def mean_pooling(x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int) -> Float[Array, "B {texts} I"]:

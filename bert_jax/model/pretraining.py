@@ -51,7 +51,7 @@ class BertForPreTraining(Bert):
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits of both objectives, and the hidden states."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
-        logits = self.masked_logits(last, batch["masked_positions"])
+        logits = self.masked_logits(self.predicting(Tokens.of(batch), dropout_seed), batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
         if not self.next_sentence:
             return outputs
@@ -76,8 +76,12 @@ class BertForPreTraining(Bert):
             "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
+    def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
+        """Returns the states from which words are predicted: the output of the last layer."""
+        return self.encode(tokens, dropout_seed)[0]
+
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the MLM logits at the given positions, float32, from the output of the last layer."""
+        """Returns the MLM logits at the given positions, float32, from the states of `predicting`."""
         return self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding)
 
 
@@ -100,8 +104,7 @@ class BiLstmForPreTraining(BertForPreTraining):
         The backward logits of the last token of a text are meaningless.
         """
         tokens = Tokens.of(batch)
-        last, _ = self.encode(tokens, dropout_seed)
-        positions = batch["masked_positions"]
+        last, positions = self.predicting(tokens, dropout_seed), batch["masked_positions"]
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
@@ -115,6 +118,11 @@ class BiLstmForPreTraining(BertForPreTraining):
         # If both were halves of one array, each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
         forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
+
+    def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
+        """Returns the output of the last layer at every token. Flair's hidden states are those at the ends of words instead."""
+        states: Array = self.encoder.states(self._embed(tokens, dropout_seed), tokens, dropout_seed)[0]
+        return states
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
         """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32, which do not
@@ -208,7 +216,9 @@ def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, 
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
-NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts", "lm_head/final_logits_bias")
+NEVER_TRAINED = (
+    "embeddings/characters/symbols", "encoder/word_starts", "skip_gram_head/counts", "lm_head/final_logits_bias",
+)  # fmt: skip
 """The paths of tables that are stored with the parameters but never trained."""
 
 

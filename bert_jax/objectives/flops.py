@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import LSTMS, ModelConfig
 
 if TYPE_CHECKING:  # pretraining loads no tasks
     from bert_jax.data.rows import RowShape
@@ -38,7 +38,7 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
     """
     width, cell = model.word_width, model.intermediate_size
-    if model.encoder == "bilm":
+    if model.encoder in LSTMS:
         from bert_jax.model.characters import character_products
 
         projection = 0 if cell == width else cell * width
