@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import Target
 from bert_jax.model.layers import Dense, parameter, truncated_normal
 from bert_jax.model.matmul import precision
@@ -184,7 +185,8 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
-        """Returns the concatenated outputs of both directions for each token, O = 2 W."""
+        """Returns the concatenated outputs of both directions for each token, O = 2 W. Those of both layers are INTERMEDIATES on
+        demand."""
         w = self.width
         x = x.astype(jnp.float32)
         for name, axis in (("lower", "embed"), ("upper", None)):
@@ -198,6 +200,7 @@ class Lstm(nn.Module):
                 Direction(time_major(projected[:, :, n], n), carried(time_major(sequence_ids, n)), kernel[n]) for n in (0, 1)
             )
             x = jnp.concatenate([batch_major(h, n) for n, h in enumerate(recurrence(directions))], axis=-1)
+            self.sow(INTERMEDIATES, name, x)
         return x
 
 

@@ -1,4 +1,4 @@
-"""BERT's predecessors train on a mesh as on one device: a left-to-right Transformer, the biLM, static vectors."""
+"""BERT's predecessors train on a mesh as on one device: a left-to-right Transformer, the biLM, Flair, static vectors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropou
 MODELS: dict[str, dict[str, Any]] = {
     "left_to_right": {"direction": "left_to_right", "attention_dropout": 0.1},
     "bilm": {"encoder": "bilm", "intermediate_size": 16},
+    "flair": {"encoder": "flair", "intermediate_size": 16},
     "static": {"encoder": "static", "num_layers": 0},
 }
 MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2": MeshConfig(data=2, fsdp=2)}
@@ -81,6 +82,7 @@ def on_one_device(name: str) -> tuple[Any, Any, dict[str, float]]:
         ("left_to_right", "data 8"),
         ("bilm", "data 8"),
         ("bilm", "data 2 x fsdp 2"),
+        ("flair", "data 8"),
         ("static", "data 8"),
         ("static", "data 2 x fsdp 2"),
     ],
