@@ -72,6 +72,7 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "chars": (("softmax",), None, CHARACTERS),
     "lstm": (("softmax",), None, {"encoder": "bilm", "direction": "left_to_right"}),
     "flair": (("softmax",), None, {"encoder": "flair"}),
+    "cove": (("decoder", "lm_head"), None, {"encoder": "cove", "decoder_layers": 1}),
     "static": (("skip_gram_head",), None, STATIC),
     "class": (("pooler",), SequenceHead(labels=AB), {}),
     "value": (("pooler",), SequenceHead(labels=("value",), problem="regression"), {}),
@@ -212,7 +213,7 @@ ENDINGS = {
     "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
     "t": r"(is a TensorFlow checkpoint|holds vectors.txt); convert it first: python -m bert_jax.convert --from=\w+ --to=DIR$",
-    "a": r"is a (bilm|flair|static) model, which has no attention .*; name a Transformer(, or .*)?$",
+    "a": r"is a (bilm|flair|cove|static) model, which has no attention .*; name a Transformer(, or .*)?$",
     "w": r"computes word vectors from characters, so it has no table of them; name another model, or a text with --input=FILE",
     "W": r"computes word vectors from characters; train a model with the new vocabulary instead$",
     "f": r"the format tf1 (supports only BERT, but \w+ is a \w+ model|has no models with direction=.*); choose another --format$",
@@ -392,75 +393,75 @@ pretrain --config.teacher          S      z      z    S    +
 """
 """The same for the kinds with the block of today."""
 HEIRS = """
-command                            flair
-predict fill-mask                  +
-predict next-sentence              h
-predict score                      +
-predict generate                   d
-predict embed                      +
-predict embed --words              +
-predict embed --pooling=cls        +
-predict embed --pooling=pooler     h
-predict embed --layers=0,1         +
-predict classify                   h
-predict tag                        h
-predict answer                     h
-predict choose                     h
-predict resolve                    h
-analyse attention                  a
-analyse heads                      a
-analyse neighbours                 w
-analyse neighbours --input         +
-analyse dependencies               a
-analyse coreference                a
-analyse probe                      +
-analyse probe --probes=parsers     a
-analyse compare                    a
-analyse compare layers             +
-analyse vocabulary                 +
-convert                            +
-convert --format=tf1               f
-convert --format=word2vec          v
-convert --format=stablehlo         +
-convert --function=encode          +
-convert --function=pretraining     +
-convert --function=labels          B
-convert --new=pooler               k
-convert --new=mlm_head             k
-convert --new=nsp_head             k
-convert --new=softmax              +
-convert --new=skip_gram_head       k
-convert --new=sequence_head        P
-convert --new=token_head           +
-convert --new=span_head            +
-convert --new=choice_head          P
-convert --new=mention_head         +
-convert --drop=pooler              +
-convert --drop=mlm_head            +
-convert --drop=nsp_head            +
-convert --drop=softmax             +
-convert --drop=skip_gram_head      +
-convert --drop=sequence_head       +
-convert --drop=token_head          +
-convert --layers=1                 +
-convert --keep-layers=0            +
-convert --max-position=48          +
-convert --new-positions=random     r
-convert --token-types=3            r
-convert --add-tokens=words.txt     W
-convert --replace-vocab=vocabulary W
-convert --average=$M               +
-convert --dtype=bfloat16           +
-convert --labels=x,y               j
-convert --problem=multi_label      j
-convert --activation=relu          A
-finetune own/sequence              C
-finetune own/token                 +
-finetune own/span                  +
-finetune own/choice                C
-finetune gap                       +
-pretrain                           +
-pretrain --config.teacher          z
+command                            flair cove
+predict fill-mask                  +     +
+predict next-sentence              h     +
+predict score                      +     +
+predict generate                   d     +
+predict embed                      +     +
+predict embed --words              +     +
+predict embed --pooling=cls        +     +
+predict embed --pooling=pooler     h     +
+predict embed --layers=0,1         +     +
+predict classify                   h     +
+predict tag                        h     +
+predict answer                     h     +
+predict choose                     h     +
+predict resolve                    h     +
+analyse attention                  a     +
+analyse heads                      a     +
+analyse neighbours                 w     +
+analyse neighbours --input         +     +
+analyse dependencies               a     +
+analyse coreference                a     +
+analyse probe                      +     +
+analyse probe --probes=parsers     a     +
+analyse compare                    a     +
+analyse compare layers             +     +
+analyse vocabulary                 +     +
+convert                            +     +
+convert --format=tf1               f     +
+convert --format=word2vec          v     +
+convert --format=stablehlo         +     +
+convert --function=encode          +     +
+convert --function=pretraining     +     +
+convert --function=labels          B     +
+convert --new=pooler               k     +
+convert --new=mlm_head             k     +
+convert --new=nsp_head             k     +
+convert --new=softmax              +     +
+convert --new=skip_gram_head       k     +
+convert --new=sequence_head        P     +
+convert --new=token_head           +     +
+convert --new=span_head            +     +
+convert --new=choice_head          P     +
+convert --new=mention_head         +     +
+convert --drop=pooler              +     +
+convert --drop=mlm_head            +     +
+convert --drop=nsp_head            +     +
+convert --drop=softmax             +     +
+convert --drop=skip_gram_head      +     +
+convert --drop=sequence_head       +     +
+convert --drop=token_head          +     +
+convert --layers=1                 +     +
+convert --keep-layers=0            +     +
+convert --max-position=48          +     +
+convert --new-positions=random     r     +
+convert --token-types=3            r     +
+convert --add-tokens=words.txt     W     +
+convert --replace-vocab=vocabulary W     +
+convert --average=$M               +     +
+convert --dtype=bfloat16           +     +
+convert --labels=x,y               j     +
+convert --problem=multi_label      j     +
+convert --activation=relu          A     +
+finetune own/sequence              C     +
+finetune own/token                 +     +
+finetune own/span                  +     +
+finetune own/choice                C     +
+finetune gap                       +     +
+pretrain                           +     +
+pretrain --config.teacher          z     +
 """
 """The same for the LSTMs that came out of others."""
 

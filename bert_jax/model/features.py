@@ -16,7 +16,7 @@ def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
     """Returns the features of every token for the values of `TaskHead.layers` that have no trained weights (Table 7 of the
-    paper).
+    paper, and CoVe's).
 
     "all" means the N layers without the embeddings. Sums are float32.
     """
@@ -33,6 +33,8 @@ def chosen_layers(
             return hidden_states[1:].astype(jnp.float32).sum(0)
         case "last_four_concat":
             return jnp.concatenate(list(hidden_states[-4:]), axis=-1)
+        case "embeddings_and_last":
+            return jnp.concatenate([hidden_states[0], last], axis=-1)
     raise ValueError(f"layers={layers!r} is unknown, or has trained weights (see LayerMix)")
 
 

@@ -180,6 +180,10 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
         from bert_jax.model.encoder_decoder import EncoderDecoder  # which other models do not load
 
         return EncoderDecoder(config)
+    if config.encoder == "cove":
+        from bert_jax.model.cove import CoveTranslator
+
+        return CoveTranslator(config)
     return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
@@ -260,7 +264,7 @@ def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape
         size = int(np.prod(shape))
-        words = config.of_decoder if path.startswith(("decoder/", "lm_head/")) else config
+        words = config.of_decoder if config.decoder_vocab_size and path.startswith(("decoder/", "lm_head/")) else config
         rows = words.padded_vocab_size - words.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
         padding = size // words.padded_vocab_size * rows
         if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:

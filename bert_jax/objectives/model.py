@@ -75,12 +75,10 @@ class Model:
         return dict(Bert(self.config).init(key, Tokens.of(dict.fromkeys(INPUTS, ids)), method="encode")["params"])
 
     def decoder(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the parts "decoder" and "lm_head" of an encoder-decoder."""
-        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other objectives do not load
-
+        """Returns the parts "decoder" and "lm_head" of a model that translates."""
         ids = jnp.zeros((1, 1), jnp.int32)
         batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS)), ids)
-        parameters = EncoderDecoder(self.config).init(key, batch)["params"]
+        parameters = pretraining_model(self.config).init(key, batch)["params"]
         return {part: parameters[part] for part in ("decoder", "lm_head")}
 
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
@@ -132,9 +130,7 @@ class Model:
     def target_logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L V"]:
         """Returns the logits of the next token after every token that the decoder reads, float32, from the parts "embeddings",
         "encoder" and those of `decoder`."""
-        from bert_jax.model.encoder_decoder import EncoderDecoder
-
-        outputs = EncoderDecoder(self.config).apply({"params": params}, batch, seed)
+        outputs = pretraining_model(self.config).apply({"params": params}, batch, seed)
         return cast(dict[str, Array], outputs)["logits"]
 
     def mlm_logits(

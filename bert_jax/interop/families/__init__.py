@@ -30,6 +30,7 @@ OWN_FAMILIES: Mapping[str, str] = {
     "encoder_decoder": "bert_jax.interop.families.bert:ENCODER_DECODER",
     "bilm": "bert_jax.interop.families.bert:BILM",
     "flair": "bert_jax.interop.families.bert:FLAIR",
+    "cove": "bert_jax.interop.families.bert:COVE",
     "static": "bert_jax.interop.families.bert:STATIC",
 }
 """The same for models that only this package supports and transformers refuses to load."""
