@@ -72,8 +72,8 @@ def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Mod
     directory = experiment.cross_view.corpus
     if not directory:
         return None
-    check_views(start.config, experiment.head_config(head), frozen=experiment.training.freeze_encoder)
     corpus = open_corpus(local_corpus(directory, CORPUS_KEY))
+    check_views(start.config, experiment.head_config(head), frozen=experiment.training.freeze_encoder)
     if not same_vocabulary(corpus.vocabulary, start.tokenizer.vocabulary):
         raise UserError(
             f"{CORPUS_KEY}={directory} has another vocabulary than {experiment.init_from}; build it with --vocab={start.source}"
