@@ -138,6 +138,7 @@ COMMANDS = {
     "predict fill-mask": "predict fill-mask --model=$M 'the [MASK] of'",
     "predict next-sentence": "predict next-sentence --model=$M 'the\tof paris'",
     "predict score": "predict score --model=$M 'the river'",
+    "predict translate": "predict translate --model=$M 'the river'",
     "predict generate": "predict generate --model=$M --tokens=2 'the river'",
     "predict embed": "predict embed --model=$M 'the river'",
     "predict embed --words": "predict embed --model=$M --words 'the river'",
@@ -209,6 +210,7 @@ ENDINGS = {
     "d": r"reads both sides of a token, so it cannot generate text; name a model trained with .*left_to_right$",
     "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
     "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
+    "X": r"(has no decoder that reads an encoder|only trains its encoder), so it cannot translate.*; name a model trained with",
     "s": r"a vector for each token, whatever its text, so it cannot generate text; name a model trained with .*left_to_right$",
     "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
@@ -254,6 +256,7 @@ command                            bert mlm bare next pool bilm chars lstm stati
 predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
 predict next-sentence              +    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
 predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
+predict translate                  X    X   X    X    X    X    X     X    X      X     X     X    X   X   X    X      X   t   t
 predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
 predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
@@ -325,6 +328,7 @@ command                            modern mclass mtag euro nomic
 predict fill-mask                  +      h      h    +    +
 predict next-sentence              h      h      h    h    h
 predict score                      +      h      h    +    +
+predict translate                  X      X      X    X    X
 predict generate                   d      d      d    d    d
 predict embed                      +      +      +    +    +
 predict embed --words              +      +      +    +    +
@@ -397,6 +401,7 @@ command                            flair cove
 predict fill-mask                  +     +
 predict next-sentence              h     +
 predict score                      +     +
+predict translate                  X     X
 predict generate                   d     +
 predict embed                      +     +
 predict embed --words              +     +

@@ -49,8 +49,8 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 
     def pretrain(name: str, experiment: str, *flags: str) -> list[str]:
         places = [f"--workdir={base / name}", f"--config.corpus.directory={base / 'corpus'}"]
-        shape = replacing(TINY, f"--config.model.vocab_size={size}", *flags)
-        return ["pretrain", f"--config={REPOSITORY}/experiments/pretrain/{experiment}.py", *places, *shape]
+        settings = replacing([*places, *TINY], f"--config.model.vocab_size={size}", *flags)
+        return ["pretrain", f"--config={REPOSITORY}/experiments/pretrain/{experiment}.py", *settings]
 
     source = [f"--source=text:{base / 'text.txt'}", f"--vocab={vocabulary}", f"--output={base / 'corpus'}"]
     tagger = [f"--workdir={base / 'tagger'}", f"--config.init_from={base / 'bilm'}"]

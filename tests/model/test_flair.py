@@ -92,7 +92,7 @@ def test_the_lstm_of_a_head_reads_one_vector_a_word():
         features = last[row, columns[[first for first, _ in words]]][None]
         ids = jnp.ones((1, len(words)), jnp.int32)
         states = Lstm(3, FLAIR.target).apply({"params": own["lstm"]}, features, ids)
-        wanted = states[0] @ own["dense"]["kernel"] + own["dense"]["bias"]
+        wanted = states[0] @ own["dense"]["kernel"] + own["dense"]["bias"][None]
         for n, (first, end) in enumerate(words):
             for column in columns[first : end + 1]:
                 np.testing.assert_allclose(logits[row, column], wanted[n], rtol=0, atol=1e-6)
