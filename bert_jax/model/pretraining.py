@@ -51,7 +51,8 @@ class BertForPreTraining(Bert):
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits of both objectives, and the hidden states."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
-        logits = self.masked_logits(self.predicting(Tokens.of(batch), dropout_seed), batch["masked_positions"])
+        states = self.predicting(Tokens.of(batch), dropout_seed) if self.config.encoder == "flair" else last
+        logits = self.masked_logits(states, batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
         if not self.next_sentence:
             return outputs

@@ -33,6 +33,7 @@ GPT of other sizes and data: no row is beside ours.
 
 from ml_collections import ConfigDict
 
+from bert_jax.files import JsonObject
 from bert_jax.model.config import modern_block
 from bert_jax.studies.phases import every_token, modern_recipe
 from bert_jax.studies.tasks import TINY, paper_tasks, small_tasks
@@ -128,7 +129,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
     )
 
 
-def heirs(features: dict, width: int) -> list[dict]:
+def heirs(features: JsonObject, width: int) -> list[JsonObject]:
     """The arms of CoVe and Flair, which read texts of their own."""
     return [
         {

@@ -173,7 +173,7 @@ def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are
     monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
     one = experiment(training=training)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    finetuning._program.__wrapped__(CONFIG, head, LabelLoss(), one.optimizer, one.training, 3, mesh)
+    finetuning._program.__wrapped__(CONFIG, head, LabelLoss(), one.optimizer, one.training, 3, mesh, Labels)
     assert asked == [factors]
 
 
