@@ -109,7 +109,7 @@ class AttentionDecoder(nn.Module):
         ) -> tuple[tuple[list[tuple[Array, Array]], Array], Array]:
             (states, fed), (gates, keep, seen) = state, now
             gates = gates + product(keep * fed, feed)
-            found = []
+            found: list[tuple[Array, Array]] = []
             for n, (h, memory) in enumerate(states):
                 if n:
                     gates = product(found[-1][0], layers[n]["input"]) + layers[n]["bias"][None]

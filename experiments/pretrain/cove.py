@@ -10,9 +10,8 @@ r"""CoVe: the encoder of an LSTM that translates image captions, as features (Mc
 
 The corpus is that of `multi30k.py`. The encoder has two bidirectional layers, 128 wide in each direction (300 in the paper), the
 decoder two layers with attention, and dropout is the paper's 0.2. As features a token has its word vector and the output of the
-encoder. The paper trained on 210 thousand to 7 million pairs, from GloVe vectors; Multi30k has 29 thousand captions, so these
-vectors know little beside what is seen in photographs. `--config.init_from` starts from a static model of the same vocabulary
-and width, with `--config.init_new=decoder,lm_head`.
+encoder. The paper's smallest model learned from these captions too (MT-Small), but from GloVe vectors; here words start from
+random ones and know little beside what is seen in photographs. The larger ones had 210 thousand and 7 million pairs.
 
 Hardware: 2 CPU cores, 2 GiB. The whole run has not been measured yet.
 """
