@@ -78,6 +78,8 @@ def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Mod
         raise UserError(
             f"{CORPUS_KEY}={directory} has another vocabulary than {experiment.init_from}; build it with --vocab={start.source}"
         )
+    if corpus.languages:
+        raise UserError(f"{CORPUS_KEY}={directory} holds texts and their translations; build one of the text alone")
     if not corpus.num_sentences:
         raise UserError(f"{CORPUS_KEY}={directory} has no sentence to train on; build it with a smaller --eval-fraction")
     return corpus
