@@ -217,34 +217,16 @@ def _add_cleaning_flags(parser: FlagParser) -> None:
     cleaning.add_argument(
         "--keep", action="append", default=[], metavar="RULE", help="switch off a cleaning rule (see below); may be repeated"
     )
-    cleaning.add_argument(
-        "--max-sentence-characters",
-        type=InRange(int, _CHARACTERS),
-        default=CleaningConfig.max_sentence_characters,
-        metavar="N",
-        help="the limit of the rule long-sentences",
-    )
-    cleaning.add_argument(
-        "--min-document-characters",
-        type=InRange(int, _CHARACTERS),
-        default=CleaningConfig.min_document_characters,
-        metavar="N",
-        help="the limit of the rule short-documents",
-    )
-    cleaning.add_argument(
-        "--max-length-ratio",
-        type=InRange(float, _RATIO),
-        default=PairRules.max_length_ratio,
-        metavar="R",
-        help="the limit of the rule unlike-lengths (default: %(default)g, as in Moses; 1.5 for WMT14 in fairseq)",
-    )
-    cleaning.add_argument(
-        "--max-pair-tokens",
-        type=InRange(int, _CHARACTERS),
-        default=PairRules.max_pair_tokens,
-        metavar="N",
-        help="the limit of the rule long-pairs (default: %(default)s)",
-    )
+    of_ratio = "(default: %(default)g, as in Moses; 1.5 for WMT14 in fairseq)"
+    count, ratio, rules, pairs = InRange(int, _CHARACTERS), InRange(float, _RATIO), CleaningConfig, PairRules
+    for name, kind, default, metavar, rule in (
+        ("--max-sentence-characters", count, rules.max_sentence_characters, "N", "long-sentences"),
+        ("--min-document-characters", count, rules.min_document_characters, "N", "short-documents"),
+        ("--max-length-ratio", ratio, pairs.max_length_ratio, "R", f"unlike-lengths {of_ratio}"),
+        ("--max-pair-tokens", count, pairs.max_pair_tokens, "N", "long-pairs (default: %(default)s)"),
+    ):
+        limit = f"the limit of the rule {rule}"
+        cleaning.add_argument(name, type=kind, default=default, metavar=metavar, help=limit)
 
 
 def _add_output_flags(parser: FlagParser) -> None:

@@ -1,4 +1,4 @@
-"""Compresses data as the names of files say."""
+"""Compresses data as file names indicate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow
 
 
 def zstd(data: bytes) -> bytes:
-    """`data` compressed with zstd."""
+    """Compresses `data` with zstd."""
     file = pyarrow.BufferOutputStream()
     with pyarrow.CompressedOutputStream(file, "zstd") as packed:
         packed.write(data)
@@ -18,10 +18,10 @@ def zstd(data: bytes) -> bytes:
 
 
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
-"""The end of a name -> the function that compresses."""
+"""The suffix of a name -> the function that compresses."""
 
 
 def compressed(data: bytes, name: str) -> bytes:
-    """`data` compressed as the end of the name says; as it is with another end."""
+    """Compresses `data` according to the suffix of the name; with another suffix, returns it unchanged."""
     pack = PACK.get(name[name.rfind(".") :])
     return pack(data) if pack else data

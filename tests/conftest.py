@@ -1,4 +1,4 @@
-"""Set before jax is imported: eight virtual CPU devices, and strictness that only tests ask for."""
+"""Sets up the tests before jax is imported: eight virtual CPU devices, and strict checks that only tests use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-# No setting of the user's changes a test, and HOME is empty.
+# The user's settings do not affect the tests, and HOME is empty.
 FOREIGN = ("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "TPU_", "MPL", "GOOGLE_", "STORAGE_EMULATOR")
 KEPT = ("BERT_JAX_PEER_PYTHON", "TPU_SKIP_MDS_QUERY")
 for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in KEPT]:
@@ -22,15 +22,15 @@ for name in [name for name in os.environ if name.startswith(FOREIGN) and name no
 os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
 process = os.getpid()
 atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts jobs in the background; commands would inherit it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # shells start background jobs with it, and commands would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
     [
         *os.environ.get("XLA_FLAGS", "").split(),
         "--xla_force_host_platform_device_count=8",
-        "--xla_cpu_parallel_codegen_split_count=1",  # a program in one piece takes a fifth less CPU time than in many
-        # The older way to compile fusions takes less than half the time. Later versions lack it, and end at an unknown flag.
+        "--xla_cpu_parallel_codegen_split_count=1",  # compiling a program in one part takes a fifth less CPU time than in many
+        # The older fusion compiler takes less than half the time. Later versions do not have it, and abort at an unknown flag.
         *(["--xla_cpu_use_fusion_emitters=false"] if importlib.metadata.version("jaxlib").startswith("0.10.") else []),
     ]
 )
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 of_data = (f"data.{name}" for name in ("config", "counter_rng", "plan", "packing", "masking", "rows", "batches", "prefetch"))
 check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "training", "prediction", "analysis")])
-jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is compiling
-jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so every one is spelt out
+jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is spent compiling
+jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so all are explicit
 share_contexts()
 
-gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage: at the default, 7 % of the CPU time
+gc.set_threshold(100_000, 20, 100)  # tracing makes many objects but little garbage: at the default, 7 % of the CPU time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 CHECKOUT = ("README.md", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt", "setup.py")
@@ -60,14 +60,15 @@ CHECKOUT = ("README.md", "bert_jax", "experiments", "tests", "tpu_scripts", "req
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: compiles for long; runs with -m slow only")
-    # At its end pytest looks for what was not closed in ten collections of garbage, seconds each after so many programs.
+    # At its end, pytest looks for unclosed resources in ten garbage collections, each of which takes seconds after so many
+    # programs.
     config.stash[gc_collect_iterations_key] = 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as there are cores that this process may use, which `taskset` and containers make fewer than the machine has. One
-    more gains nothing: the 7 % of the time in which a worker waits are spent on what each of them imports and makes."""
+    """Returns the number of cores that this process may use; `taskset` and containers can make it smaller than the machine's. One
+    more worker gains nothing: workers wait for 7 % of the time, which the imports and fixtures of another worker would use up."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -75,7 +76,7 @@ TOGETHER = (
     *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
     *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
-"""The tests of pretraining end to end share a corpus, runs and what these compile, so one worker does them all."""
+"""The end-to-end tests of pretraining share a corpus, runs and compiled programs, so one worker runs all of them."""
 LONGEST = (
     "tests/end_to_end/pretraining",
     "tests/end_to_end/test_finetuning_recovery.py",
@@ -88,17 +89,17 @@ LONGEST = (
     "tests/tpu_scripts/",
     "tests/interop/",
 )
-"""What begins first where several workers share the tests, so that none of it is left for one worker at the end."""
+"""The tests that start first if several workers share the tests, so that none of them remains for a single worker at the end."""
 
 
 def unit(nodeid: str) -> str:
-    """What one worker does as a whole: the tests of a file, or of several files that share what they are made of."""
+    """Returns the unit that one worker runs as a whole: the tests of a file, or of several files that share fixtures."""
     file = nodeid.partition("::")[0]
     return LONGEST[0] if file in [f"tests/end_to_end/test_{name}.py" for name in TOGETHER] else file
 
 
 class Units(LoadScopeScheduling):
-    """Gives workers a unit after another, in the order of `pytest_collection_modifyitems`."""
+    """Gives the units to workers in the order of `pytest_collection_modifyitems`."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
@@ -106,15 +107,15 @@ class Units(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """With `--dist=loadfile`, units of files instead of files."""
+    """Schedules units of files instead of files with `--dist=loadfile`."""
     if config.getvalue("dist") != "loadfile":
         return None
-    config.option.loadscopereorder = False  # which would begin with the units of most tests, and end with those of fewest
+    config.option.loadscopereorder = False  # the base class would start with the units of the most tests
     return Units(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several workers begin with the longest; tests marked `slow` run when asked for: `pytest -m slow`."""
+    """Puts the longest tests first if there are several workers; runs tests marked `slow` only on request: `pytest -m slow`."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if unit(item.nodeid).startswith(name)), 99))
     if "slow" not in (config.getoption("-m") or ""):
@@ -128,7 +129,7 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints the order in which the tests ran (pytest-randomly)."""
+    """Prints the order of the tests (pytest-randomly)."""
     seed = getattr(terminalreporter.config.option, "randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"order of the tests: -p randomly --randomly-seed={seed}")
@@ -136,16 +137,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Processes that a test starts keep what they compile for those of later tests, and out of the user's own cache directory.
+    """Gives the processes of tests a compilation cache that later tests share, separate from the user's cache directory.
 
-    Workers of pytest-xdist have a directory each: a program is not written at once, so others could read half of it.
+    Each worker of pytest-xdist has its own directory: a program is not written atomically, so others could read a part of it.
     """
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))  # not for JAX here, which is imported
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))  # JAX here is already imported
 
 
 @pytest.fixture(scope="session", autouse=True)
 def directory_of_tests(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The working directory of all tests: the checkout without what its own use has left in it, such as `runs/`."""
+    """Runs all tests in a directory that shows the checkout without files from its own use, such as `runs/`."""
     directory = tmp_path_factory.mktemp("elsewhere")
     for name in CHECKOUT:
         (directory / name).symlink_to(REPOSITORY / name)
@@ -155,15 +156,16 @@ def directory_of_tests(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path
 
 @pytest.fixture(autouse=True)
 def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
-    """Fails a test that leaves a file in the working directory, or that leaves the process in another one."""
+    """Fails a test that leaves a file in the working directory, or that changes the working directory."""
     yield
     assert (pathlib.Path.cwd(), {path.name for path in directory_of_tests.iterdir()}) == (directory_of_tests, {*CHECKOUT})
 
 
 @pytest.fixture(scope="session")
 def emulator() -> Iterator[Emulator]:
-    """A bucket on loopback, which the programs that tests start use too. One for the process: the environment names one address,
-    so with a second one the faults of a test would go to another emulator than its requests."""
+    """Starts a bucket emulator on loopback, which the programs started by tests use too. There is one per process, since the
+    environment names a single address: with a second emulator, a test would inject its faults into one and send its requests
+    to another."""
     from bert_jax.storage import objects
     from tests.end_to_end.runs import free_port
     from tests.storage.emulator import running
@@ -180,7 +182,7 @@ def emulator() -> Iterator[Emulator]:
 def bucket(
     emulator: Emulator, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> Iterator[str]:
-    """A directory of a test's own in the bucket; its local copies lie below the test's directory."""
+    """Returns a directory in the bucket for one test; its local copies are below the test's directory."""
     assert os.environ["STORAGE_EMULATOR_HOST"] == emulator.url
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     yield f"gs://{emulator.bucket}/{request.node.name.replace('[', '-').replace(']', '')}"
@@ -189,7 +191,7 @@ def bucket(
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
-    """Resets the logger of the package, which a command in this process may have set up: `caplog` then gets each line once."""
+    """Resets the package's logger, which a command in this process may have set up, so that `caplog` gets each line once."""
     ours = logging.getLogger("bert_jax")
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
@@ -197,7 +199,8 @@ def untouched_logger() -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """Real text and published vocabularies beside the checkout; tests that need them skip where they are absent."""
+    """Returns the directory with real text and published vocabularies next to the checkout; tests that need them are skipped if
+    it does not exist."""
     path = REPOSITORY.parent / "shared" / "data"
     if not path.is_dir():
         pytest.skip("needs the real data in ../shared/data, which is not part of the project")

@@ -1,4 +1,4 @@
-"""MLIR contexts that lowerings share: making one anew for each takes a tenth of the CPU time of the tests of models."""
+"""Shares MLIR contexts between lowerings: creating a new one each time takes a tenth of the CPU time of the model tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from jax._src.interpreters import mlir
 
 LOWERINGS = 200
-"""Programs of a thread that share a context, which keeps every type and constant of all of them in memory."""
+"""The number of programs of a thread that share a context, which keeps every type and constant of all of them in memory."""
 
 
 def share_contexts() -> None:
-    """Lets JAX use a context for `LOWERINGS` programs, where it has the function that makes one."""
+    """Makes JAX use one context for `LOWERINGS` programs, if it has the function that creates one."""
     make = getattr(mlir, "make_ir_context", None)
-    if make is None:  # a later version
+    if make is None:  # a later version does not
         return
     own = threading.local()
 

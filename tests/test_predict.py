@@ -250,7 +250,7 @@ STRANGE = [  # a line, and what is said of it; None where it is answered
     (b"x", None),
     (b"a\0b", "byte 2 is NUL, which no text holds"),
     ("Über".encode("latin-1"), "byte 1 is not UTF-8"),
-    (b"\x01\x02", "holds no token; give text"),
+    (b"\x01\x02", "has no tokens; give text"),
     ("\U0001f600\u4e2d\u6587".encode(), None),
     (b"the river " * 100_000, "is 200,002 tokens with its [CLS] and [SEP], more than the 40 of the model's position table"),
     (b"of Paris", None),

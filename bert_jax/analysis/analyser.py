@@ -1,4 +1,4 @@
-"""Analyser: the functions of this folder for a loaded model."""
+"""Analyser: the measurements of this folder, called from Python on a loaded model."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from bert_jax.interop.conversion import load_model
 from bert_jax.prediction.engine import Engine
 
 MOST_TOKENS = 4096
-"""Most tokens of a batch per device, since the maps of all layers and heads are in memory together."""
+"""Maximum number of tokens in a batch per device. It is low because the maps of all layers and heads are in memory at once."""
 
 
 class Analyser:
-    """A loaded model whose attention is read, on all devices of this machine.
+    """A loaded model, analysed on all devices of this machine.
 
-    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draw them as
-    matplotlib figures, and `attention.page.attention_page` makes a page of an `Attention`.
+    The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws them as matplotlib figures, and
+    `attention.page.attention_page` turns an `Attention` into an HTML page.
 
-    `show_progress` shows on standard error how far a method is, and where the end is known the time left. Texts may be any
-    iterable: they are read as they are needed.
+    `show_progress` prints progress on standard error, and the time left if the total is known. Texts may be any iterable: they
+    are read as they are needed.
 
     >>> analyser = Analyser.load("runs/quickstart/model")
     >>> analyser.attention("The cat sat on the mat.").words.sel(layer=1, head=2).values     # float32 [from, to]
@@ -56,21 +56,21 @@ class Analyser:
 
     @classmethod
     def load(cls, model: str | os.PathLike[str], *, show_progress: bool = False) -> Analyser:
-        """Loads a Hugging Face directory, an original checkpoint, a workdir or a model of the hub. Raises UserError for anything
-        else."""
+        """Loads a Hugging Face directory, an original checkpoint, a workdir or a model from the hub. Raises UserError for
+        anything else."""
         return cls(Engine(load_model(model)), show_progress=show_progress)
 
     def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
         """Returns the statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
 
-        Texts without a token are left out. Raises UserError where none has one.
+        Texts without tokens are left out. Raises UserError if no text has any.
         """
         with self._reading(texts) as (read, say):
             return measure_heads(self.engine, self._windows(read), Heads(**options), say)
 
     def neighbours(self, words: Sequence[str], texts: Iterable[str], **options: Any) -> Neighbours:
-        """Returns the words of `texts` nearest to words in context such as "the [bank] of the river", and the occurrences there
-        of all `words`: see `find_neighbours`; `options` are the fields of `Neighbouring`."""
+        """Returns the words of `texts` nearest to words in context such as "the [bank] of the river", and all occurrences of
+        `words` in those texts: see `find_neighbours`. `options` are the fields of `Neighbouring`."""
         with self._reading(texts) as (read, say):
             return find_neighbours(self.engine, words, self._windows(read), Neighbouring(**options), say)
 
@@ -81,7 +81,7 @@ class Analyser:
     def attention(self, text: str, text_b: str | None = None) -> Attention:
         """Returns the attention weights of all layers and heads for a text, or for a pair.
 
-        Raises UserError for a text without a token, and for more tokens than the position table has.
+        Raises UserError if a text has no tokens, or more tokens than the position table.
         """
         return read_attention(self.engine, read_window(self.engine, text, text_b))
 
@@ -90,8 +90,8 @@ class Analyser:
     ) -> DependencyScores:
         """Returns the heads that find the relations of a CoNLL-U file; `options` are the fields of `Dependencies`.
 
-        Heads and offsets are chosen on the treebank `choose`; without it on every other sentence, from the first on. Raises
-        UserError for files that hold no sentence with heads.
+        Heads and offsets are chosen on the treebank `choose`. Without it, they are chosen on every other sentence, starting with
+        the first. Raises UserError if a file has no sentence with a tree.
         """
         reported = Treebank(treebank, needs_heads=True)
         choosing = None if choose is None else Treebank(choose, needs_heads=True)
@@ -100,11 +100,11 @@ class Analyser:
     def coreference(
         self, path: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
     ) -> CoreferenceScores:
-        """Returns the heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, of CoNLL-2012 or of GAP;
+        """Returns the heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, CoNLL-2012 or GAP;
         `options` are the fields of `Coreference`.
 
-        Heads are chosen on the file `choose`; without it on every other document, from the first on. Raises UserError for files
-        in which no mention has an antecedent.
+        Heads are chosen on the file `choose`. Without it, they are chosen on every other document, starting with the first.
+        Raises UserError if no mention in a file has an antecedent.
         """
         choosing = None if choose is None else open_texts(choose)
         return score_coreference(self.engine, open_texts(path), choosing, Coreference(**options), self._show)
@@ -112,11 +112,11 @@ class Analyser:
     def probes(
         self, training: str | os.PathLike[str], evaluation: str | os.PathLike[str], column: int = -1, **options: Any
     ) -> Probes:
-        """Probes of labels, trees and heads, trained on one file of annotated words and scored on another; `options` are the
+        """Trains probes of labels, trees and heads on one file of annotated words and scores them on another; `options` are the
         fields of `Probing`.
 
-        The files are CoNLL-U (.conllu), or CoNLL with tags in `column`. Raises UserError for a file that cannot be read, and for
-        files without the annotation that the probes need.
+        The files are CoNLL-U (.conllu), or CoNLL with tags in `column`. Raises UserError if a file cannot be read, or lacks the
+        annotation that the probes need.
         """
         files = AnnotatedFile(training, column), AnnotatedFile(evaluation, column)
         progress = stage_progress if self.show_progress else silent_stage

@@ -1,62 +1,78 @@
-"""The parts that the commands of `analyse` share: files, the folder of --output, the model, the scores of controls."""
+"""The steps that the commands of `analyse` share: opening files and the --output folder, loading the model, scoring controls."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.reading import AnnotatedSource
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.streams import check_whole_file
 from bert_jax.storage.fetching import local_path
 
 File = TypeVar("File")
+Options = TypeVar("Options")
 Scores = TypeVar("Scores")
 
 NAME = 60
-"""Most characters of a model's name below a figure, its last ones."""
+"""Maximum number of characters of a model's name below a figure; the name is cut at the front."""
 
 
 def check_annotated(flags: argparse.Namespace, *names: str) -> None:
-    """Raises UserError where the file of one of the flags `names` is a pipe, since annotated files are read several times."""
+    """Raises UserError if the file of one of the flags `names` is a pipe, since annotated files are read several times."""
     for name in names:
         if path := getattr(flags, name):
             check_whole_file(path, f"--{name}")
 
 
 def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File], units: str) -> tuple[File, File | None]:
-    """Opens --input, and --choose, the file that heads are chosen on, if there is one.
+    """Opens --input, and --choose, the file on which heads are chosen, if it is given.
 
-    Raises UserError if one of them is a pipe, and if both are the same file: without --choose, its `units` are split in halves.
+    Raises UserError if one of them is a pipe, or if both are the same file: without --choose, its `units` are split in halves.
     """
     check_annotated(flags, "input", "choose")
     file = open_file(flags.input)
     choosing = open_file(flags.choose) if flags.choose else None
     if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
-        raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its {units} are chosen on")
+        raise UserError(f"--choose={flags.choose} is also --input; without --choose, half of the {units} are used")
     return file, choosing
 
 
-def score_with_controls(flags: argparse.Namespace, score: Callable[[str], Scores]) -> tuple[Scores, dict[str, Scores]]:
-    """Returns `score("")`, and the scores of each control of --control by its name."""
-    found = {control: score(control) for control in dict.fromkeys(("", *flags.control))}
-    return found.pop(""), found
+def score_with_controls(
+    flags: argparse.Namespace, options: type[Options], score: Callable[[Engine, Options], Scores]
+) -> tuple[Engine, Scores, dict[str, Scores]]:
+    """Returns the model, its scores, and by name the scores of each control of --control: `score` of the model and of the
+    `options` that the flags hold."""
+    given: Any = read_options(options, flags)
+    engine = load_analyser(flags).engine
+    found = {name: score(engine, dataclasses.replace(given, control=name)) for name in dict.fromkeys(("", *flags.control))}
+    return engine, found.pop(""), found
+
+
+def exit_status(*files: AnnotatedSource | None) -> int:
+    """Returns 1 if part of a file could not be read, otherwise 0."""
+    return int(any(file.failed for file in files if file is not None))
 
 
 def open_folder(
     flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
 ) -> Folder:
-    """Returns the folder of --output, or its subfolder `under`, whose figures name the model, and `others` with which it is
-    compared.
+    """Opens the folder of --output, or its subfolder `under`. Its figures name the model, and the models `others` that it is
+    compared with.
 
-    Raises UserError if it cannot be written, and if one of the `sources` that are read is among its files, `names`.
+    Raises UserError if the folder cannot be written, or if one of the input files `sources` would be overwritten by an output
+    file in `names`.
     """
     for source in (None, *sources):
         folder = Folder(pathlib.Path(flags.output) / under if under else flags.output, names, source, flags.format)
@@ -66,19 +82,20 @@ def open_folder(
 
 
 def load_analyser(flags: argparse.Namespace) -> Analyser:
-    """Returns the model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
+    """Returns the model of --model. Raises UserError if --output (`flags.place`, as the user wrote it) is the model's
+    directory."""
     analyser = Analyser.load(flags.model)
     if local_path(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
         raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
     for note in analyser.engine.model.notes:
-        if "activation" in note:  # which the checkpoint does not say, and which changes every number
+        if "activation" in note:  # the checkpoint does not record it, and it changes every number
             print(note, file=sys.stderr)
     return analyser
 
 
 def write_windows(folder: Folder, config: ModelConfig) -> bool:
-    """Writes for each head how many tokens it can see, and prints the layers with a window; nothing for a model without. Returns
-    whether there are any."""
+    """Writes how many tokens each head can see, and prints the layers with a sliding window. Returns False if the model has no
+    such layers."""
     local = [layer for layer in range(config.num_layers) if config.layer_type(layer) == "sliding"]
     if not local:
         return False
@@ -95,5 +112,5 @@ def write_windows(folder: Folder, config: ModelConfig) -> bool:
 
 
 def print_written(folder: Folder) -> None:
-    """Prints the files that were written."""
+    """Prints the names of the files that were written."""
     print(f"written to {folder.path}: {', '.join(path.name for path in folder.written)}")

@@ -1,4 +1,4 @@
-"""Controls: the same measurement where there is nothing to find, or less of it."""
+"""Controls: the same measurement on a model or text that has less structure to find, or none."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from bert_jax.tasks.readers.conllu import Sentence
 
 
 def random_weights(model: Model, seed: int = 0) -> Model:
-    """Returns the model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left
-    out."""
+    """Returns the model with random embeddings and layers, initialised as at the start of pretraining, without its task heads."""
     bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
     drawn = tuple(part for part in ("embeddings", "encoder") if part in model.params)  # a static model has no layers
     return with_new_parts(bare, NewParts(drawn, seed=seed))
@@ -29,7 +28,7 @@ def engine_with_random_weights(engine: Engine, seed: int = 0) -> Engine:
 
 
 def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """Returns the sentence with its words, and all that is said of each, in a random order; every word keeps its head."""
+    """Returns the sentence with its words and their annotation in a random order; every word keeps its head."""
     order = rng.permutation(len(sentence.words))
     place = np.argsort(order)
     heads = tuple(int(place[h]) if (h := sentence.heads[i]) >= 0 else -1 for i in order) if sentence.heads else ()
@@ -39,8 +38,8 @@ def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 
 
 def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """Returns the sentence in which the heads of all words but the root are in a random order, none being its own; no tree any
-    more."""
+    """Returns the sentence with the heads of all words but the root in a random order; no word is its own head. The result is
+    usually not a tree."""
     heads = np.array(sentence.heads, np.int64)
     words = np.flatnonzero(heads >= 0)
     heads[words] = _none_at_home(words, rng.permutation(heads[words]), rng)
@@ -50,9 +49,9 @@ def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 def _none_at_home(
     words: Int64[np.ndarray, " words"], heads: Int64[np.ndarray, " words"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " words"]:
-    """Returns the heads, of which those that are their own word are exchanged with others.
+    """Returns the heads, swapped so that no word is its own head.
 
-    There always is another: the head that this word has in the tree is among the heads, and it is not this word.
+    A swap is always possible: the head that this word has in the tree is among the heads, and it is not this word.
     """
     heads = heads.copy()
     for i in np.flatnonzero(heads == words):

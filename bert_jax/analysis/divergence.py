@@ -1,4 +1,4 @@
-"""Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane."""
+"""Jensen-Shannon divergences between heads, their dendrogram, and their coordinates in the plane."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """Returns (the attention of all heads from about `most` words of each row, in even steps, 0 in rows of other columns; which
-    of the columns chosen are words).
+    """Returns (the attention of all heads from about `most` evenly spaced words of each row, zeros in rows for other columns;
+    which of the chosen columns are words).
 
     `sources` is 1 for words that are read.
     """
@@ -28,10 +28,10 @@ def sampled_sources(
 
 
 def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:
-    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats, where j is the head k places after i, around the
-    end.
+    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats, where j is the head k places after i, wrapping
+    around at the end.
 
-    Every pair of heads once, twice where k is half of them; k = 0 gives the heads' own entropies.
+    This covers every pair of heads once (twice if k is half the number of heads); k = 0 gives the heads' own entropies.
     """
 
     def mixed(k: Array) -> Float[Array, " heads"]:
@@ -53,13 +53,13 @@ def entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, " heads"]:
 def crosswise(
     mixtures: Float64[np.ndarray, "_ heads"], own: Float64[np.ndarray, " heads"], others: Float64[np.ndarray, " _"]
 ) -> Float64[np.ndarray, "heads _"]:
-    """Returns the Jensen-Shannon divergence of every head and every head of another model, from their `cross_entropies` and
+    """Returns the Jensen-Shannon divergence between every head and every head of another model, from their `cross_entropies` and
     entropies."""
     return np.maximum(mixtures.T - (own[:, None] + others[None, :]) / 2, 0.0)
 
 
 def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "heads heads"]:
-    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of every two heads, from their
+    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of each pair of heads, from their
     `mixture_entropies`."""
     count = mixtures.shape[1]
     own = mixtures[0]
@@ -73,19 +73,21 @@ def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "
 
 
 def tree(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "_ 4"]:
-    """Returns the average-linkage tree of heads by their distances, the roots of the divergences: as scipy's `linkage`."""
+    """Returns the average-linkage tree of heads, as scipy's `linkage` does, by their distances: the square roots of the
+    divergences."""
     condensed = scipy.spatial.distance.squareform(np.sqrt(divergence))
     return np.asarray(scipy.cluster.hierarchy.linkage(condensed, "average"), np.float64)
 
 
 def plane(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "heads 2"]:
-    """Returns points whose distances approximate the square roots of the divergences (classical multidimensional scaling)."""
+    """Returns points in the plane whose distances approximate the square roots of the divergences (classical multidimensional
+    scaling)."""
     count = len(divergence)
     centring = np.eye(count) - 1 / count
     values, vectors = np.linalg.eigh(-0.5 * centring @ divergence @ centring)
     points = np.zeros((count, 2))
     for axis in range(min(2, count)):
         column = vectors[:, -1 - axis]
-        column = column * np.sign(column[np.abs(column).argmax()])  # eigenvectors have no sign of their own
+        column = column * np.sign(column[np.abs(column).argmax()])  # the sign of an eigenvector is arbitrary
         points[:, axis] = column * np.sqrt(max(values[-1 - axis], 0.0))
     return points

@@ -1,5 +1,5 @@
-"""The flags of `analyse`. A command adds its own in the `flags.py` of its folder. Imports nothing slow, so that help and errors
-in flags are printed at once."""
+"""The flags of `analyse`. Each command adds its own in the `flags.py` of its folder. Imports nothing slow, so help and flag
+errors appear immediately."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bert_jax.interface.flags import FlagParser, nonempty
 COMMANDS = {
     "attention": "the attention of every head for a text or a pair, as a page or figures",
     "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
-    "neighbours": "the pieces nearest to a word; in a text, the words nearest to it and its senses",
+    "neighbours": "the pieces nearest to a word; in a text, the nearest words and its senses",
     "dependencies": "the head that finds each dependency relation of a treebank",
     "coreference": "the head that finds the antecedents of pronouns, names and nouns",
-    "probe": "what is read from words by layer: labels, trees, heads, with control tasks",
+    "probe": "probes by layer: labels, trees and heads from word vectors, with control tasks",
     "compare": "where two models differ: heads, layers, and predictions of masked words",
     "vocabulary": "the pieces by kind, script and length; the parameters by part",
 }
-"""The commands of `python -m bert_jax.analyse`; each is the modules `flags` and `command` of the folder of its name."""
+"""The commands of `python -m bert_jax.analyse`. Each command has a folder of its name, with the modules `flags` and `command`."""
 
 EXAMPLES = {
     "attention": '"The cat sat on the mat."',
@@ -36,12 +36,12 @@ EXAMPLES = {
     "compare": "--input=texts.txt --with=MODEL",
     "vocabulary": "--corpus=DIR",
 }
-"""The arguments of an example of each command, after the model and the output."""
+"""The arguments of an example of each command, which follow the model and the output."""
 
 CONTROLS = {
-    "random-weights": "a model of the same shape with the weights that pretraining begins with",
-    "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
-    "permuted-heads": "the heads of each sentence exchanged at random between its words",
+    "random-weights": "a model of the same shape with the random weights from which pretraining starts",
+    "shuffled-words": "the model reads the words of each sentence in a random order; the heads move with their words",
+    "permuted-heads": "the heads of each sentence are permuted at random between its words",
 }
 """Control -> its description."""
 Replicates = Annotated[int, Interval(ge=100, le=100_000)]

@@ -1,4 +1,4 @@
-"""The directory of --output: tables, arrays, pages and figures, each written whole or not at all."""
+"""Writes the directory of --output: tables, arrays, pages and figures, each one completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bert_jax.interface.figures import in_formats, rendered
 from bert_jax.interface.flags import FIGURE_FORMATS
 from bert_jax.prediction.output import checked_target, writing
 
-_LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to
+_LOCK = "analysis"  # the name of the temporary file that a process keeps open in the directory to which it writes
 
 
 class _Pending:
-    """The files that are complete under temporary names, and the directories that are locked."""
+    """Files that are complete but still have temporary names, and locked directories."""
 
     def __init__(self) -> None:
         self.files: dict[pathlib.Path, PartialFile] = {}
@@ -31,7 +31,7 @@ class _Pending:
         self._made: list[pathlib.Path] = []
 
     def lock(self, directory: pathlib.Path, name: str) -> None:
-        """Makes the directory and keeps other processes from writing to it. Raises UserError where one does."""
+        """Creates the directory and keeps other processes from writing to it. Raises UserError if one already does."""
         if directory in self._locks:
             return
         self._made += [path for path in (directory, *directory.parents) if not path.exists()]
@@ -45,7 +45,7 @@ class _Pending:
                 )
 
     def complete(self) -> None:
-        """Gives every file its name, once the content of all is on the disk."""
+        """Renames every file to its final name, after the contents of all of them are on the disk."""
         for file in self.files.values():
             file.flush_to_disk()
         for file in self.files.values():
@@ -57,7 +57,7 @@ class _Pending:
             file.close()
         for path in self._made:
             with contextlib.suppress(OSError):
-                path.rmdir()  # those with files stay
+                path.rmdir()  # directories with files in them stay
 
 
 _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pending", default=None)
@@ -65,8 +65,8 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
-    """Lets the files of every `Folder` appear at the end of the block, all at once, or not at all if it is left early: a
-    directory never mixes new files with old ones of another run. Within the block no other process writes to its folders."""
+    """Makes the files of every `Folder` appear together at the end of the block, or not at all if the block fails: a directory
+    never mixes new files with those of an earlier run. During the block no other process writes to its folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:
@@ -78,10 +78,10 @@ def appearing_together() -> Iterator[None]:
 
 
 class Folder:
-    """The output directory of a command, created with its first file.
+    """The output directory of a command, created together with its first file.
 
-    Raises UserError where it cannot be one or cannot be written, and for `source`, the file that the texts are read from, among
-    the files to write (`names`, those of figures end in .png). Figures are written in those of `formats` that are images.
+    Raises UserError if it cannot be created or written, or if `source`, the file from which the texts are read, is one of the
+    files to write (`names`; names of figures end in .png). Figures are written in each of the `formats`.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Folder:
                 pending.lock(self.path, self._name)
         self.written: list[pathlib.Path] = []
         self.caption = ""
-        """Below every figure."""
+        """The caption printed below every figure."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
-        """Writes a file, in the place of an older one of its name; within `appearing_together` it has its name at the end."""
+        """Writes a file, replacing an older one of the same name. Within `appearing_together` it gets its name at the end."""
         pending = _pending.get()
         with writing(self._name), contextlib.ExitStack() as unfinished:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class Folder:
         return target
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Writes a TSV file: a line of names, and a line for each row; numbers with six digits, nothing for NaN."""
+        """Writes a TSV file: a header line, then a line for each row. Numbers have six digits; NaN is an empty field."""
         lines = ("\t".join(map(_cell, row)) for row in ([*header], *rows))
         self.write(name, "".join(f"{line}\n" for line in lines).encode())
 

@@ -1,7 +1,7 @@
-"""The compiled functions that turn the model's attention weights into maps between words, and its layers into word vectors.
+"""Turns the model's attention weights into maps between words, and its layers into word vectors, in compiled functions.
 
-A batch comes from `prediction/packing.py` with the columns of `Window.item`. Word z of a row is at the column of its first
-token. Attention between words is [Z, Z] with as many columns as the row has tokens; the columns of other tokens are empty.
+A batch comes from `prediction/packing.py` with the columns of `Window.item`. Word z of a row is at the column of its first token.
+Attention between words is [Z, Z], with as many columns as the row has tokens; the columns of all other tokens are empty.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class Slots:
     members: Float[Array, "B L Z"]
     """1 where token l is a piece of word z."""
     sequence: Int[Array, "B Z"]
-    """The number of the word's text in the batch, from 1; 0 in an empty column."""
+    """The number of the word's text in the batch, from 1; 0 for an empty column."""
     number: Int[Array, "B Z"]
-    """The number of the word in its text, [CLS] being 0."""
+    """The number of the word in its text; [CLS] is 0."""
     kind: Int[Array, "B Z"]
-    """`Kind`; PADDING in an empty column."""
+    """The word's `Kind`; PADDING for an empty column."""
 
     @property
     def of_text(self) -> Bool[Array, "B Z"]:
-        """Whether it is a word or a punctuation mark of a text."""
+        """Whether it is a word or a punctuation mark of a text, and not [CLS] or [SEP]."""
         return (self.kind == Kind.WORD.value) | (self.kind == Kind.PUNCTUATION.value)
 
     @property
     def together(self) -> Bool[Array, "B Z Z"]:
-        """Whether two words are of the same text."""
+        """Whether two words are in the same text."""
         return (self.sequence[:, :, None] == self.sequence[:, None, :]) & (self.sequence > 0)[:, :, None]
 
 
 def word_slots(batch: Batch, in_words: bool = True) -> Slots:
-    """Returns the words of a batch; each piece is a word of its own where `in_words` is False."""
+    """Returns the words of a batch. If `in_words` is False, each piece counts as a word."""
     sequences, positions = batch["sequence_ids"], batch["position_ids"]
     numbers = batch["words"] if in_words else positions
     columns = jnp.broadcast_to(jnp.arange(sequences.shape[1], dtype=jnp.int32)[None], sequences.shape)
@@ -76,7 +76,7 @@ def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array
 def from_chosen_words(
     weights: Float[Array, "B H Q L"], slots: Slots, rows: Int[Array, " X"], columns: Int[Array, " X"]
 ) -> Float[Array, "X H Z"]:
-    """Returns `between_words` only for the words at some columns of some rows, [query, head, to]."""
+    """Returns `between_words` for the words at the given columns of the given rows only, [query, head, to]."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members[rows, :, columns]
     of_row = jax.nn.one_hot(rows, weights.shape[0])
@@ -86,7 +86,7 @@ def from_chosen_words(
 
 
 def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
-    """Returns the attention of each layer between words, or where `in_words` is False between pieces, float32. Between pieces
+    """Returns the attention of each layer between words, or between pieces if `in_words` is False, float32. Between pieces,
     padding attends to padding."""
     weights = attention_weights(params, config, Tokens.of(batch))
     return [between_words(layer, slots) for layer in weights] if in_words else list(weights)
@@ -95,9 +95,9 @@ def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, 
 def word_vectors(
     params: Params, batch: Batch, slots: Slots, config: ModelConfig, layers: Sequence[int]
 ) -> Float[Array, "S B Z D"]:
-    """Returns the mean over the pieces of every word of the vectors of each of `layers`, float32; 0 in empty columns.
+    """Returns the word vectors of each of `layers`, float32: a word's vector is the mean over its pieces. Empty columns are 0.
 
-    Layer 0 is the embeddings, with position and LayerNorm; layer N the output of the last layer.
+    Layer 0 is the embeddings, including position and LayerNorm; layer N is the output of the last layer.
     """
     hidden: Any
     _, hidden = Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")

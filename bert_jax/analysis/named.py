@@ -17,7 +17,7 @@ Axes = Mapping[str, Sequence[Label]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NamedArray:
-    """`values` with `axes`: the name of each axis -> the labels of its entries, in the order of the array's axes.
+    """`values` with `axes`: a mapping from the name of each axis to the labels of its entries, in the order of the array's axes.
 
     `xarray.DataArray(a.values, a.axes, list(a.axes))` is the same array in xarray.
 
@@ -46,8 +46,8 @@ class NamedArray:
         return tuple(np.shape(self.values))
 
     def sel(self, **labels: Label) -> NamedArray:
-        """Returns the part of the array at one label of each named axis, without these axes. Raises UserError for a label or an
-        axis that is not there."""
+        """Returns the part of the array at one label of each named axis, without these axes. Raises UserError if a label or an
+        axis does not exist."""
         values, axes = self.values, dict(self.axes)
         for axis, label in labels.items():
             if axis not in axes:
@@ -55,7 +55,7 @@ class NamedArray:
             known = list(axes[axis])
             if label not in known:
                 raise UserError(
-                    f"{axis} {label!r} is not there; it is {known[0]} to {known[-1]}" if known else f"no {axis} is there"
+                    f"{axis} {label!r} does not exist; it is {known[0]} to {known[-1]}" if known else f"no {axis} exists"
                 )
             values = np.asarray(values.take(known.index(label), axis=list(axes).index(axis)))
             del axes[axis]

@@ -1,4 +1,4 @@
-"""Reads texts and annotated files for an analysis: problems are reported and left out, and lines of progress are shown."""
+"""Reads texts and annotated files for an analysis, reports problems, leaves out unreadable items, and shows progress."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from bert_jax.tasks.readers.tables import Say, note
 
 T = TypeVar("T")
 DELAY = 2.0
-"""Seconds before the first line of progress."""
+"""Seconds before the first progress line is shown."""
 Note = Callable[[str], None]
 """Called with a progress message, e.g. "3,000 words"."""
 
 
 class AnnotatedSource(abc.ABC):
-    """A file with annotation that is read anew by each iteration.
+    """A file with annotation, which each iteration reads anew.
 
-    What cannot be read is passed to `report` (default: standard error) as a sentence with file and line, once however often the
-    file is read, counted in `failed`, and left out.
+    A part that cannot be read is left out, counted in `failed`, and reported to `report` (default: standard error) as a sentence
+    with file and line. It is reported once, however often the file is read.
     """
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
@@ -38,9 +38,9 @@ class AnnotatedSource(abc.ABC):
         self._report = report or (lambda problem: note(f"error: {problem}"))
         self._reported: set[str] = set()
         self.line = 0
-        """The line that was read last, from 1: the progress."""
+        """The line that was read last, from 1, for the progress."""
         self.file: os.stat_result | None = None
-        """The status of the file, if it is a regular one."""
+        """The file's status, if it is a regular file."""
         self.count: Callable[[], int | None] = lambda: None
         """Returns the number of lines, or None if counting takes too long."""
 
@@ -49,17 +49,17 @@ class AnnotatedSource(abc.ABC):
 
     @property
     def failed(self) -> int:
-        """The number of problems that were reported."""
+        """The number of problems so far."""
         return len(self._reported)
 
     def tell(self, problem: str) -> None:
-        """Reports a problem, unless an earlier iteration has reported it."""
+        """Reports a problem, unless an earlier iteration has already reported it."""
         if problem not in self._reported:
             self._reported.add(problem)
             self._report(problem)
 
     def open_lines(self) -> Records:
-        """Returns the lines of the file; decompressed if it is compressed. Raises UserError if the file cannot be read."""
+        """Returns the lines of the file, decompressing it if necessary. Raises UserError if the file cannot be read."""
         lines = read_records((), self.path, (Field("line", whole=True),), blank_lines=True)
         self.file, self.count = lines.file, lines.count
         return lines
@@ -68,8 +68,8 @@ class AnnotatedSource(abc.ABC):
 class Treebank(AnnotatedSource):
     """The sentences of a CoNLL-U file of any size.
 
-    Multiword tokens ("1-2") and empty nodes ("8.1") are left out: their syntactic words are there. Raises UserError if the file
-    cannot be read, and at the end of an iteration that found no sentence.
+    Multiword tokens ("1-2") and empty nodes ("8.1") are left out, since their syntactic words are listed separately. Raises
+    UserError if the file cannot be read, and at the end of an iteration that found no sentence.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, needs_heads: bool = False, report: Say | None = None):
@@ -77,15 +77,15 @@ class Treebank(AnnotatedSource):
         self._needs_heads = needs_heads
         self._noted: set[str] = set()
         if self.path == "-":
-            raise UserError("--input=- is standard input, and a treebank is read several times; give a file")
+            raise UserError("--input=- is standard input, but a treebank is read several times; give a file")
         self.open_lines()
 
     def __iter__(self) -> Iterator[Sentence]:
         return self._sentences()
 
     def half(self, which: int) -> Iterator[Sentence]:
-        """Returns every other sentence of the file: of half 0 the first, third, ..., of half 1 the second, fourth, ... The others
-        are not parsed, which takes half of the time of reading a file."""
+        """Returns every other sentence of the file: half 0 is the first, third, ..., half 1 the second, fourth, ... The other
+        half is not parsed, since parsing takes half of the time of reading a file."""
         return self._sentences(which)
 
     def _sentences(self, half: int | None = None) -> Iterator[Sentence]:
@@ -103,7 +103,7 @@ class Treebank(AnnotatedSource):
                     found = True
                     yield sentence
         if not found and (tried or number < 0):
-            raise UserError(f"{self.path} holds no sentence that can be read; give a CoNLL-U file")
+            raise UserError(f"{self.path} has no sentence that can be read; give a CoNLL-U file")
 
     def _lines(self) -> Iterator[Line]:
         for record in self.open_lines():
@@ -117,7 +117,7 @@ class Treebank(AnnotatedSource):
 
 
 class Reading:
-    """Reads records as windows; counts texts, lines that cannot be read and texts that are cut; shows progress."""
+    """Reads records as windows. Counts texts, unreadable lines and texts that are cut; shows progress."""
 
     def __init__(self, engine: Engine, records: Records):
         self._engine, self._records = engine, records
@@ -150,7 +150,7 @@ class Reading:
         self._progress.update(self._line, note, self._total)
 
     def summary(self, words: int, windows: int) -> str:
-        """Ends the line of progress. Returns the numbers of texts and words, and of windows if a text was cut."""
+        """Ends the progress line. Returns the numbers of texts and words, and of windows if a text was cut."""
         self._progress.close()
         said = f"{counted(self.texts, 'text')}, {counted(words, 'word')}"
         if windows == self.texts:
@@ -160,7 +160,7 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""A file -> a context with a function that shows a note while the file is read."""
+"""For a file, a context manager that yields a function which shows a note while the file is read."""
 
 
 @contextlib.contextmanager
@@ -171,7 +171,7 @@ def in_silence(file: object) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def line_progress(file: AnnotatedSource) -> Iterator[Note]:
-    """Yields a function that shows the progress through the lines of a file and the time left, with a note."""
+    """Yields a function that shows a note, together with the progress through the lines of a file and the time left."""
     total = file.count()
     with Progress("read", total, "lines", delay=DELAY) as progress:
         yield lambda note: progress.update(file.line, note)
@@ -179,8 +179,8 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields (`texts`, which are counted as they are read; a function that shows the progress through them, with a note). The
-    time left is shown for texts that have a length, as a list has."""
+    """Yields (`texts`, counted as they are read; a function that shows a note, together with the progress through them). The time
+    left is shown if the number of texts is known, e.g. for a list."""
     read = 0
 
     def counted_texts() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Splits texts into the windows that the model reads, and maps each piece to its word, the unit of all measurements."""
+"""Splits texts into windows for the model, and maps each piece to its word, the unit of all measurements."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bert_jax.prediction.questions import shortened
 T = TypeVar("T")
 _MARK = re.compile(r"\[([^\[\]]*)\]")
 _NO_SPACE = re.compile(r" (?=[.,;:!?)%'\u2019])|(?<=[(\u2018]) ")
-"""The spaces between words that a text would not have: before closing punctuation, and after opening brackets."""
+"""Spaces between words that a text would not have: before closing punctuation, and after opening brackets."""
 
 
 class Kind(enum.IntEnum):
-    """The kinds of words. [MASK] and [UNK] stand for words of the text, and are such."""
+    """The kinds of words. [MASK] and [UNK] stand for words of the text, so they count as words."""
 
     PADDING = 0
     WORD = enum.auto()
@@ -45,18 +45,18 @@ class Word:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Words that the model reads together, [CLS] and [SEP] among them."""
+    """Words that the model reads together, including [CLS] and [SEP]."""
 
     words: tuple[Word, ...]
     segment_b: int = 0
-    """The number of the first word of the second text; 0 where there is none."""
+    """The number of the first word of the second text; 0 if there is no second text."""
     start: int = 0
-    """The number in its text of the first word after [CLS]: 0, and more in later windows of a text that is cut."""
+    """The position in its text of the first word after [CLS]: 0, or more in later windows of a text that is cut."""
 
     def item(self, of_pairs: bool = True) -> Item:
         """Returns the pieces, with two columns: "words", the number of each piece's word from 0, and "kinds", the word's kind.
 
-        The second text has token type 1, but with `of_pairs` False, for a model that has one token type.
+        The second text has token type 1, unless `of_pairs` is False, for models with a single token type.
         """
         numbers = [number for number, word in enumerate(self.words) for _ in word.ids]
         return Item(
@@ -73,7 +73,7 @@ class Window:
 
 
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces, punctuation marks as words of their own; "[MASK]" in the text is that
+    """Returns the words of `text` with their pieces. Punctuation marks are words of their own; "[MASK]" in the text is that
     token."""
     names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
     mask = tokenizer.pieces[tokenizer.mask_id]
@@ -96,7 +96,7 @@ def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     ends = [end for _, end in spans]
     pieces: list[list[int]] = [[] for _ in spans]
     for piece, (start, _) in zip(ids, offsets, strict=True):
-        # a sign of a space has no character: it belongs to the word that follows
+        # a mark for a space has no character of its own: it belongs to the word that follows
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]
@@ -108,11 +108,11 @@ def _kind(word: str) -> Kind:
 
 
 def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
-    """Returns a text or a pair as one window. Raises UserError for a text without a token, and for more tokens than positions."""
+    """Returns a text or a pair as one window. Raises UserError if a text has no tokens, or more tokens than positions."""
     parts = [text_words(engine.model.tokenizer, part) for part in (text, text_b) if part is not None]
     for part, words in zip((text, text_b), parts, strict=False):
         if not words:
-            raise UserError(f"{shortened(part or '')} holds no token; give text")
+            raise UserError(f"{shortened(part or '')} has no tokens; give text")
     return _fitting(engine, as_window(engine, *parts), text)
 
 
@@ -128,10 +128,10 @@ def _fitting(engine: Engine, window: Window, text: str) -> Window:
 
 
 def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
-    """Reads a text with one word in brackets, e.g. "the [bank] of the river", as one window without the brackets, and
-    the number of that word. None for a text without such a word: the name of a special token, such as [MASK], is not one.
+    """Reads a text with one word in brackets, e.g. "the [bank] of the river". Returns the text without brackets as one window,
+    and the number of that word; None if no word is in brackets (names of special tokens, such as [MASK], do not count).
 
-    Raises UserError for several words in brackets, and for a text that is longer than the position table.
+    Raises UserError if several words are in brackets, or if the text is longer than the position table.
     """
     tokenizer = engine.model.tokenizer
     names = {tokenizer.pieces[i] for i in tokenizer.special_ids}
@@ -149,30 +149,30 @@ def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
 
 
 def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` of the `windows`, the last one of those that are left."""
+    """Yields the `windows` in lists of `size`; the last list may be shorter."""
     waiting = iter(windows)
     while group := list(itertools.islice(waiting, size)):
         yield group
 
 
 def read_windows(engine: Engine, text: str) -> Iterator[Window]:
-    """Returns a text of any length in as many windows as the position table makes necessary, cut between words.
+    """Returns a text of any length in as many windows as the position table requires, cut between words.
 
-    Raises UserError for a text without a token.
+    Raises UserError if the text has no tokens.
     """
     words = text_words(engine.model.tokenizer, text)
     if not words:
-        raise UserError(f"{shortened(text)} holds no token; give text")
+        raise UserError(f"{shortened(text)} has no tokens; give text")
     room = engine.config.max_position - 2  # a word that is longer than the table is cut as well
     parts = (dataclasses.replace(word, ids=word.ids[i : i + room]) for word in words for i in range(0, len(word.ids), room))
     return _windows(engine, parts)
 
 
 def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
-    """Returns given words, each with its own pieces, in as many windows as the position table requires.
+    """Yields the given words, each with its own pieces, in as many windows as the position table requires.
 
-    Word i is word `i - window.start + 1` of its window, [CLS] being word 0. A word without pieces is the unknown token; of a word
-    with more pieces than the table, the first ones are read.
+    Word i is word `i - window.start + 1` of its window, since [CLS] is word 0. A word without pieces becomes the unknown token.
+    Only the first pieces of a word that is longer than the table are read.
     """
     tokenizer, room = engine.model.tokenizer, engine.config.max_position - 2
     ids, firsts, counts = tokenizer.encode_words(words)
@@ -194,7 +194,7 @@ def _windows(engine: Engine, words: Iterable[Word]) -> Iterator[Window]:
 
 
 def as_window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:
-    """Returns the words of one text, or of two, with [CLS] and [SEP]; the position table is not regarded."""
+    """Returns the words of one text, or of two, with [CLS] and [SEP]; ignores the size of the position table."""
     tokenizer = engine.model.tokenizer
     cls, sep = (Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.cls_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP)))
     if not second:

@@ -408,7 +408,8 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
     """Splits a phase with a token budget into several phases with a growing batch size. Each of `sizes` gets the same number of
-    steps, together `tokens` tokens; the rest uses the `batch_size` of the phase. All share the phase's schedule.
+    steps, together `tokens` tokens; the rest uses the `batch_size` of the phase. All share the phase's schedule, and none has
+    more rows in a microbatch.
 
     Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
 
@@ -423,7 +424,10 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     later = {name: value for name, value in phase.items() if name not in once} | {"continue_schedule": True}
     stages = [{**(later if i else phase), "tokens": 0, "batch_size": size, "steps": steps} for i, size in enumerate(sizes)]
     if "accumulation" in phase:
-        stages = [s | {"accumulation": max(1, phase["accumulation"] * s["batch_size"] // phase["batch_size"])} for s in stages]
+        most = phase["batch_size"] // phase["accumulation"]
+        for stage in stages:
+            size = stage["batch_size"]
+            stage["accumulation"] = next(n for n in range(-(-size // most), size + 1) if size % n == 0)
     return [*stages, {**later, "tokens": left}]
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.data.counter_rng import hash_bits, random_bits
 from bert_jax.data.masking import UNUSED, Examples, MaskingTables, choose, replace_tokens
@@ -27,8 +28,6 @@ from bert_jax.data.plan import EpochPlan
 Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name; their first axis is the row."""
 
-INPUTS = ("input_ids", "token_type_ids", "sequence_ids", "position_ids")
-"""The arrays of a batch that an encoder reads."""
 _BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
 
 
@@ -211,10 +210,6 @@ def _sums_before(
     table = np.zeros(shape, np.int64)
     table[row, slot] = values
     return (np.cumsum(table, axis=1) - table)[row, slot]
-
-
-DECODER = "decoder_"
-"""The prefix of the arrays of the translations in a batch of pairs."""
 
 
 def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:

@@ -36,7 +36,6 @@ from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
 from bert_jax.interop.families.family import Family, TokenId, export_family
-from bert_jax.interop.families.marian import MARIAN, generation_settings
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
@@ -160,6 +159,8 @@ def export_model(
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
         log.info("%s: no class of transformers computes this model, so transformers does not load it; bert_jax does", directory)
     elif family.model_type == "encoder_decoder":
+        from bert_jax.interop.families.marian import MARIAN
+
         lacking = f"Marian has no model with {MARIAN.lacks(config)}"
         log.info("%s: transformers' %s, so transformers does not load it; bert_jax does", directory, lacking)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
@@ -167,6 +168,8 @@ def export_model(
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)
         if config.encoder == "encoder_decoder":
+            from bert_jax.interop.families.marian import generation_settings
+
             write_json(incomplete / GENERATION, generation_settings(config, ids) | model.generation)
         tokenizer.save(incomplete)
         _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)

@@ -25,11 +25,12 @@ from jaxtyping import PyTree
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.interop import PARTS
+from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import Family, Row, export_family
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead, head_classes
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
@@ -252,7 +253,7 @@ def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
     module = name.split(".")[0]
     if module in HEAD_PARTS:
         return module
-    return next((f"{kind}_head" for kind, head in head_classes().items() if head.module == module), "")
+    return next((row.subtree for row in BERT.table if row.subtree in HEAD_PARTS and row.theirs.startswith(f"{module}.")), "")
 
 
 def wrapper_prefix(names: Collection[str], family: Family) -> str:

@@ -228,7 +228,7 @@ def read_tokens(path: pathlib.Path) -> list[str]:
         raise UserError(f"{path} cannot be read as UTF-8 text ({error}); give a file with one token per line") from error
     tokens = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not tokens:
-        raise UserError(f"{path} holds no tokens; give a file with one token per line")
+        raise UserError(f"{path} has no tokens; give a file with one token per line")
     return tokens
 
 

@@ -5,12 +5,11 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     config.py           ModelConfig; the published sizes
     tokens.py           Tokens: the inputs of an encoder; Layer: the properties of a layer
     matmul.py           matrix products and their gradients
-    layers.py           Dense, LayerNorm, GELU, dropout
+    layers.py           Dense, LayerNorm, GELU, dropout, LayerNorm(x + dropout(y))
     positions.py        learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
     embeddings.py       token ids -> vectors
     characters.py       word vectors from characters
     attention.py        self-attention, plain
-    residual_norm.py    LayerNorm(x + dropout(y))
     kernels/            fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` chooses between them
     encoder.py          the stack of Transformer layers
     encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model

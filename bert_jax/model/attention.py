@@ -199,35 +199,36 @@ class SelfAttention(nn.Module):
         self, x: Float[Array, "B _ D"], tokens: Tokens, dropout_seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
         """Returns the projected context of each query."""
-        c, dtype, queried = self.config, jnp.dtype(self.config.dtype), tokens.queried
-        heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
-        use_bias = c.attention_bias
-
-        def project(name: str, x: Float[Array, "B L D"], heads: tuple[int, int]) -> Float[Array, "B L _ K"]:
-            axes = ("embed", "heads", "head_width")
-            return Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=use_bias, name=name)(x)
-
+        c, read = self.config, tokens.queried
+        queried = read
         positions: Any = None
         if acts_on(c, "queries_and_keys") or acts_on(c, "scores"):
             positions = make_positions(c, name="positions")
-        settings = tokens.dropout(c.attention_dropout, dropout_seed)
         cached = self.is_mutable_collection(CACHE)
+        radius = c.sliding_radius if layer.kind == "sliding" else None
+        kernel: AttentionKernel | None = None if cached else c.kernel("attention")
+        if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
+            kernel = None
+        if kernel is not None and radius is not None:  # a window is a distance between columns, so all of them are queries
+            tokens, queried = tokens.reading(None), None
+        settings = tokens.dropout(c.attention_dropout, dropout_seed)
         source = x if queried is None or cached else gather_positions(x, queried)
-        query, key, value = project("query", source, heads), project("key", x, shared), project("value", x, shared)
+        query = projection(c, c.num_heads, name="query")(source)
+        key, value = (projection(c, c.key_value_heads, name=name)(x) for name in ("key", "value"))
         if acts_on(c, "queries_and_keys"):
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
         each = c.num_heads // c.key_value_heads  # query heads per key head
-        kernel: AttentionKernel | None = c.kernel("attention") if queried is None else None  # kernels compute every query
-        radius = c.sliding_radius if layer.kind == "sliding" else None
         by_head = queried is None and not cached and c.direction == "both" and not acts_on(c, "scores")
         by_head &= not self.is_mutable_collection(INTERMEDIATES)
         by_head &= x.shape[1] > 4 * radius if radius is not None else c.target.one_cpu and x.shape[1] >= LONG
-        if kernel is not None and kernel.computes(c, x.shape[1]):
-            query, key, value = (y.reshape(x.shape) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2)))
-            ids = tokens.sequence_ids
-            context = kernel((query, key, value), ids, num_heads=c.num_heads, dropout=settings, radius=radius)
-            context = context.reshape(*x.shape[:2], *heads)
+        if kernel is not None:
+            qkv = [y.reshape(*y.shape[:2], -1) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2))]
+            given: Any = {"num_heads": c.num_heads, "dropout": settings, "radius": radius, "queried": queried}
+            context = kernel(tuple(qkv), tokens.sequence_ids, **given)
+            if read is not None and queried is None:
+                context = gather_positions(context, read)
+            context = context.reshape(*context.shape[:2], c.num_heads, c.head_width)
         elif by_head:
             query, key, value = (y.swapaxes(1, 2) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2)))
             context = attention_by_head(query, key, value, tokens.sequence_ids, settings, c.target.one_cpu, radius)
@@ -236,7 +237,6 @@ class SelfAttention(nn.Module):
             query, key, value = (y.swapaxes(1, 2) for y in (query, key, value))
             if cached and queried is not None:
                 key, value = (self._kept(name, new, queried[0, 0]) for name, new in (("keys", key), ("values", value)))
-            key, value = _repeated(key, each, 1), _repeated(value, each, 1)
             mask = attention_mask(tokens.query_sequence_ids, tokens.sequence_ids)
             length = tokens.sequence_ids.shape[1]
             columns = jnp.arange(length)[None] if queried is None else queried
@@ -247,14 +247,8 @@ class SelfAttention(nn.Module):
             if tokens.visible is not None:
                 mask &= tokens.visible[:, None]
             adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
-            weights = exponentials(query, key, mask, c.target.one_cpu, adjust)
-            if self.is_mutable_collection(INTERMEDIATES):
-                self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
-            context = weighted_sum(weights, value, settings, c.target.one_cpu).swapaxes(1, 2)
-        axes = ("heads", "head_width", "embed")
-        init = initializer(c, into_residual=True)
-        output = Dense(heads, (c.hidden_size,), axes, init, dtype, c.target, use_bias=use_bias, name="output")
-        return output(context)
+            context = _attended(self, (query, key, value), mask, settings, adjust)
+        return output_projection(c)(context)
 
     def _kept(self, name: str, new: Float[Array, "B G Q K"], start: Int[Array, ""]) -> Float[Array, "B G L K"]:
         """Writes `new` tokens into the cached array `name` from column `start` on, and returns the array."""
@@ -284,45 +278,59 @@ class CrossAttention(nn.Module):
         source: Tokens,
     ) -> Float[Array, "B Q D"]:
         """Returns the projected context of each token of `x`, those that are read out of `tokens`."""
-        c, dtype = self.config, jnp.dtype(self.config.dtype)
-        heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
-        axes, use_bias = ("embed", "heads", "head_width"), c.attention_bias
-
-        def project(name: str, x: Float[Array, "B L D"], heads: tuple[int, int]) -> Float[Array, "B _ L K"]:
-            layer = Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=use_bias, name=name)
-            return layer(x).swapaxes(1, 2)
-
-        query = project("query", x, heads)
+        c = self.config
+        query = projection(c, c.num_heads, name="query")(x).swapaxes(1, 2)
         key: Any
         value: Any
         if self.is_mutable_collection(CACHE) and self.has_variable(CACHE, "keys"):
             key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
         else:
             assert encoded is not None, "without a cache the keys and values are computed from the encoder's output"
-            key, value = project("key", encoded, shared), project("value", encoded, shared)
-        each = c.num_heads // c.key_value_heads
+            key, value = (projection(c, c.key_value_heads, name=x)(encoded).swapaxes(1, 2) for x in ("key", "value"))
         mask = attention_mask(tokens.query_sequence_ids, source.sequence_ids)
-        weights = exponentials(query, _repeated(key, each, 1), mask, c.target.one_cpu)
-        if self.is_mutable_collection(INTERMEDIATES):
-            self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
-        context = weighted_sum(weights, _repeated(value, each, 1), settings, c.target.one_cpu).swapaxes(1, 2)
-        axes, init = ("heads", "head_width", "embed"), initializer(c, into_residual=True)
-        return Dense(heads, (c.hidden_size,), axes, init, dtype, c.target, use_bias=use_bias, name="output")(context)
+        return output_projection(c)(_attended(self, (query, key, value), mask, settings))
 
 
 def source_keys_and_values(
     params: Mapping[str, Any], config: ModelConfig, encoded: Float[Array, "B source D"]
 ) -> dict[str, Float[Array, "B G source K"]]:
     """Returns the "keys" and "values" of a source, which `CrossAttention` with these parameters reads from CACHE."""
-    c, axes = config, ("embed", "heads", "head_width")
-    heads, dtype = (c.key_value_heads, c.head_width), jnp.dtype(c.dtype)
-    layer = Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, parent=None)
-    found: dict[str, Any] = {}
+    layer, found = projection(config, config.key_value_heads, parent=None), dict[str, Any]()
     for name in ("key", "value"):
         projected: Any = layer.apply({"params": params[name]}, encoded)
         found[f"{name}s"] = projected.swapaxes(1, 2)
     return found
+
+
+def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] of queries, keys or values; `module` are its name or parent."""
+    c, axes = config, ("embed", "heads", "head_width")
+    shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
+    return Dense((c.hidden_size,), shape, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, **module)
+
+
+def output_projection(config: ModelConfig) -> Dense:
+    """Returns the layer "output" of an attention, [B, L, H, K] -> [B, L, D]."""
+    c, axes, init = config, ("heads", "head_width", "embed"), initializer(config, into_residual=True)
+    shape, dtype = (c.num_heads, c.head_width), jnp.dtype(c.dtype)
+    return Dense(shape, (c.hidden_size,), axes, init, dtype, c.target, use_bias=c.attention_bias, name="output")
+
+
+def _attended(
+    module: SelfAttention | CrossAttention,
+    qkv: tuple[Float[Array, "B H Q K"], Float[Array, "B G L K"], Float[Array, "B G L K"]],
+    mask: Bool[Array, "B 1 Q L"],
+    settings: Dropout,
+    adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
+) -> Float[Array, "B Q H K"]:
+    """Returns the context of each query, by the plain implementation; `module` stores the weights if INTERMEDIATES is mutable."""
+    c, (query, key, value) = module.config, qkv
+    each = c.num_heads // c.key_value_heads
+    weights = exponentials(query, _repeated(key, each, 1), mask, c.target.one_cpu, adjust)
+    if module.is_mutable_collection(INTERMEDIATES):
+        module.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
+    return weighted_sum(weights, _repeated(value, each, 1), settings, c.target.one_cpu).swapaxes(1, 2)
 
 
 def _repeated(x: Float[Array, "B _ _ K"], times: int, axis: int) -> Float[Array, "B _ _ K"]:

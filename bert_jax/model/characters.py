@@ -65,17 +65,6 @@ class CharacterCnn(nn.Module):
         return Dense((wide,), (c.word_width,), (None, "embed"), init, dtype, c.target, name="projection")(y)
 
 
-def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the trained parameters of `CharacterCnn` by path, for word vectors of `width`."""
-    wide = sum(FILTERS.values())
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (SYMBOLS, SYMBOL_WIDTH)}
-    for size, filters in FILTERS.items():
-        shapes |= {f"filters_{size}/kernel": (size * SYMBOL_WIDTH, filters), f"filters_{size}/bias": (filters,)}
-    for n in range(HIGHWAYS):
-        shapes |= {f"highway_{n}/kernel": (wide, 2, wide), f"highway_{n}/bias": (2, wide)}
-    return shapes | {"projection/kernel": (wide, width), "projection/bias": (width,)}
-
-
 def character_products(width: int) -> int:
     """Returns the multiply-adds of `CharacterCnn` per subword: convolutions, highway layers and projection."""
     wide = sum(FILTERS.values())

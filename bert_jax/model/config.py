@@ -41,11 +41,13 @@ CHANGES_NUMBERS = "changes numbers"
 class AttentionKernel(Protocol):
     """Fused attention on the devices of a run, spread over their mesh."""
 
-    def computes(self, model: ModelConfig, length: int) -> bool:
+    def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
-        requires it."""
+        requires it. If the layer `selects` some tokens as queries, also False where the plain path is the faster one."""
 
-    def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None) -> Any:
+    def __call__(
+        self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None, queried: Any = None
+    ) -> Any:
         """Returns the context, as `kernels.attention.fused_attention` does."""
 
 

@@ -19,8 +19,17 @@ from jaxtyping import Array, Float, Key, UInt32
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention_plan import SAVED
-from bert_jax.model.layers import Dense, Norm, Seed, dropout, gather_positions, hash_word, initializer, layer_parameters
-from bert_jax.model.residual_norm import ResidualNorm
+from bert_jax.model.layers import (
+    Dense,
+    Norm,
+    ResidualNorm,
+    Seed,
+    dropout,
+    gather_positions,
+    hash_word,
+    initializer,
+    layer_parameters,
+)
 from bert_jax.model.tokens import Layer, Tokens
 
 ACTIVATION_AXES = ("batch", "length", "embed")
@@ -70,7 +79,7 @@ class Block(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """Returns the hidden states after the layer. Dropout seeds are derived from the layer's number."""
         c = self.config
-        seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
+        seeds = layer_seeds(seed, layer, 3)
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
         of_attention, of_feed_forward = tokens.dropout(rate, seeds[1]), tokens.dropout(c.hidden_dropout, seeds[2])
         attention, feed_forward = SelfAttention(c, name="attention"), FeedForward(c, name="feed_forward")
@@ -88,6 +97,11 @@ class Block(nn.Module):
             x = read_out(x) + dropout(y, of_attention)
             x = x + dropout(feed_forward(Norm(c, name=feed_forward_norm)(x)), of_feed_forward)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
+
+
+def layer_seeds(seed: Seed | None, layer: Layer, count: int) -> list[Seed | None]:
+    """Returns `count` seeds for the dropouts of a layer; None in evaluation."""
+    return [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i + 1)) for i in range(count)]
 
 
 def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:

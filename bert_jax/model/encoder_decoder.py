@@ -22,10 +22,9 @@ from bert_jax.model.attention import INTERMEDIATES, CrossAttention, SelfAttentio
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
-from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, LayerParams, stacked_initial_layers
+from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, LayerParams, layer_seeds, stacked_initial_layers
 from bert_jax.model.heads.pretraining import word_logits
-from bert_jax.model.layers import Norm, Seed, dropout, hash_word, parameter
-from bert_jax.model.residual_norm import ResidualNorm
+from bert_jax.model.layers import Norm, ResidualNorm, Seed, dropout, hash_word, parameter
 from bert_jax.model.tokens import Batch, Layer, Tokens
 
 DECODER_SEED = np.uint32(0x6465636F)
@@ -58,7 +57,7 @@ class DecoderBlock(nn.Module):
         """Returns the hidden states of the tokens of `x` after the layer. `encoded` is the encoder's output at the tokens
         `source`."""
         c = self.config
-        seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 6)]
+        seeds = layer_seeds(seed, layer, 5)
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
         sublayers: dict[str, Callable[[Array], Array]] = {
             "attention": lambda x: SelfAttention(c, name="attention")(x, tokens, seeds[0], layer),

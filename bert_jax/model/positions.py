@@ -62,21 +62,14 @@ class Sinusoidal:
         return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
 
 
-class SinusoidalHalves:
+class SinusoidalHalves(Sinusoidal):
     """The sinusoids undivided, all sines before all cosines: the layout of tensor2tensor, which trained the models of the paper,
     and of Marian. `Architecture.scale_embeddings` multiplies the word embeddings in its stead."""
-
-    def __init__(self, config: ModelConfig):
-        self.config = config
 
     def table(self) -> Float32[np.ndarray, "S D"]:
         """Returns the vector of each position."""
         interleaved = interleaved_sinusoids(self.config.max_position, self.config.hidden_size)
         return np.concatenate([interleaved[:, 0::2], interleaved[:, 1::2]], axis=1).astype(np.float32)
-
-    def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
-        """`x` plus the vector of each position."""
-        return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
 
 
 class Absent:
@@ -157,11 +150,6 @@ def make_positions(config: ModelConfig, **module: Any) -> Any:
 def acts_on(config: ModelConfig, place: str) -> bool:
     """Returns whether the positions of a Transformer have the method `place`, one of PLACES."""
     return hasattr(positions_class(config), place)
-
-
-def has_parameters(config: ModelConfig) -> bool:
-    """Returns whether the positions are a Flax module, which may have parameters."""
-    return config.has_attention and issubclass(positions_class(config), nn.Module)
 
 
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:

@@ -14,13 +14,14 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embedding
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
-from bert_jax.model.tokens import DECODER, INPUTS, Batch, Tokens
+from bert_jax.model.tokens import Batch, Tokens
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
 """The batch arrays that the heads read, int32 [B, M] and [B, P]."""
@@ -205,7 +206,7 @@ def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentenc
     Without `next_sentence`, "pooler" and "nsp_head" are missing; the other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
-    batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS), *HEAD_INPUTS), ids)
+    batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, *HEAD_INPUTS), ids)
     parameters: dict[str, Any] = pretraining_model(config, next_sentence=next_sentence).init(key, batch)["params"]
     return parameters
 

@@ -10,14 +10,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int, Shaped, UInt32
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.model.layers import Dropout, Seed
 
-ARRAYS = {"ids": "input_ids", "types": "token_type_ids", "positions": "position_ids", "sequence_ids": "sequence_ids"}
+ARRAYS = dict(zip(("ids", "types", "positions", "sequence_ids"), INPUTS, strict=True))
 """Field of `Tokens` -> name of its array in a batch."""
-INPUTS = tuple(ARRAYS.values())
-"""The batch arrays that an encoder reads, int32 [B, L]."""
-DECODER = "decoder_"
-"""The prefix of the batch arrays that a decoder reads."""
 Batch = Mapping[str, Shaped[Array, " ..."]]
 """The arrays of a batch by name: INPUTS and the inputs of the head."""
 

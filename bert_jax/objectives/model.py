@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Num
 
+from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import LSTMS, ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
-from bert_jax.model.tokens import DECODER, INPUTS, Tokens
+from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.losses import IGNORED
 
 Batch = dict[str, Num[Array, "B ..."]]
@@ -77,7 +78,7 @@ class Model:
     def decoder(self, key: Key[Array, ""]) -> Boxed:
         """Returns the parts "decoder" and "lm_head" of a model that translates."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS)), ids)
+        batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS), ids)
         parameters = pretraining_model(self.config).init(key, batch)["params"]
         return {part: parameters[part] for part in ("decoder", "lm_head")}
 

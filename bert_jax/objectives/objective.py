@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
@@ -303,10 +304,9 @@ def abstract_rows(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked
     positions and at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
-    inputs = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
-    widths = dict.fromkeys(inputs, length)
+    widths = dict.fromkeys(INPUTS, length)
     if targets == TRANSLATED:
-        widths |= dict.fromkeys((*(f"decoder_{name}" for name in inputs), "targets"), length)
+        widths |= dict.fromkeys((*DECODER_INPUTS, "targets"), length)
         return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
     widths |= dict.fromkeys(("centres",) if targets == CENTRES else ("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
 PENALTIES = ("transformers", "gnmt")
+"""How a translation of n tokens is compared with others: its log-probability divided by n^a, or by ((5 + n) / 6)^a (Wu et al.,
+arXiv:1609.08144, equation 14)."""
 PIECES = Interval(ge=1, le=8)
 
 

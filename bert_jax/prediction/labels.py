@@ -272,7 +272,7 @@ class AnswerQuestion:
         ids, offsets, continuation = tokenizer.encode_with_words(values["context"])
         for name, tokens in (("question", question), ("context", ids)):
             if not tokens:
-                raise UserError(f"the {name} {shortened(values[name])} holds no token; give text")
+                raise UserError(f"the {name} {shortened(values[name])} has no tokens; give text")
         length = min(self.length, engine.config.max_position)
         special_ids = (tokenizer.cls_id, tokenizer.sep_id)
         own = windows(question, ids, length=length, stride=self.doc_stride, special_ids=special_ids)

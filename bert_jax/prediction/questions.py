@@ -54,7 +54,7 @@ def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) 
             replies.append(error)
     whole = [i for i, reply in enumerate(replies) if not isinstance(reply, UserError)]
     for i, answer in zip(whole, question.answer(engine, [replies[i] for i in whole]) if whole else [], strict=True):
-        replies[i] = answer if is_finite(answer) else UserError(f"{engine.name} gives {NOT_FINITE}")
+        replies[i] = answer if is_finite(answer) else UserError(f"{engine.name} returns {NOT_FINITE}")
     return replies
 
 
@@ -101,7 +101,7 @@ def encoded(
     parts = [encode(part) for part in (text, text_b) if part is not None]
     for part, ids in zip((text, text_b), parts, strict=False):
         if not ids:
-            raise UserError(f"{shortened(part or '')} holds no token; give text")
+            raise UserError(f"{shortened(part or '')} has no tokens; give text")
     table = engine.config.max_position
     limit = "the model directory's max_seq_length" if longest and longest < table else "the model's position table"
     longest = min(longest or table, table)

@@ -20,16 +20,14 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.tokens import Tokens
+from bert_jax.prediction.commands import PENALTIES
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
 from bert_jax.prediction.questions import shortened
-from bert_jax.storage.formats import UNREADABLE, open_packed
+from bert_jax.storage.formats import open_packed, reading_explained
 
-PENALTIES = ("transformers", "gnmt")
-"""How a hypothesis of n tokens is compared with others: its log-probability divided by n^a, or by ((5 + n) / 6)^a (Wu et al.,
-arXiv:1609.08144, equation 14)."""
 BEYOND = 50
 """Tokens of a target beyond those of its source, by default (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
@@ -181,7 +179,7 @@ class Translate:
         tokenizer, longest = engine.model.tokenizer, engine.config.max_position
         ids = [*tokenizer.encode(values["text"]), tokenizer.sep_id]
         if len(ids) == 1:
-            raise UserError(f"{shortened(values['text'])} holds no token; give text")
+            raise UserError(f"{shortened(values['text'])} has no tokens; give text")
         if len(ids) > longest:
             raise UserError(
                 f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end, more than the "
@@ -197,7 +195,7 @@ class Translate:
         )
         answers: list[JsonObject] = []
         for (text, _), best in zip(prepared, found, strict=True):
-            translation = engine.model.tokenizer.decode(best.ids)
+            translation = engine.model.tokenizer.decode(best.ids, target=True)
             answers.append(
                 {"text": text, "translation": translation, "log_probability": best.log_probability, "score": best.score}
             )
@@ -256,21 +254,20 @@ def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = 
         source, target = (corpus.tokens[sentences[first + side] : sentences[first + side + 1]].tolist() for side in (0, 1))
         if len(source) < longest:
             sources.append([*source, tokenizer.sep_id])
-            references.append(tokenizer.decode(target))
+            references.append(tokenizer.decode(target, target=True))
     if not sources:
         return {}
     translations: list[str] = []
     for first in range(0, len(sources), AT_A_TIME):
-        translations += [tokenizer.decode(best.ids) for best in translate(engine, sources[first : first + AT_A_TIME])]
+        found = translate(engine, sources[first : first + AT_A_TIME])
+        translations += [tokenizer.decode(best.ids, target=True) for best in found]
         alive()
     return {"pairs": len(sources), "beams": 4, "length_penalty": "gnmt 0.6"} | translation_scores(translations, references)
 
 
 def _lines(path: str) -> list[str]:
     try:
-        with open_packed(path) as file:
+        with reading_explained(f"--references={path}"), open_packed(path) as file:
             return file.read().decode("utf-8").removesuffix("\n").split("\n")
-    except UNREADABLE as error:
-        raise UserError(f"--references={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"--references={path} is not UTF-8 ({error}); convert it (iconv -f LATIN1 -t UTF-8)") from error

@@ -54,9 +54,9 @@ class Evaluation:
             row_multiple=row_multiple(mesh),
         )
         objective = self._objective = experiment.trained_objective
-        none = np.zeros((settings.batch_size, 0), np.int32)
-        rows = [(batch.get("nsp_labels", none), objective.predicted(batch)) for batch in self._batches()]
-        labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+        rows = [(batch.get("nsp_labels"), objective.predicted(batch)) for batch in self._batches()]
+        predicted = np.concatenate([predicted for _, predicted in rows])
+        labels = np.concatenate([np.zeros((len(of_rows), 0), np.int32) if found is None else found for found, of_rows in rows])
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
@@ -73,10 +73,13 @@ class Evaluation:
 
     def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
         """Returns the number of words of which the predictions are the pieces."""
-        plan, tables, first, words = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus), 0, 0
+        plan, tables = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus)
+        first = words = 0
         for batch in self._batches():
-            rows = np.minimum(np.arange(first, first := first + len(batch["masked_targets"])), plan.num_rows - 1)
+            end = first + len(batch["masked_targets"])
+            rows = np.minimum(np.arange(first, end), plan.num_rows - 1)  # rows beyond are empty
             words += int(words_begun(corpus, plan, rows, batch, tables).sum())
+            first = end
         return words
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:

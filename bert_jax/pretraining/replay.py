@@ -18,6 +18,7 @@ from jaxtyping import Float, Int, PyTree
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data import DECODER
 from bert_jax.data.batches import to_device
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.corpus.verification import local_corpus
@@ -26,7 +27,6 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.model.tokens import DECODER
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
@@ -267,11 +267,14 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[str]:
     """Returns each pair of a row as "text -> translation", or as ids without a `tokenizer`."""
-    spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
+
+    def spell(some: Sequence[int], *, target: bool = False) -> str:
+        return tokenizer.decode(some, target=target) if tokenizer else " ".join(map(str, some))
+
     numbers, translated = batch["sequence_ids"][row], batch[DECODER + "sequence_ids"][row]
     for pair in range(1, int(numbers.max(initial=0)) + 1):
         text, target = batch["input_ids"][row][numbers == pair][:-1], batch["targets"][row][translated == pair][:-1]
-        yield f"{spell(text.tolist())} -> {spell(target.tolist())}"
+        yield f"{spell(text.tolist())} -> {spell(target.tolist(), target=True)}"
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:

@@ -24,7 +24,6 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import REQUIRED_PARTS, rows
-from bert_jax.interop.surgery import average
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
@@ -189,6 +188,8 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
         for step, model in _models(workdir, chosen):
             steps.append(step)
             yield model
+
+    from bert_jax.interop.surgery import average  # which a run does not need
 
     return average(models()), steps
 

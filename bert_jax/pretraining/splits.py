@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data import plan
+from bert_jax.data import DECODER, plan
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
@@ -18,7 +18,6 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.tokens import DECODER
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""

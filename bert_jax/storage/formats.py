@@ -10,14 +10,18 @@ an archive read as text would be noise.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
 import pathlib
 import re
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
+
+from bert_jax.errors import UserError
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Suffix -> compression."""
@@ -146,3 +150,14 @@ def damage(name: str, error: BaseException) -> str | None:
     if "too much memory" in str(error):
         return "compressed by zstd with a window of more than 128 MiB (--long), which is not read: unpack it (zstd -d --long=31)"
     return f"not a whole {packed} file ({error})"
+
+
+@contextlib.contextmanager
+def reading_explained(name: str) -> Iterator[None]:
+    """Raises a UserError instead of `UNREADABLE` for the file `name`."""
+    try:
+        yield
+    except UNREADABLE as error:
+        if fault := damage(name, error):
+            raise UserError(f"{name} is {fault}; fetch it again, or unpack the part that is intact") from error
+        raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error

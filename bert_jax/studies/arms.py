@@ -32,7 +32,7 @@ from bert_jax.pretraining.splits import check_corpus
 from bert_jax.pretraining.start import load_teacher
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
-from bert_jax.tasks.registry import head_class, load_task
+from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.task import Task
 
 ANY_MODEL = "any"
@@ -82,7 +82,7 @@ def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskCon
     """Returns the values of the fine-tuning experiment of an arm on a task, without `init_from`."""
     given = _file(task.experiment)
     values = merged(given, study.finetune, task.finetune, arm.finetune)
-    kind = head_class(task_config(values)).kind
+    kind = task_head_class(task_config(values)).kind
     values = merged(values, arm.heads.get(kind, {}))
     if task.data_dir:
         values = merged(values, {"task": {"data_dir": data_directory(study, task)}})

@@ -13,7 +13,7 @@ from typing import Any
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.python_files import load_module
 from bert_jax.model.heads import KINDS
-from bert_jax.model.heads.head import TaskHead, head_classes
+from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
@@ -75,9 +75,9 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
     return dataclasses.replace(config, data_dir=local(config.data_dir, "data_dir") or "", own=own)
 
 
-def head_class(config: TaskConfig) -> type[TaskHead]:
+def task_head_class(config: TaskConfig) -> type[TaskHead]:
     """Returns the class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
-    return head_classes()[_task_module(config).KIND]
+    return head_class(_task_module(config).KIND)
 
 
 def _task_module(config: TaskConfig) -> Any:

@@ -1,4 +1,4 @@
-"""The steps of an experiment, lowered for a mesh of described devices, which need not be attached; `aot` compiles them.
+"""Lowers the steps of an experiment for a mesh of described devices, which need not be attached; `aot` compiles the result.
 
 A `Case` is a step that an experiment file asks for, with its number of executions.
 """
@@ -45,7 +45,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import checked, is_remote
-from bert_jax.tasks.registry import head_class
+from bert_jax.tasks.registry import task_head_class
 from bert_jax.tpu.costs.report import Step
 from bert_jax.training.steps import TrainState
 
@@ -60,22 +60,22 @@ class StepProgram:
     lowered: jax.stages.Lowered
     mesh: Mesh
     state: TrainState | Mapping[str, PyTree[jax.ShapeDtypeStruct]]
-    """Abstract arrays with their shardings: a `TrainState`, or the parameters of an evaluation step."""
+    """A `TrainState`, or the parameters of an evaluation step: abstract arrays with their shardings."""
     batch: Mapping[str, jax.ShapeDtypeStruct]
-    """Abstract arrays with their shardings."""
+    """The batch: abstract arrays with their shardings."""
     rows: int
-    """Rows of the batch, over all devices."""
+    """The number of rows of the batch, over all devices."""
     length: int
-    """Tokens of a row."""
+    """The number of tokens in a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `objectives/flops.py`, including a teacher that is part of the step."""
+    """The model FLOPs of the step over all devices, from `objectives/flops.py`, including a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
-    """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
+    """The parameters of the teacher in a pretraining with distillation: abstract arrays with their shardings."""
     scalars: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
-    """The scalars of a training step of pretraining."""
+    """The scalars of a pretraining step."""
 
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-        """Returns the arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where
+        """Returns the arguments of the step by name: "parameters", "optimizer" (for a training step), "batch", and "teacher" if
         there is one."""
         teacher = {} if self.teacher is None else {"teacher": self.teacher}
         if isinstance(self.state, TrainState):
@@ -99,8 +99,8 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
 
 
 def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
-    """Returns (the experiment with the width of its teacher, the teacher with shapes for parameters), from the teacher's
-    config.json alone; (the experiment, None) without a teacher."""
+    """Returns (the experiment with its teacher's width filled in; the teacher with shapes as parameters), from the teacher's
+    config.json alone. Without a teacher, returns (the experiment, None)."""
     if not experiment.teacher:
         return experiment, None
     directory = find_model_directory(experiment.teacher)
@@ -113,8 +113,8 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
-    """Returns the step that scores held-out rows of a phase's length. It has a third of a training step's FLOPs: no backward
-    pass."""
+    """Returns the step that scores held-out rows of a phase's length. It has no backward pass, so its FLOPs are a third of a
+    training step's."""
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
@@ -128,7 +128,7 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
 
 
 def _rows(rows: int, examples: ExampleConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the abstract arrays of a batch of `rows`."""
+    """Returns the abstract arrays of a batch with `rows` rows."""
     return abstract_rows(rows, examples.length, examples.max_predictions, examples.packed_examples, examples.targets)
 
 
@@ -145,13 +145,13 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     """Returns the training step of a task for the model configuration `model`; for a sweep, the step of its `costliest_run`, on
     the devices of one run.
 
-    The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch
-    (four times the length for multiple choice with four candidates), while packing needs fewer. With a teacher, its predictions
-    are part of the batch; the teacher itself is not part of the step.
+    The data is not read, so the number of rows is an upper bound: every example of the batch gets a row of the task's length
+    (four times the length for multiple choice with four candidates), while packing needs fewer rows. With a teacher, its
+    predictions are part of the batch; the teacher itself is not part of the step.
     """
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
-    head, t, d = run.head_config(head_class(run.task).typical()), run.training, run.distillation
+    head, t, d = run.head_config(task_head_class(run.task).typical()), run.training, run.distillation
     config = run.model_config(model, mesh.devices.flat[0].platform)
     distilled = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
     loss = LabelLoss(label_smoothing=t.label_smoothing, **distilled)
@@ -174,24 +174,24 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
 
 
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
-    """Returns the run of the experiment's sweep with the largest batch, and among those the run with the most epochs."""
+    """Returns the run of the experiment's sweep with the largest batch; among several, the run with the most epochs."""
     return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
 
 
 def model_config_to_finetune(name: str) -> ModelConfig:
-    """Returns the model configuration of a published size, or of the model in a directory. Raises UserError for a directory
-    without config.json and for an unknown size."""
+    """Returns the model configuration of a published size, or of the model in a directory. Raises UserError if the directory has
+    no config.json, or the size is unknown."""
     directory = pathlib.Path(name)
     if (directory / "config.json").is_file():
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
     if directory.exists():
-        raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
+        raise UserError(f"--model={name} has no config.json; give a Hugging Face directory, or a published size such as large")
     return ModelConfig(**published(name))
 
 
 def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:
-    """Returns the experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where the
-    changed experiment is not valid."""
+    """Returns the experiment with dotted keys such as `phases.0.accumulation` set to other values. Raises UserError if the result
+    is not valid."""
     for key, value in changes.items():
         experiment = _replaced(experiment, key.split("."), value)
     experiment.validate()
@@ -217,12 +217,12 @@ class Case:
     kind: str
     phase: int
     model: str
-    """The model that fine-tuning starts from."""
+    """The model from which fine-tuning starts."""
     examples: int | None
-    """Examples of one pass over the data, for steps whose number depends on it."""
+    """The number of examples in one pass over the data, if the number of steps depends on it."""
 
     def without_kernels(self, rejected: Collection[str]) -> Case:
-        """Returns the step without the `rejected` kernels where their choice is "auto"."""
+        """Returns the case without the `rejected` kernels wherever the choice is "auto"."""
         model: Any = self.experiment.model.without_kernels(rejected)
         return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model))
 
@@ -256,13 +256,13 @@ class Case:
 
     @property
     def accumulation(self) -> int:
-        """Microbatches of a step."""
+        """The number of microbatches in a step."""
         if isinstance(self.experiment, FinetuningExperiment):
             return self.experiment.training.accumulation
         return self.experiment.phases[self.phase].accumulation if self.kind == "train" else 1
 
     def changed(self, changes: JsonObject) -> Case:
-        """Returns the case with other values for dotted keys of the experiment. Raises UserError where the experiment is then
+        """Returns the case with dotted keys of the experiment set to other values. Raises UserError if the experiment is then
         invalid."""
         return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
 
@@ -272,7 +272,7 @@ class Case:
         return f"{groups[self.kind]}.{name}"
 
     def batch_override(self, rows: int) -> JsonObject:
-        """Returns the dotted key, with its value, that sets the batch to `rows`; in a sweep, larger batch sizes are reduced to
+        """Returns the dotted key, with its value, that sets the batch to `rows`. In a sweep, larger batch sizes are reduced to
         `rows`."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
         if sizes:
@@ -281,12 +281,13 @@ class Case:
 
 
 def experiment_class(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
-    """Returns the experiment class for the values of an experiment file: fine-tuning where they have a task, else pretraining."""
+    """Returns the experiment class for the values of an experiment file: fine-tuning if they have a task, otherwise
+    pretraining."""
     return FinetuningExperiment if "task" in values else PretrainingExperiment
 
 
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
-    """Returns the steps to compile of the experiment file `given` by `--config` or another `flag`. Raises UserError for flags
+    """Returns the steps to compile for the experiment file `given` by `--config` or another `flag`. Raises UserError for flags
     that do not apply to it."""
     values = read_experiment(given, overrides, experiment_class, flag)
     if experiment_class(values) is FinetuningExperiment:
@@ -317,8 +318,8 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
 
 
 def vocabulary_size(values: JsonObject) -> int | None:
-    """Returns the vocabulary size of the experiment's corpus; None where the corpus is not on this machine. Of a corpus in a
-    bucket the manifest alone is fetched."""
+    """Returns the vocabulary size of the experiment's corpus; None if the corpus is not on this machine. If it is in a bucket,
+    only its manifest is fetched."""
     corpus = dataclass_from_dict(CorpusConfig, values.get("corpus", {}), "config.corpus")
     directory = checked(str(corpus.directory), KEY)
     if is_remote(directory):
@@ -327,7 +328,7 @@ def vocabulary_size(values: JsonObject) -> int | None:
 
 
 def require_saveable(given: str, kind: str, options: argparse.Namespace) -> None:
-    """Raises UserError where --save is given for a step that no command can load."""
+    """Raises UserError if --save is given for a step that no command can load."""
     if options.save and kind != "train":
         raise UserError(
             f"--save={options.save} saves training steps for `pretrain --compiled`, and no command loads the {kind} step of "

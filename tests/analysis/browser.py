@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol over a pipe."""
+"""Drives a headless Chromium through its DevTools protocol over a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SECONDS = 60
-"""After which a page has hung."""
+"""Seconds after which a page is considered hung."""
 
 
 def find_browser() -> str | None:
@@ -23,7 +23,7 @@ def find_browser() -> str | None:
 
 
 class Page:
-    """One page of a browser of its own, in a window of 1500 x 900 dots."""
+    """A page in a browser of its own, in a window of 1500 x 900 pixels."""
 
     def __init__(self, browser: str, file: pathlib.Path, profile: pathlib.Path):
         there, back = os.pipe(), os.pipe()
@@ -49,7 +49,7 @@ class Page:
             self._send("Page.enable")
             self._send("Page.setLifecycleEventsEnabled", enabled=True)
             document = self._send("Page.navigate", url=self._file.as_uri())["loaderId"]
-            while document not in self._loaded:  # before that a script would run in the empty page, or in half of this one
+            while document not in self._loaded:  # earlier, a script would run in an empty or half-loaded page
                 self._next()
         except BaseException:
             self.__exit__()
@@ -63,20 +63,20 @@ class Page:
         os.close(self._read)
 
     def run(self, script: str) -> Any:
-        """The value of an expression of JavaScript, awaited."""
+        """Returns the awaited value of a JavaScript expression."""
         answer = self._send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def wait(self, script: str, value: object) -> None:
-        """Until the expression has that value."""
+        """Waits until the expression has that value."""
         deadline = time.monotonic() + SECONDS
         while (found := self.run(script)) != value:
             assert time.monotonic() < deadline, f"{script} is {found!r}, not {value!r}"
             time.sleep(0.02)
 
     def mouse(self, x: float, y: float, *, click: bool = False) -> None:
-        """Moves the mouse to a place of the window, and clicks there."""
+        """Moves the mouse to a position in the window, and clicks there."""
         self._send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         for kind in ("mousePressed", "mouseReleased") if click else ():
             self._send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -87,7 +87,7 @@ class Page:
         self.mouse(left + width / 2, top + height / 2, click=True)
 
     def box(self, element: str) -> tuple[float, float, float, float]:
-        """The left, top, width and height of an element."""
+        """Returns the left, top, width and height of an element."""
         found = self.run(
             f"(b => [b.left, b.top, b.width, b.height])(document.getElementById({element!r}).getBoundingClientRect())"
         )

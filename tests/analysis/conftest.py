@@ -23,9 +23,9 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def model(vocabulary: pathlib.Path) -> Model:
-    """Random weights: 2 layers of 4 heads, 40 positions."""
+    """Returns a model with random weights: 2 layers of 4 heads, 40 positions."""
     params, config = make_model(vocabulary)
-    for part in ("query", "key"):  # attention that is far from even
+    for part in ("query", "key"):  # attention that is far from uniform
         params["encoder"]["layers"]["attention"][part]["kernel"] *= np.float32(3)
     return as_model(params, config, vocabulary)
 
@@ -39,13 +39,13 @@ def directory(model: Model, tmp_path_factory: pytest.TempPathFactory) -> pathlib
 
 @pytest.fixture(scope="session")
 def analyser(directory: pathlib.Path) -> Analyser:
-    """The random model on two devices."""
+    """Returns the random model on two devices."""
     return Analyser(engine_on(directory, devices=2))
 
 
 @pytest.fixture(scope="session")
 def pointing(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Analyser:
-    """Heads that look at the token before (1-1) and after (1-2), at themselves (2-1) and at [CLS] (2-2)."""
+    """Returns a model whose heads attend to the token before (1-1) and after (1-2), to themselves (2-1) and to [CLS] (2-2)."""
     path = tmp_path_factory.mktemp("pointing") / "model"
     export_model(path, pointing_model(vocabulary))
     return Analyser(engine_on(path))
@@ -53,14 +53,15 @@ def pointing(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(autouse=True)
 def one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row is as long as the position table, so that each function compiles once."""
+    """Makes every row as long as the position table, so that each function compiles once."""
     monkeypatch.setattr(packing, "LENGTHS", ())
     monkeypatch.setattr(packing, "USUAL", (64,))
 
 
 @pytest.fixture(autouse=True)
 def every_axis_has_a_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After each test: in all of its figures the axes with numbers say which quantity they show, an ordinate also by a title."""
+    """Checks after each test that in all of its figures the axes with numbers name their quantity; a y axis may name it in a
+    title."""
     made: list[Figure] = []
     with_title = Figure.suptitle
 
@@ -80,7 +81,7 @@ def every_axis_has_a_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def shows_numbers(axis: Any) -> bool:
-    """Whether an axis has ticks of which any shown label is a number."""
+    """Returns whether any visible tick label of an axis is a number."""
     texts = [label.get_text().replace("\N{MINUS SIGN}", "-").replace(",", "") for label in axis.get_ticklabels()]
     shown = [text for text, tick in zip(texts, axis.get_major_ticks(), strict=False) if text and tick.label1.get_visible()]
     return any(text.lstrip("-").replace(".", "", 1).isdigit() for text in shown)

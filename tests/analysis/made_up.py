@@ -1,4 +1,4 @@
-"""Results of analyses with numbers made up here, of the smallest shapes that show everything a figure can show."""
+"""Made-up results of analyses, of the smallest shapes that show everything a figure can show."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tests.looked_at import lines_of
 
 
 class Written(Folder):
-    """A folder in which figures are descriptions, one line for each artist."""
+    """A folder whose figures are written as descriptions, one line per artist."""
 
     def figure(self, name: str, figure: Figure) -> None:
-        """Writes the description."""
+        """Writes the description of a figure."""
         self.write(name, "".join(f"{line}\n" for line in lines_of(figure)).encode())
 
 
 def spread(*shape: int, by: int = 7, of: int = 101) -> np.ndarray:
-    """Numbers from 0 to 1, near ones far apart."""
+    """Returns numbers from 0 to 1 such that close indices get distant values."""
     return (by * np.arange(1, np.prod(shape, dtype=int) + 1) % of / of).reshape(shape)
 
 
 def _squares(count: int, others: int | None = None) -> np.ndarray:
-    """The squared distances of points in the plane, no two alike; below 0.23."""
+    """Returns the squared distances of points in the plane, all different and below 0.23."""
     points = np.sqrt(spread(count + (others or 0), 2, by=17)) / 3
     first, second = (points, points) if others is None else (points[:count], points[count:])
     return ((first[:, None] - second) ** 2).sum(-1)
@@ -66,7 +66,7 @@ def head_statistics(layers: int, heads: int) -> HeadStatistics:
 
 
 def attention(words: int = 5) -> Attention:
-    """Two layers of three heads for a pair of texts; the word "$1" has two pieces."""
+    """Returns two layers of three heads for a pair of texts; the word "$1" has two pieces."""
     texts = ("[CLS]", "the", "$1", "[SEP]", *("b" for _ in range(words - 5)), "[SEP]")[:words]
     of_token = (0, 1, 2, *range(2, words))
     weights = spread(2, 3, words + 1, words + 1, by=37).astype(np.float32) / 15  # the largest is below 0.07
@@ -85,7 +85,7 @@ def attention(words: int = 5) -> Attention:
 
 
 def comparison(own: tuple[int, int], other: tuple[int, int], predictions: Predictions | None) -> Comparison:
-    """Of models of so many layers and heads."""
+    """Returns a comparison of models with this many layers and heads."""
     names = [head_names(*own), head_names(*other)]
     divergence = _squares(len(names[0]), len(names[1]))
     divergence[0, 0], divergence[1, 1] = 0.25, 0.0625
@@ -109,7 +109,8 @@ OF_TWO_VOCABULARIES = Predictions(5, 0.5, 0.4, 0.3, np.nan, np.nan, ())
 
 
 def dependency_scores(layers: int, heads: int, *, is_control: bool = False) -> scores.DependencyScores:
-    """Four relations: "dep" is only in the sentences that heads are chosen on, "flat" in neither, and a control lacks "all"."""
+    """Returns scores of four relations: "dep" occurs only in the sentences for choosing heads, "flat" in neither part, and one
+    control lacks "all"."""
     relations = ("all", "nsubj", "dep", "flat")
     n, n_choosing = np.array([1_300, 30, 0, 0]), np.array([1_100, 20, 7, 0])
     relation = {"relation": relations}
@@ -135,7 +136,7 @@ def dependency_scores(layers: int, heads: int, *, is_control: bool = False) -> s
 
 
 def coreference_scores() -> tuple[CoreferenceScores, CoreferenceScores]:
-    """(scores of five groups with mentions and two without, those of a control that lacks one of them)."""
+    """Returns (scores of five groups with mentions and two without; scores of a control that lacks one of them)."""
     groups = ("all", "pronoun", "neither", "proper", "common", "he", "it")
     names = {"document": ["a", "b"], "group": groups}
     n = np.array([[900, 30, 5, 11, 12, 0, 13], [800, 31, 6, 14, 0, 0, 15]])
@@ -189,13 +190,13 @@ WRITES: dict[str, Callable[[Folder], None]] = {
     "dependencies_that_are_rare": lambda folder: write_dependencies(folder, dependency_scores(1, 2), {}, least=1_301),
     "coreference": _write_coreference,
 }
-"""What the writers of tables and figures are given, by the name of the golden file."""
+"""The arguments of the writers of tables and figures, by the name of the golden file."""
 ROWS = 24
-"""Of a longer table, the first ones are shown, and a sum of all."""
+"""A longer table is shown by its first rows, and a sum over all of them."""
 
 
 def written(name: str, directory: pathlib.Path) -> list[str]:
-    """The lines that a writer of WRITES writes, one file below the other."""
+    """Returns the lines that a writer in WRITES writes, one file after the other."""
     folder = Written(directory)
     WRITES[name](folder)
     return [line for path in folder.written for line in [f"==== {path.name}", *_shown(path.name, path.read_text())]]

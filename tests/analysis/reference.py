@@ -1,4 +1,4 @@
-"""What is measured, by loops over the weights of one text at a time, and a model whose heads are known."""
+"""Reference measurements in loops over the weights of one text at a time, and models whose heads are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ POSITIONS = 24
 
 
 def _known_model(vocabulary: pathlib.Path) -> tuple[dict[str, Any], ModelConfig]:
-    """(parameters, configuration) of two layers of two heads; a token's state says its position, and attention is even."""
+    """Returns (parameters, configuration) of two layers of two heads. A token's state encodes its position, and attention is
+    uniform."""
     fields = {"hidden_size": 2 * POSITIONS, "num_heads": 2, "max_position": POSITIONS, "intermediate_size": 4}
     params, config = make_model(vocabulary, **fields)
     params = jax.tree.map(np.zeros_like, params)
@@ -35,7 +36,8 @@ def _known_model(vocabulary: pathlib.Path) -> tuple[dict[str, Any], ModelConfig]
 
 
 def pointing_model(vocabulary: pathlib.Path) -> Model:
-    """A model of two layers of two heads in which the position alone decides: to the token before, after, itself, to [CLS]."""
+    """Returns a model with two layers of two heads, which attend by position alone: to the token before, the token after, the
+    token itself, and [CLS]."""
     params, config = _known_model(vocabulary)
     layers, here = params["encoder"]["layers"], np.eye(POSITIONS, dtype=np.float32)
     first = np.zeros_like(here)
@@ -48,7 +50,8 @@ def pointing_model(vocabulary: pathlib.Path) -> Model:
 
 
 def verb_model(vocabulary: pathlib.Path, verb: str) -> Model:
-    """Heads that look at the token before (1-1) and at the word `verb`, of one piece, wherever it is (2-2); others are even."""
+    """Returns a model whose heads attend to the token before (1-1), and to the word `verb`, of one piece, wherever it is (2-2);
+    the others attend uniformly."""
     params, config = _known_model(vocabulary)
     model = as_model(params, config, vocabulary)
     attention, flag = params["encoder"]["layers"]["attention"], POSITIONS
@@ -67,7 +70,7 @@ def _weights(config: ModelConfig) -> Any:
 
 
 def weights_of(model: Model, window: Window) -> np.ndarray:
-    """float64 [N, H, n, n]: the model's weights for one window in a row of its own."""
+    """Returns float64 [N, H, n, n]: the model's weights for one window, in a row of its own."""
     item = window.item()
     n = len(item.ids)
     batch = row(model.config, item.ids, item.segment_b if item.segment_b > 0 else None)
@@ -81,7 +84,7 @@ def _hidden(config: ModelConfig) -> Any:
 
 
 def word_vectors_of(model: Model, window: Window) -> np.ndarray:
-    """float64 [N + 1, words, D]: the mean of each word's pieces in every layer, for one window in a row of its own."""
+    """Returns float64 [N + 1, words, D]: the mean over each word's pieces in every layer, for one window in a row of its own."""
     ids = window.item().ids
     encoder = {part: model.params[part] for part in ("embeddings", "encoder")}
     hidden = np.asarray(_hidden(model.config)(encoder, row(model.config, ids)), np.float64)[:, 0, : len(ids)]
@@ -90,7 +93,7 @@ def word_vectors_of(model: Model, window: Window) -> np.ndarray:
 
 
 def in_words(weights: np.ndarray, window: Window) -> np.ndarray:
-    """[N, H, words, words]: the sum over the target's pieces, the mean over the source's."""
+    """Returns [N, H, words, words]: the sum over the target's pieces, the mean over the source's."""
     starts = np.cumsum([0, *(len(word.ids) for word in window.words)])
     count = len(window.words)
     found = np.zeros((*weights.shape[:2], count, count))
@@ -102,5 +105,5 @@ def in_words(weights: np.ndarray, window: Window) -> np.ndarray:
 
 
 def sources(window: Window) -> Sequence[int]:
-    """The words that are counted."""
+    """Returns the words that are counted."""
     return [i for i, word in enumerate(window.words) if word.kind in (Kind.WORD, Kind.PUNCTUATION)]

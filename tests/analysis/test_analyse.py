@@ -1,4 +1,4 @@
-"""The command, in this process."""
+"""The command `analyse`, run in this process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.prediction.reference import engine_on
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are files, but nobody draws them."""
+    """Replaces drawing: a figure's file has one byte for each axes."""
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
 
 
 @pytest.fixture
 def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The random model is there already."""
+    """Makes `Analyser.load` return the random model."""
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
 
 
@@ -106,7 +106,7 @@ def test_dependencies_of_a_treebank_are_tables_a_figure_and_lines_for_controls(t
     assert relations[:4] == ["all", relations[1], "det", relations[3]]
     assert "permuted-heads" in said
     assert "1 relation of fewer than 10 dependents: see dependencies.tsv" in said
-    assert "38 dependents left out: their heads are in other windows of sentences that were cut" in said
+    assert "38 dependents left out: the sentence was cut, and their head is in another window" in said
     names = {"dependencies.tsv", "dependencies.png", "dependency_heads.tsv", "dependency_offsets.tsv", "dependency_controls.tsv"}
     assert {path.name for path in out.iterdir()} == names | {"published.tsv"}
 
@@ -152,12 +152,12 @@ def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")]
+    ("command", "units"), [("dependencies", "half of the sentences"), ("coreference", "half of the documents")]
 )
 def test_what_heads_are_chosen_on_is_another_file(command, units, tmp_path):
     path = write(tmp_path, PARIS)
     flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]
-    with pytest.raises(UserError, match=f"--choose=.* is --input too; without --choose, {units} are chosen on"):
+    with pytest.raises(UserError, match=f"--choose=.* is also --input; without --choose, {units} are used"):
         main([command, "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
@@ -186,7 +186,7 @@ def test_pronouns_of_neither_name_are_told_of_a_file_that_asks_once(tmp_path, ca
     assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
     assert "1 pronoun of neither name: counted only where neither is an answer\n" in capsys.readouterr().out
     flags[1] = f"--choose={write(tmp_path, PARIS)}"
-    with pytest.raises(UserError, match=r"x\.conllu and .*x\.tsv are of different formats; choose heads on texts of the same"):
+    with pytest.raises(UserError, match=r"x\.conllu and .*x\.tsv have different formats; give two files of the same"):
         main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
@@ -228,7 +228,7 @@ def test_coreference_of_documents_is_tables_figures_and_lines_for_rules_and_cont
     ((head, accuracy, n),) = [(row[1], float(row[3]), row[10]) for row in rows if row[0] == "all" and row[2] == "head"]
     assert lines["all"][1:3] == [head, f"{100 * accuracy:.1f}"]
     assert n == "3"
-    assert "2 mentions left out: the antecedents are in no window that holds the mention" in said
+    assert "2 mentions left out: their antecedents are not in the same window" in said
     assert "shuffled-words" in lines
     names = {"coreference.tsv", "coreference.png", "coreference_heads.tsv", "coreference_heads.png"}
     assert {path.name for path in out.iterdir()} == names

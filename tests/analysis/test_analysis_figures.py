@@ -1,4 +1,4 @@
-"""Tables and figures of results that are made up."""
+"""Tables and figures of made-up results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_tables_and_figures_are_those_that_were_looked_at_last(name, tmp_path):
 
 
 class Renamed(Folder):
-    """A folder in which every text of a figure is another one before it is drawn."""
+    """A folder in which every text of a figure is replaced before it is drawn."""
 
     text = ""
 
@@ -65,7 +65,7 @@ def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
 
 
 def cosines_figure_of(word: str) -> Figure:
-    """The cosines of a word that is looked for in a text."""
+    """Draws the cosines of a word in context."""
     return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
 
 
@@ -94,7 +94,7 @@ def test_the_colours_of_layers_have_a_legend():
 
 
 def test_names_of_points_cover_neither_each_other_nor_points():
-    """Even where many points are at one place, as equal heads are."""
+    """This holds even if many points are at one place, as with equal heads."""
     crowd = np.random.default_rng(0).normal(0, [[0.3]] * 50 + [[1e-3]] * 60, (110, 2))
     figure = Figure(figsize=(5.0, 4.0), layout="constrained", dpi=120)
     axes = figure.subplots()
@@ -122,7 +122,7 @@ def test_what_was_not_measured_has_no_files(tmp_path):
 
 
 class Undrawn(Folder):
-    """A folder in which a figure is the number of its axes."""
+    """A folder that writes only the number of axes of each figure."""
 
     def figure(self, name: str, figure: Figure) -> None:
         self.write(name, bytes(len(figure.axes)))

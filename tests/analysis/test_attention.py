@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from tests.analysis.browser import Page, find_browser
 
 MARGIN, ROW = 84, 18
-"""Of the heat map and of the list of words, in dots of the page."""
+"""The size of the heat map and of the list of words, in pixels of the page."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_words_of_both_texts_have_their_segment_and_weights_that_sum_to_one(
 
 
 def stored(text: str, found: Attention) -> np.ndarray:
-    """The weights between pieces that a page holds, [heads, L, L]."""
+    """Returns the weights between pieces stored in a page, [heads, L, L]."""
     data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     assert tuple(data["words"]) == found.word_texts
     packed = re.findall(r'id="weights-[\d-]+">(.*?)</script>', text)
@@ -120,7 +120,7 @@ def test_a_browser_shows_the_head_that_is_clicked_and_its_numbers_for_words_and_
 
 
 def check_details(page: Page, weights: np.ndarray, labels: tuple[str, ...], chosen: int, hidden: int = 0) -> None:
-    """A click on a word, of which `hidden` are not shown before it, lists what it attends to and who attends to it."""
+    """Checks that a click on a word lists what it attends to and what attends to it. `hidden` words before it are not shown."""
     left, top, width, _ = page.box("lines")
     y = top + 5 + (chosen - hidden + 0.5) * ROW
     for x in (left + width - 30, left + 30):  # to that word, then from it
@@ -137,7 +137,7 @@ def check_details(page: Page, weights: np.ndarray, labels: tuple[str, ...], chos
 
 
 def check_heat_map(page: Page, weights: np.ndarray, labels: tuple[str, ...], i: int, j: int) -> None:
-    """The mouse over a cell of the heat map shows its number."""
+    """Checks that the mouse over a cell of the heat map shows its number."""
     left, top, _, _ = page.box("map")
     size = page.run("cell()")
     page.mouse(left + 1 + MARGIN + (j + 0.5) * size, top + 1 + MARGIN + (i + 0.5) * size)

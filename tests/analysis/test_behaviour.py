@@ -27,19 +27,19 @@ REACH = 3
 
 @pytest.fixture(scope="module")
 def found(analyser):
-    """The last text is longer than the table; every word is read for the divergences."""
+    """Measures texts of which the last is longer than the table; the divergences use every word."""
     return analyser.heads(TEXTS, reach=REACH, sampled=40)
 
 
 @pytest.fixture(scope="module")
 def by_hand(analyser, model):
-    """[(windows, attention between words [N, H, words, words])], each window in a row of its own."""
+    """Returns [(windows, attention between words [N, H, words, words])], each window in a row of its own."""
     windows = [window for text in TEXTS for window in read_windows(analyser.engine, text)]
     return [(window, in_words(weights_of(model, window), window)) for window in windows]
 
 
 def mean_over_words(by_hand, value) -> tuple[np.ndarray, int]:
-    """(mean, n) of value(window, attention, i) over all words of texts, without those where it is None."""
+    """Returns (mean, n) of value(window, attention, i) over all words of the texts; words for which it is None are left out."""
     values = [value(window, attention, i) for window, attention in by_hand for i in sources(window)]
     there = [value for value in values if value is not None]
     return np.mean(there, axis=0), len(there)
@@ -130,13 +130,13 @@ def test_a_model_that_gives_numbers_that_are_not_finite_is_named(model, monkeypa
     params = jax.tree.map(np.array, {part: model.params[part] for part in ("embeddings", "encoder")})
     params["encoder"]["layers"]["attention"]["query"]["kernel"][:] = np.float32(3e38)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
-    with pytest.raises(UserError, match="gives numbers that are not finite"):
+    with pytest.raises(UserError, match="returns numbers that are not finite"):
         Analyser(Engine(dataclasses.replace(model, params=params))).heads(TEXTS[:1])
 
 
 def test_heads_that_look_at_a_known_place_are_found_to(pointing):
     texts = ["the capital of France is Paris", "the cab of Apfel", "is the of the"]
-    found = pointing.heads(texts, reach=2, divergence_words=0, in_words=False)  # places are those of pieces
+    found = pointing.heads(texts, reach=2, divergence_words=0, in_words=False)  # positions are those of pieces
     assert found.n.sel(statistic="self").values == 16
     looks = {"previous": (1, 1), "next": (1, 2), "self": (2, 1), "cls": (2, 2)}
     for statistic, (layer, head) in looks.items():
@@ -149,7 +149,8 @@ def test_heads_that_look_at_a_known_place_are_found_to(pointing):
 
 
 def drawn(figure: Figure) -> bytes:
-    """The figure drawn with few dots and without the search for a layout, which take most of the time; many axes are not."""
+    """Draws a figure with a single axes, with few dots and without the layout search, to save time. Of other figures, returns the
+    number of axes."""
     if len(figure.axes) > 1:
         return bytes(len(figure.axes))
     figure.set_layout_engine("none")

@@ -9,7 +9,7 @@ from bert_jax.analysis.bootstrap import ResampledSums, interval, poisson_weights
 
 @pytest.fixture
 def units() -> np.ndarray:
-    """[unit, 2]: hits and dependents of 300 sentences."""
+    """Returns [unit, 2]: the hits and dependents of 300 sentences."""
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 9, 300)
     return np.stack([rng.binomial(counts, rng.beta(2, 1, 300)), counts], axis=1)

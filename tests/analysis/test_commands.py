@@ -1,4 +1,4 @@
-"""The commands of `analyse` without a model: their flags, what they ask for, and the lines that they print."""
+"""The commands of `analyse` without a model: their flags, the calls that they make, and the lines that they print."""
 
 from __future__ import annotations
 

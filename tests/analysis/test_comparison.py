@@ -28,12 +28,12 @@ from tests.prediction.reference import engine_on, pretrained_outputs
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab of Paris " * 8, "is the river"]
 ORDER = np.array([[2, 0, 3, 1], [1, 3, 0, 2]])
-"""[layer, head]: the head that stands there in the copy."""
+"""[layer, head]: the head that the copy has at this place."""
 
 
 @pytest.fixture(scope="module")
 def copy(model: Model, tmp_path_factory) -> Analyser:
-    """The random model with its heads in another order and another MLM head."""
+    """Returns the random model with its heads in a different order and another MLM head."""
     params = jax.tree.map(np.array, model.params)
     attention = params["encoder"]["layers"]["attention"]
     for layer, order in enumerate(ORDER):
@@ -48,7 +48,7 @@ def copy(model: Model, tmp_path_factory) -> Analyser:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory) -> Analyser:
-    """A model of one layer of two heads, half as wide, with a lower-case vocabulary and a shorter position table."""
+    """Returns a model with one layer of two heads, half as wide, with a lower-case vocabulary and a shorter position table."""
     vocabulary = make_vocabulary(tmp_path_factory.mktemp("vocabulary") / "lower", cased=False)
     fields = {"num_layers": 1, "num_heads": 2, "hidden_size": 8, "max_position": 24, "type_vocab_size": 2}
     return exported(as_model(*make_model(vocabulary, **fields), vocabulary), tmp_path_factory)
@@ -87,7 +87,7 @@ def test_windows_hold_the_same_words_for_both_models_and_fit_both_tables(analyse
 def test_the_heads_of_a_copy_in_another_order_are_found_and_its_layers_are_the_same(same):
     partners = matched(same.divergence.values)
     assert same.same_shape
-    # head `order[k]` of the model stands at place k of the copy
+    # the copy has head `order[k]` of the model at place k
     assert partners == {4 * layer + int(head): 4 * layer + place for layer in (0, 1) for place, head in enumerate(ORDER[layer])}
     assert max(same.divergence.values[i, j] for i, j in partners.items()) < 2e-6
     for cka in (same.cka, same.biased_cka):
@@ -111,7 +111,7 @@ def test_the_divergence_of_heads_of_two_models_is_scipys(other, analyser, strang
 
 
 def direct(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """(unbiased CKA by the Gram matrices of all words, CKA of the paper by centred vectors)."""
+    """Returns (unbiased CKA from the Gram matrices of all words, CKA as in the paper from centred vectors)."""
     n = len(x)
 
     def hsic(k: np.ndarray, l: np.ndarray) -> float:  # noqa: E741
@@ -152,7 +152,7 @@ def test_cka_is_one_for_a_rotated_copy_and_zero_on_average_for_noise():
 
 
 def by_hand(first: Analyser, second: Analyser) -> dict[str, list[float]]:
-    """The measures of every masked word, each window in a row of its own."""
+    """Returns the measures of every masked word, each window in a row of its own."""
     masking = MaskedWords((first.engine, second.engine), 0.5, 0, 0)
     twin = twins(first.engine.model.tokenizer, second.engine.model.tokenizer)
     found: dict[str, list[float]] = {name: [] for name in ("accuracy", "other_accuracy", "agreement", "kl", "other_kl")}
@@ -193,7 +193,7 @@ def test_predictions_of_the_same_masked_words_are_those_of_a_loop(same, other, a
 def test_a_model_with_its_vocabulary_in_another_order_names_the_same_pieces(same, analyser, model, tmp_path_factory):
     pieces, params = model.tokenizer.pieces, jax.tree.map(np.array, model.params)
     table = params["embeddings"]["word_embeddings"]
-    order = np.arange(len(table["embedding"]))  # rows beyond the pieces fill the table
+    order = np.arange(len(table["embedding"]))  # rows without pieces fill the table
     order[len(SPECIALS) : len(pieces)] = order[len(SPECIALS) : len(pieces)][::-1]
     table["embedding"], params["mlm_head"]["bias"] = table["embedding"][order], params["mlm_head"]["bias"][order]
     source = tmp_path_factory.mktemp("vocabulary") / "source.txt"
@@ -228,7 +228,7 @@ def test_windows_are_as_full_as_the_shorter_table_allows(analyser):
     assert sizes == [40, 40, 6]
     (long,) = paired_windows(analyser.engine, analyser.engine, "x" * 90)
     assert len(long.own.item().ids) == 40
-    with pytest.raises(UserError, match="holds no token; give text"):
+    with pytest.raises(UserError, match="has no tokens; give text"):
         list(paired_windows(analyser.engine, analyser.engine, " "))
 
 
@@ -257,7 +257,7 @@ def test_words_are_read_in_groups_and_where_none_was_masked_there_are_no_predict
     again = analyser.compare(stranger, [" ", *TEXTS], sampled=64, masked=1e-9, divergence_words=1)
     assert (again.words, again.windows) == (other.words, other.windows)
     assert 1 <= again.n_divergence < other.n_divergence
-    np.testing.assert_allclose(again.cka.values, other.cka.values, atol=2e-4)  # less another mean
+    np.testing.assert_allclose(again.cka.values, other.cka.values, atol=2e-4)  # with a different mean subtracted
     assert again.predictions is None
     assert "no word that was masked is one piece" in again.missing
     none = analyser.compare(stranger, ["river"], divergence_words=0)
@@ -288,4 +288,4 @@ def test_every_number_has_its_n_and_every_figure_its_table(same, other, tmp_path
     shown = figures["divergences.png"].axes[0]
     np.testing.assert_allclose(shown.images[0].get_array(), np.sqrt(other.divergence.values))
     assert len(shown.lines[0].get_xdata()) == 2
-    assert sum(row.split("\t")[1] == "" for row in tables["heads"]) == 6  # of eight heads two have a partner
+    assert sum(row.split("\t")[1] == "" for row in tables["heads"]) == 6  # two of eight heads have a partner

@@ -28,22 +28,22 @@ from tests.prediction.reference import engine_on
 
 RELATIONS = ("nsubj", "nsubj:pass", "obj", "det", "punct")
 NEAR = 1e-4
-"""Two weights that differ by a smaller share may change places on another CPU."""
+"""Two weights with a smaller relative difference may be in a different order on another CPU."""
 
 
 def sentence(rng: np.random.Generator, length: int) -> list[str]:
-    """The lines of a random tree over words of one to three pieces and punctuation marks."""
+    """Returns the lines of a random tree over words of one to three pieces and punctuation marks."""
     words = rng.choice([*WORDS, "cab", "xy", ",", "!"], length)
     order = rng.permutation(length)
     heads = np.zeros(length, int)
-    for i in range(1, length):  # each word depends on one that comes before it in a random order
+    for i in range(1, length):  # each word depends on an earlier one in a random order
         heads[order[i]] = order[rng.integers(i)] + 1
     return [row(i, w, h, rng.choice(RELATIONS) if h else "root") for i, (w, h) in enumerate(zip(words, heads, strict=True), 1)]
 
 
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory) -> pathlib.Path:
-    """Ten sentences, two of them longer than the position table, with a multiword token and an empty node."""
+    """Returns ten sentences, two of them longer than the position table, with a multiword token and an empty node."""
     rng = np.random.default_rng(3)
     lines = [sentence(rng, length) for length in (7, 12, 2, 9, 30, 5, 11, 45, 8, 1)]
     lines[1].insert(2, row("3-4", "don't", "_", "_"))
@@ -59,8 +59,8 @@ def found(analyser, treebank):
 
 
 def looked_at(analyser, model, sentences) -> tuple[dict[str, list[np.ndarray]], int]:
-    """(for each relation, by its dependents, [2, direction, layer, head]: the weight of the head, and the most of the others; the
-    number of dependents whose heads are in other windows)."""
+    """Returns (for each relation and each of its dependents, [2, direction, layer, head]: the weight of the head, and the largest
+    of the other weights; the number of dependents whose heads are in other windows)."""
     found: dict[str, list[np.ndarray]] = {}
     across = 0
     for one in sentences:
@@ -168,15 +168,15 @@ def test_heads_that_look_at_the_verb_and_at_the_word_before_are_found_to(verbs, 
     for relation in ("nsubj", "obj", "punct"):  # these depend on the verb
         assert (best[relation].name, best[relation].direction, best[relation].accuracy) == ("2-2", DIRECTIONS[0], 1), relation
     assert (best["prt"].name, best["prt"].direction, best["prt"].accuracy, best["prt"].offset) == ("1-1", DIRECTIONS[0], 1, -1)
-    assert (best["case"].name, best["case"].direction) == ("1-1", DIRECTIONS[1])  # the next word looks back at it
+    assert (best["case"].name, best["case"].direction) == ("1-1", DIRECTIONS[1])  # the next word attends back to it
     assert (best["nsubj"].baseline, best["nsubj"].n) == (0.5, 10)
-    # a head that attends evenly attends to no word most
+    # a head that attends uniformly attends to no word most
     scores = verbs.dependencies(path, replicates=100)
     assert scores.accuracy.sel(layer=1, head=2, relation="all").values.tolist() == [0, 0]
 
 
 MIXED = [row(1, "the", 3, "x"), row(2, "river", 3, "y"), row(3, "is", 0, "root"), row(4, "Paris", 1, "x")]
-"""The head that looks at the verb finds one of the two x, and so does the offset 2."""
+"""The head that attends to the verb finds one of the two x, and so does the offset 2."""
 
 
 def test_intervals_are_those_of_a_bootstrap_over_sentences(verbs, tmp_path):
@@ -323,10 +323,10 @@ def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp
         Dependencies(reach=0)
     path = tmp_path / "one.conllu"
     path.write_text("\n".join([row(1, "the")] * 40))  # as many as fill a row of the usual length
-    with pytest.raises(UserError, match="hold no word with a head; give more sentences"):
+    with pytest.raises(UserError, match="no word has a head in the sentences for choosing heads; give more sentences"):
         analyser.dependencies(path)
     path.write_text("\n".join([row(1, "the") + row(2, "cab", 1), row(1, "the")] * 20))
-    with pytest.raises(UserError, match="no relation is both in the sentences that heads are chosen on and in the others"):
+    with pytest.raises(UserError, match="the sentences for choosing heads and the others have no relation in common"):
         analyser.dependencies(path)
     relations = Relations()
     assert [relations.number(f"r{i}", "") for i in range(MOST_RELATIONS)] == list(range(1, MOST_RELATIONS + 1))

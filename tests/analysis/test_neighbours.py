@@ -32,7 +32,7 @@ WORDS = [*MARKED, "the", "xyz", "nowhere"]
 
 @pytest.fixture(scope="module")
 def found(analyser):
-    """In groups of two windows, so that what is kept outlives its group."""
+    """Reads groups of two windows, so that results have to be carried from group to group."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WINDOWS", 1)
         return analyser.neighbours(WORDS, TEXTS, count=4, occurrences=9)
@@ -40,7 +40,7 @@ def found(analyser):
 
 @pytest.fixture(scope="module")
 def by_hand(analyser, model):
-    """[(window, its word vectors)], each window in a row of its own."""
+    """Returns [(window, its word vectors)], each window in a row of its own."""
     windows = [window for text in TEXTS for window in read_windows(analyser.engine, text)]
     return [(window, word_vectors_of(model, window)) for window in windows]
 
@@ -58,7 +58,7 @@ def test_the_nearest_words_are_those_of_a_search_through_all_of_them(found, by_h
             cosines = np.array([1 - cosine(asked[layer], vector[layer]) for _, vector in everything])
             best = np.sort(cosines)[::-1][:4]
             np.testing.assert_allclose(found.cosines.sel(layer=layer, marked=q + 1).values, best, atol=1e-5)
-            for rank in range(4):  # words of the same cosine may stand in any order
+            for rank in range(4):  # words with equal cosines may be in any order
                 alike = np.flatnonzero(np.abs(cosines - best[rank]) < 1e-5)
                 assert found.contexts[layer, q, rank] in {everything[i][0] for i in alike}
 
@@ -144,7 +144,7 @@ def test_layers_are_read_in_their_order_once_each_and_all_where_none_is_named():
     assert checked_layers((2, 0, 2), 2) == (0, 2)
     assert checked_layers((), 2) == (0, 1, 2)
     for layer in (-1, 3):
-        with pytest.raises(UserError, match=f"--layer={layer} is not there"):
+        with pytest.raises(UserError, match=f"--layer={layer} does not exist"):
             checked_layers((layer,), 2)
 
 
@@ -203,7 +203,7 @@ def test_what_is_not_one_word_is_refused(analyser, word, says):
 
 def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(analyser):
     assert marked_window(analyser.engine, "the [MASK] of") is None
-    with pytest.raises(UserError, match=r"--layer=3 is not there: the model has layers 0 \(the embeddings\) to 2"):
+    with pytest.raises(UserError, match=r"--layer=3 does not exist: the model has layers 0 \(the embeddings\) to 2"):
         analyser.neighbours(["the"], TEXTS, layers=(0, 3))
     with pytest.raises(UserError, match="there is no word to compare with; give text"):
         analyser.neighbours(["the"], [])

@@ -1,4 +1,4 @@
-"""The tables, figures and lines of `neighbours`, of made-up results."""
+"""The tables, figures and lines of `neighbours` for made-up results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LAYERS = [0, 2]
 
 
 def vectors(sides: list[int], length: float) -> np.ndarray:
-    """[layer, word, 3]: near the axes of these numbers, a little apart, and further apart in the second layer."""
+    """Returns [layer, word, 3]: vectors near the axes with these numbers, a little apart, and farther apart in the second
+    layer."""
     place = np.eye(3)[sides] * length
     off = np.arange(len(sides))[:, None] ** 1.5 * np.array([0.01, 0.02, 0.03]) * length
     return np.stack([place + off, place - off[::-1] * 2]).astype(np.float32)
@@ -205,7 +206,7 @@ def test_the_three_nearest_are_shown(capsys: pytest.CaptureFixture[str]):
 
 
 def many_layers() -> Figure:
-    """Six layers, so that there are two rows of panels; and twelve clusters, for which there are ten colours."""
+    """Returns six layers, which make two rows of panels, and twelve clusters, for which there are only ten colours."""
     values = np.repeat(FOUND.vectors.values, 3, axis=0)
     marked = NamedArray(values, {"layer": range(6), "marked": range(1, 4), "dimension": range(1, 4)})
     values = np.repeat(vectors([0, 1, 2] * 4, 2.0), 3, axis=0)

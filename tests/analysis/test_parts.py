@@ -1,4 +1,4 @@
-"""The parts that analyses share, each by itself on a few numbers."""
+"""The parts that analyses share, tested on a few numbers each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ OPTIONS = {
         "differences": (20, SEED_OF_COUNTS),
     },
 }
-"""What README and --help say: option -> (its value where it is left out, its range)."""
+"""The values documented in the pages and in --help: option -> (its default, its range)."""
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -211,7 +211,7 @@ class _Lines:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch):
-    """Seconds that pass when they are added."""
+    """A clock that advances by the seconds added to it."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
@@ -319,7 +319,7 @@ def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
     assert read_head("2-3", 2, 3) == (2, 3)
     for name in ("0-3", "3-1", "2-4", "1-0"):
         with pytest.raises(
-            UserError, match=f"--head={name} is not there: the model has layers 1 to 2 of heads 1 to 3; did you mean"
+            UserError, match=f"--head={name} does not exist: the model has layers 1 to 2 with heads 1 to 3; did you mean"
         ):
             read_head(name, 2, 3)
     with pytest.raises(UserError, match="heads 1 to 20; did you mean '20-20'"):

@@ -29,7 +29,8 @@ WORDS = ("the", "river", "of", "Paris", "is", "dry")
 
 
 def conllu(count: int, seed: int, tagged: bool = True) -> str:
-    """Right-branching sentences; a word's part of speech is the word itself, and each ends with a mark."""
+    """Returns right-branching sentences. A word's part of speech is the word itself, and each sentence ends with a punctuation
+    mark."""
     rng = np.random.default_rng(seed)
     text = ""
     for _ in range(count):
@@ -77,11 +78,11 @@ def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, m
     def too_large(*asked):
         for vectors in stream(*asked):
             vectors = np.array(vectors)
-            vectors[1] *= 1e6  # those of the first word
+            vectors[1] *= 1e6  # the shares of the first word
             yield vectors
 
     monkeypatch.setattr(Engine, "stream", too_large)
-    with pytest.raises(UserError, match="gives numbers that are not finite"):
+    with pytest.raises(UserError, match="returns numbers that are not finite"):
         read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
 
@@ -99,7 +100,7 @@ def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_pa
     tables = {path.stem: table(path) for path in (tmp_path / "out").glob("*.tsv")}
     assert tables.keys() == {"labels", "mix", "structure", "parsers"}
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"labels", "structure", "parsers"}
-    # parts of speech are the words: the usual label of a word is right, and the control task is as easy
+    # the parts of speech are the words themselves: the usual label of a word is right, and the control task is as easy
     assert [row["probe"] for row in tables["labels"] if row["label"] == "upos"] == ["0", "1", "2", "mix"]
     assert {row["label"] for row in tables["labels"]} == {"upos", "relation"}
     embedded = tables["labels"][0]
@@ -117,7 +118,7 @@ def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_pa
 
 
 def table(path: pathlib.Path) -> list[dict[str, str]]:
-    """The rows by the names of their columns."""
+    """Returns the rows of a table, by column name."""
     header, *rows = (line.split("\t") for line in path.read_text().splitlines())
     return [dict(zip(header, row, strict=True)) for row in rows]
 
@@ -136,7 +137,7 @@ def test_a_file_of_tags_has_probes_of_its_tags_alone(analyser, tmp_path):
 
 
 def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
-    with pytest.raises(UserError, match="is the training file too; give another file to score the probes on"):
+    with pytest.raises(UserError, match="is also the training file; give another file to score the probes on"):
         analyser.probes(files[0], files[0])
     with pytest.raises(UserError, match="the limit of 2 words is too low for a sentence of"):
         analyser.probes(*files, words=2)
@@ -148,7 +149,7 @@ def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
         analyser.probes(files[0], tags)
     with pytest.raises(UserError, match="have no kind of label in common; give two files of one format"):
         analyser.probes(files[0], tags, probes=("labels",))
-    with pytest.raises(UserError, match=r"tags\.txt has no tree .* which parsers are trained on; give a treebank in CoNLL-U"):
+    with pytest.raises(UserError, match=r"tags\.txt has no tree .* to train parsers on; give a treebank in CoNLL-U"):
         analyser.probes(files[0], tags, probes=("parsers",))
 
 
@@ -191,7 +192,7 @@ def test_a_model_without_attention_has_probes_of_vectors_and_no_parsers(vocabula
     other = Analyser.load(tmp_path / "m")
     found = other.probes(*files, seeds=1, epochs=1, probes=("labels",))
     assert found.labels is not None
-    with pytest.raises(UserError, match=r"has no attention that parsers could read; name a Transformer, or leave parsers out"):
+    with pytest.raises(UserError, match=r"has no attention for parsers to read; name a Transformer, or leave parsers out"):
         other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
     if config.encoder == "static":
         assert engine_with_random_weights(other.engine, 0).config == other.engine.config

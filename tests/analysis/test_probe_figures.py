@@ -1,4 +1,4 @@
-"""The tables and figures of probes, of made-up results."""
+"""The tables and figures of probes for made-up results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PROBES, SEEDS = [0, 1, "mix"], range(2)
 
 
 def labels_of(names: tuple[str, ...] = ("upos", "relation")) -> LabelProbes:
-    """Accuracies of 0.9, 0.7 and 0.8 by probe, less for the second label and the control task, and more with the second seed."""
+    """Returns accuracies of 0.9, 0.7 and 0.8 by probe: lower for the second label and the control task, higher with the second
+    seed."""
     label, task, probe, seed = np.ix_(range(len(names)), range(2), range(3), range(2))
     accuracy = np.array([0.9, 0.7, 0.8])[probe] - 0.25 * label - 0.5 * task + 0.02 * seed * (probe + 1)
     mix = np.array([[0.75, 0.25], [0.5, 0.5]])[: len(names), :, None] + np.array([0.0, 0.125])
@@ -143,7 +144,7 @@ def test_the_best_layer_is_one_whose_value_is_a_number(capsys: pytest.CaptureFix
 
 
 def tall(found: NamedArray, probes: int) -> NamedArray:
-    """As many probes as a model of many layers has, the last of them the mix."""
+    """Returns as many probes as a model with many layers has; the last one is the mix."""
     axis = list(found.axes).index("probe")
     values = np.take(found.values, [*range(probes - 1), -1], axis=axis, mode="wrap")
     return NamedArray(values, {**found.axes, "probe": [*range(probes - 1), "mix"]})
@@ -164,6 +165,6 @@ def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
 
 
 def deep(probes: int) -> LabelProbes:
-    """One kind of label, whose control task is easier than it."""
+    """Returns one kind of label, whose control task is easier than the label."""
     one = labels_of(("upos",))
     return dataclasses.replace(one, accuracy=tall(NamedArray(one.accuracy.values[:, ::-1], one.accuracy.axes), probes))

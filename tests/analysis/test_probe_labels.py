@@ -16,7 +16,7 @@ from bert_jax.analysis.probe.measure import label_kinds
 
 
 def tagged(*sentences: str) -> list[Annotated]:
-    """Sentences of "word/label"."""
+    """Returns sentences from words written as "word/label"."""
     pairs = [[pair.split("/") for pair in sentence.split()] for sentence in sentences]
     return [Annotated(tuple(w for w, _ in own), {"tag": tuple(t for _, t in own)}) for own in pairs]
 
@@ -39,7 +39,7 @@ def test_labels_are_numbered_by_the_training_part_and_new_ones_are_beyond_reach(
 
 def test_the_usual_label_of_each_word_type_is_right_as_often_as_counted_by_hand():
     labels = numbered("tag", TRAINING, EVALUATION)
-    # a is X, b is Y, the unknown d is X or Y, which are as frequent: the first of them
+    # a is X, b is Y; the unknown d gets the most frequent label, or the first of X and Y, which are equally frequent
     assert majority_accuracy(labels, types(TRAINING), types(EVALUATION)) == 3 / 4
 
 
@@ -93,7 +93,7 @@ def test_a_limit_of_words_takes_whole_sentences_of_all_lengths_from_all_parts_of
 
 def test_a_limit_of_words_is_reached_and_not_passed():
     sentences = [Annotated(("w",) * n, {}) for n in (2, 2, 2, 2)]
-    assert [sentences.index(one) for one in spread(sentences, 4)] == [0, 0]  # every other one; they are alike
+    assert [sentences.index(one) for one in spread(sentences, 4)] == [0, 0]  # every other sentence; they are alike
     different = [Annotated((str(i),) * 2, {}) for i in range(4)]
     assert [one.words[0] for one in spread(different, 4)] == ["1", "3"]
     assert [one.words[0] for one in spread(different, 3)] == ["2"]
@@ -161,7 +161,7 @@ COUNT, WIDTH, CLASSES = 400, 3, 3
 
 @pytest.fixture(scope="module")
 def data() -> tuple[np.ndarray, Labels]:
-    """Vectors of two layers, and labels that depend on the second, with some noise."""
+    """Returns vectors of two layers, and labels that depend on the second layer, with some noise."""
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((COUNT, 2, WIDTH)) * [[[1.0], [5.0]]] + 2.0
     own = (vectors[:, 1] + 2.0 * rng.standard_normal((COUNT, WIDTH))).argmax(-1).astype(np.int32)
@@ -170,7 +170,8 @@ def data() -> tuple[np.ndarray, Labels]:
 
 
 def best_probe(vectors: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """The kernel, and last the bias, of a logistic regression with the penalty, by L-BFGS in float64 to the last digit."""
+    """Returns the kernel, with the bias in the last row, of a penalised logistic regression, computed by L-BFGS in float64 to
+    full precision."""
     x = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1)
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -201,7 +202,7 @@ def test_probes_are_converged_and_the_mix_reads_the_layer_that_holds_the_label(d
         best = best_probe(read[known, layer], labels.training[known], CLASSES)
         np.testing.assert_allclose(probes["tag"]["kernel"][layer], best[:-1], atol=0.02)
         spread = probes["tag"]["bias"][layer] - best[-1]
-        np.testing.assert_allclose(spread - spread.mean(), 0.0, atol=0.02)  # a constant in all biases changes nothing
+        np.testing.assert_allclose(spread - spread.mean(), 0.0, atol=0.02)  # adding a constant to all biases changes nothing
     assert mix_shares(probes["tag"]["mix"])[1] > 0.8
     accuracy = linear_accuracy(probes, vectors, [labels], scale)["tag"]
     logits = linear.linear_logits(probes["tag"], linear.standardised(vectors.astype(np.float32), (scale.mean, scale.deviation)))
@@ -211,7 +212,7 @@ def test_probes_are_converged_and_the_mix_reads_the_layer_that_holds_the_label(d
 
 
 def test_the_bias_of_a_probe_is_not_held_small():
-    """Of vectors that say nothing a probe knows the shares of the labels."""
+    """A probe on uninformative vectors predicts the frequencies of the labels."""
     labels = np.array([0] * 30 + [1] * 9 + [2] + [NONE] * 5)
     kernel, bias = linear.converged(jnp.zeros((len(labels), 2)), labels, 3)
     np.testing.assert_allclose(jax.nn.softmax(bias), [0.75, 0.225, 0.025], atol=1e-3)
@@ -230,7 +231,8 @@ def test_the_mix_is_read_by_a_converged_probe_too(data):
 
 
 def test_selectivity_is_that_of_converged_regressions_and_labels_are_not_trained_again_for_another_seed():
-    """Few words with many entries of very different variance: where training ends early, the control task is not learned."""
+    """There are few words and many entries with very different variances: if training ends early, the control task is not
+    learned."""
     rng = np.random.default_rng(11)
     words, width, classes = 1_000, 40, 8
     kinds = rng.integers(0, 300, 4 * words)
@@ -254,6 +256,6 @@ def test_selectivity_is_that_of_converged_regressions_and_labels_are_not_trained
     assert accuracy["label"][0] - accuracy["control"][0] == pytest.approx(best["label"] - best["control"], abs=0.002)
     said: list[int] = []
     again = train_linear(training, tasks, scale, 2, 1, lambda done, total: said.append(total), {"label": probes["label"]})
-    assert said == [3, 3, 3]  # the mix of the labels, and both of the control
+    assert said == [3, 3, 3]  # the mix of the labels, and two of the control
     np.testing.assert_array_equal(again["label"]["kernel"][0], probes["label"]["kernel"][0])
     assert (again["label"]["kernel"][1] != probes["label"]["kernel"][1]).any()

@@ -1,4 +1,4 @@
-"""Parsers on attention: of heads that are known, and beside a loop."""
+"""Parsers on attention: on heads that are known, and compared with a loop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_words_beyond_the_reach_have_the_weight_of_the_farthest_distance():
 
 
 def treebank(count: int, rng: np.random.Generator) -> list[Annotated]:
-    """Sentences in which the head of each word is the word after it, and the last is the root; the first is punctuation."""
+    """Returns sentences in which the head of each word is the word after it, and the last word is the root; the first word is
+    punctuation."""
     sizes = rng.integers(3, 10, count)
     return [
         Annotated(tuple(rng.choice(WORDS, n)), {}, (*range(1, n), -1), (True, *[False] * (n - 1)))

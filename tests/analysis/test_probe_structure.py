@@ -1,4 +1,4 @@
-"""Structural probes of vectors that hold a tree."""
+"""Structural probes on vectors that encode a tree."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ LENGTH, WIDTH = 7, 8
 
 
 def holding_trees(count: int, seed: int) -> Features:
-    """Noise in layer 0. In layer 1 each word has an entry for itself and each word above it but the root: the squared distance of
-    two vectors is the number of edges between them, and the square of one the depth of its word. Every other sentence is negated,
-    so that the mean vector, from which a probe measures depths, is about 0, as the root is."""
+    """Returns vectors with noise in layer 0. In layer 1 each word has an entry for itself and one for each ancestor except the
+    root: the squared distance of two vectors is the number of edges between the words, and a vector's squared length is the
+    word's depth. Every other sentence is negated, so that the mean vector, from which a probe measures depths, is about 0,
+    like the root."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count * LENGTH, 2, WIDTH))
     sentences = []
@@ -61,8 +62,8 @@ def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
     chain = chain_scores(held_out).results()
     assert {name: n for name, (_, n) in scores.items()} == {name: n for name, (_, n) in chain.items()}
     assert scores["uuas"][1] == 30 * (LENGTH - 1)
-    # The worst of five seeds, of the trees and of the probe, is behind each bound. Correlations are below 1 even for a probe that
-    # orders everything as the trees do, since the trees have ties.
+    # The numbers in comments are the worst of five seeds, for the trees and the probe. Correlations stay below 1 even for a probe
+    # that orders everything as the trees do, since the trees have ties.
     assert scores["uuas"][0][1] > 0.95  # 1.0
     assert scores["uuas"][0][0] < 0.5  # 0.30
     assert scores["distance correlation"][0][1] > 0.9  # 0.955, as high as ties allow

@@ -1,4 +1,4 @@
-"""Distances, depths, spanning trees and rank correlations of probed trees."""
+"""Distances, depths, spanning trees and rank correlations of trees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_jax.analysis.probe.structural import (
 
 
 def random_heads(rng: np.random.Generator, count: int) -> list[int]:
-    """A random tree over words in a random order."""
+    """Returns a random tree over words in a random order."""
     order = rng.permutation(count)
     heads = [-1] * count
     for i in range(1, count):
@@ -31,7 +31,7 @@ def random_heads(rng: np.random.Generator, count: int) -> list[int]:
 
 
 def lightest_tree(distances: np.ndarray) -> set[tuple[int, int]]:
-    """Of all sets of n - 1 edges that connect all words the one with the least sum."""
+    """Returns the set of n - 1 edges that connects all words with the smallest sum, by trying all sets."""
     count = len(distances)
     pairs = list(itertools.combinations(range(count), 2))
     best: tuple[float, set[tuple[int, int]]] = (np.inf, set())
@@ -53,7 +53,7 @@ def test_the_spanning_tree_is_the_lightest_of_all_trees(count):
         distances += distances.T
         np.fill_diagonal(distances, 0)
         assert spanning_tree(distances) == lightest_tree(distances)
-        distances[distances < 0.6] = 0  # words in one place are near, not apart
+        distances[distances < 0.6] = 0  # words at the same place are near each other, not apart
         assert len(spanning_tree(distances)) == count - 1
 
 
@@ -116,7 +116,7 @@ def test_scores_of_a_right_branching_sentence_are_perfect_for_the_chain_and_not_
     assert {name: n for name, (_, n) in results.items()} == {
         "uuas": 6, "distance correlation": 1, "root accuracy": 2, "depth correlation": 1,
     }  # fmt: skip
-    assert results["uuas"][0].tolist() == pytest.approx([1.0, 1 / 6])  # the farthest words joined: that of two words
+    assert results["uuas"][0].tolist() == pytest.approx([1.0, 1 / 6])  # the edge with the largest distance joins two words
     assert results["distance correlation"][0].tolist() == pytest.approx([1.0, -1.0])
     assert results["root accuracy"][0].tolist() == [1.0, 0.5]
     assert results["depth correlation"][0].tolist() == pytest.approx([1.0, -1.0])

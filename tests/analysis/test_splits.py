@@ -58,7 +58,7 @@ def test_split_words_are_counted_as_by_a_loop_over_the_texts(tokenizer, shards):
 
 @pytest.mark.parametrize("count", [1, 3, 9])
 def test_the_file_of_new_words_holds_the_most_frequent_split_words_in_order(tokenizer, tmp_path, count):
-    """Of equal counts by the alphabet; words of one piece and rare ones are no new words."""
+    """Words with equal counts are in alphabetical order; words of one piece and rare words are left out."""
     texts = ["tensor gradient the"] * 7 + ["matrix of"] * 9 + ["seldom is paris xy"] * 4 + ["vector thes zog xy"] * 5
     folder = Folder(str(tmp_path), FILES)
     write_splits(folder, find_splits(corpus_of_texts(tokenizer, texts), tokenizer), count)
@@ -91,7 +91,7 @@ def test_pieces_of_words_in_the_vocabulary_and_rare_words_are_not_listed(tokeniz
 def test_words_of_other_pieces_or_of_another_order_have_another_hash():
     long = list(range(70))
     words = [[5], [5, 0], [0, 5], [1, 2], [2, 1], long, [*long[:-1], 0]]
-    cut = [7, 7]  # the rest of a word whose beginning is not there
+    cut = [7, 7]  # the rest of a word without its beginning
     ids = np.concatenate([cut, *words]).astype(np.uint16)
     sizes = np.array([len(word) for word in words])
     starts = len(cut) + np.cumsum([0, *sizes[:-1]])

@@ -1,4 +1,4 @@
-"""CoNLL-U files, whole and damaged."""
+"""Reads CoNLL-U files, whole and damaged."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_a_sentence_that_cannot_be_read_is_reported_and_the_others_are_read(tmp_
 
 
 def test_a_file_without_a_sentence_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="holds no sentence that can be read; give a CoNLL-U file"):
+    with pytest.raises(UserError, match="has no sentence that can be read; give a CoNLL-U file"):
         read(tmp_path, "# text = nothing\n")
-    with pytest.raises(UserError, match="is standard input, and a treebank is read several times; give a file"):
+    with pytest.raises(UserError, match="is standard input, but a treebank is read several times; give a file"):
         Treebank("-")
 
 

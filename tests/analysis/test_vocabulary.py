@@ -43,7 +43,7 @@ def test_names_are_capitals_without_a_lower_case_twin_or_those_of_a_list(found, 
     def names(tour: Vocabulary) -> set[str]:
         return {piece.piece for piece in tour.pieces if piece.is_name}
 
-    assert names(found) == {"Apfel"}  # beside "Paris" there is "paris"
+    assert names(found) == {"Apfel"}  # "paris" is in the vocabulary as well
     assert names(analyser.vocabulary(names=["PARIS", "Ada"])) == {"Paris", "paris"}
     lower = dataclasses.replace(model.tokenizer.vocabulary, lowercase=True)
     pieces = vocabularies._with_names(found.pieces, Lowered(lower), None)
@@ -95,7 +95,7 @@ def test_pieces_that_a_corpus_lacks_are_found_and_another_vocabulary_is_refused(
 
 
 class Stored:
-    """As much of a corpus as is read."""
+    """The parts of a corpus that are read."""
 
     def __init__(self, vocabulary: object, counts: list[int]):
         self.vocabulary, self.token_counts = vocabulary, np.array(counts)

@@ -1,4 +1,4 @@
-"""The tables, figures and lines of a vocabulary that is made up."""
+"""The tables, figures and lines of a made-up vocabulary."""
 
 from __future__ import annotations
 

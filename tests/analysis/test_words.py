@@ -43,7 +43,7 @@ def test_a_text_longer_than_the_table_is_cut_between_words_and_nothing_is_lost(a
 
 @pytest.mark.parametrize("texts", [("",), (" \u200b",), ("the", " ")])
 def test_a_text_without_a_token_is_refused(analyser, texts):
-    with pytest.raises(UserError, match="holds no token; give text"):
+    with pytest.raises(UserError, match="has no tokens; give text"):
         read_window(analyser.engine, *texts)
 
 
@@ -53,7 +53,7 @@ def test_attention_between_words_sums_over_the_target_and_averages_over_the_sour
     (pieces, words), *_ = analyser.engine.batches(first_row, [window.item()])
     expected = weights_of(model, window)
     n, count = expected.shape[-1], len(window.words)
-    # the same weights of another batch: float32 rounds them differently, by 2e-6 on a CPU with SSE4.2
+    # the same weights in a different batch: float32 rounds them differently, by 2e-6 on a CPU with SSE4.2
     np.testing.assert_allclose(pieces[:, :, :n, :n], expected, atol=1e-5)
     starts = np.flatnonzero(np.diff([-1, *window.item().columns["words"]]))
     assert len(starts) == count
@@ -65,7 +65,7 @@ def test_a_named_array_is_asked_by_label():
     array = NamedArray(np.arange(6).reshape(2, 3), {"layer": (1, 2), "head": (1, 2, 3)})
     assert array.sel(layer=2, head=3).values == 5
     assert array.sel(head=1).axes == {"layer": (1, 2)}
-    with pytest.raises(UserError, match="layer 3 is not there; it is 1 to 2"):
+    with pytest.raises(UserError, match="layer 3 does not exist; it is 1 to 2"):
         array.sel(layer=3)
     with pytest.raises(UserError, match="there is no axis 'layers': did you mean 'layer'"):
         array.sel(layers=1)

@@ -32,14 +32,14 @@ CASES = [
     Case(
         "a head of more digits than Python reads",
         f"{ATTENTION} --head=1-{'9' * 5000}",
-        f"--head=1-{'9' * 55}... is not there: the model has layers 1 to 1 of heads 1 to 2",
+        f"--head=1-{'9' * 55}... does not exist: the model has layers 1 to 1 with heads 1 to 2",
     ),
     Case(
         "a layer out of range",
         f"{ATTENTION} --head=2-1",
-        "--head=2-1 is not there: the model has layers 1 to 1 of heads 1 to 2; did you mean '1-1'?",
+        "--head=2-1 does not exist: the model has layers 1 to 1 with heads 1 to 2; did you mean '1-1'?",
     ),
-    Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 is not there: the model has layers 1 to 1 of heads"),
+    Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 does not exist: the model has layers 1 to 1 with heads"),
     # --------------------------------------------------------------------------------------------------------- what it reads
     Case(
         "a model with tensors of another class",
@@ -50,14 +50,14 @@ CASES = [
     ),
     Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
     Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
-    Case("a text without a token", "attention '\u200b'", "holds no token; give text"),
+    Case("a text without a token", "attention '\u200b'", "has no tokens; give text"),
     Case(
         "a text longer than the position table",
         f"attention '{'the house ' * 40}'",
         "is 82 tokens with its [CLS] and [SEP], more than the 64 of the model's position table; shorten it",
     ),
     Case(
-        "a model that is not there",
+        "a model that does not exist",
         f"{HEADS} --model=nothing",
         "there is no nothing ... name a directory that holds config.json and model.safetensors, a",
     ),
@@ -114,7 +114,7 @@ CASES = [
         "no text at all", "heads --input=in.txt", "there is no word to measure attention on; give text", files={"in.txt": "\n \n"}
     ),
     Case(
-        "a corpus that is not there",
+        "a corpus that does not exist",
         "vocabulary --corpus=nowhere",
         "corpus nowhere ... does not exist; build one with python -m bert_jax.corpus --output=nowhere ...",
     ),
@@ -129,21 +129,21 @@ CASES = [
         "nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file",
     ),
     Case("two words for one", "neighbours 'the house'", "'the house' is 2 words; give one word, or a sentence with one"),
-    Case("a word in context without a text", "neighbours 'the [house]'", "is looked for in a text; name one with --input=FILE"),
+    Case("a word in context without a text", "neighbours 'the [house]'", "with the words of a text; name one with --input=FILE"),
     Case(
-        "a layer of words that is not there",
+        "a layer that does not exist",
         "neighbours house --input=$text --layer=2",
-        "--layer=2 is not there: the model has layers 0 (the embeddings) to 1",
+        "--layer=2 does not exist: the model has layers 0 (the embeddings) to 1",
     ),
     Case(
-        "a treebank that is not there",
+        "a treebank that does not exist",
         "dependencies --input=nowhere.conllu",
         "--input=nowhere.conllu (looked for in $here) cannot be read: No such file or directory; name an existing file",
     ),
     Case(
         "a treebank to choose on that is the treebank itself",
         "dependencies --input=x.conllu --choose=./x.conllu",
-        "--choose=./x.conllu is --input too; without --choose, half of its sentences are chosen on",
+        "--choose=./x.conllu is also --input; without --choose, half of the sentences are used",
         files={"x.conllu": TREE},
     ),
     Case(
@@ -164,7 +164,7 @@ CASES = [
     Case(
         "documents to choose on of another format",
         "coreference --input=x.conllu --choose=$gap/gap-development.tsv",
-        "gap-development.tsv and x.conllu are of different formats; choose heads on texts of the same kind",
+        "gap-development.tsv and x.conllu have different formats; give two files of the same format",
         files={"x.conllu": TREE},
     ),
     Case("a window of nothing", "coreference --input=x.conllu --window=2", "--window=2 must be at least 8 and at most 1,048,576"),
@@ -172,7 +172,7 @@ CASES = [
     Case("a probe that is none", "probe --input=x --eval=y --probes=tree", "--probes=tree is unknown: known: labels, parsers"),
     Case("probes trained never", "probe --input=x --eval=y --epochs=0", "--epochs=0 must be at least 1 and at most 10,000"),
     Case(
-        "a file to score probes on that is not there",
+        "an evaluation file that does not exist",
         "probe --input=x.conllu --eval=y.conllu",
         "y.conllu (looked for in $here; did you mean x.conllu?) cannot be read: No such file or directory; name a CoNLL-U or",
         files={"x.conllu": TREE},
@@ -180,7 +180,7 @@ CASES = [
     Case(
         "probes scored on the file that they are trained on",
         "probe --input=x.conllu --eval=./x.conllu",
-        "./x.conllu is the training file too; give another file to score the probes on",
+        "./x.conllu is also the training file; give another file to score the probes on",
         files={"x.conllu": TREE},
     ),
     Case(
@@ -190,7 +190,7 @@ CASES = [
         files={"x.txt": "a X\n"},
     ),
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
-    Case("a second model that is not there", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
+    Case("a second model that does not exist", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
     Case("a share of no word", "compare 'the house' --with=$model --masked=0", "--masked=0 must be above 0 and at most 1"),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),

@@ -1,4 +1,4 @@
-"""Bad inputs of `aot` that are found before the TPU compiler is asked."""
+"""Bad inputs of `aot` that are found before the TPU compiler is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad input: what is asked of which command, and how the command has to refuse it."""
+"""Describes a bad input: the command line, and the error with which the command has to refuse it."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 
 Spoil = Callable[[pathlib.Path], None]
-"""Does some damage in the directory in which the command runs."""
+"""Damages files in the directory in which the command runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One mistake.
+    """One mistake of a user.
 
-    The command runs in an empty directory of its own. $NAME in flags, files and `says` is the path of one of the things of
-    `places`, which no command may change; $here is that directory's own.
+    The command runs in an empty directory of its own. $NAME in flags, files and `says` is a path in `places`, which no command
+    may change; $here is the directory of the command.
     """
 
     name: str
-    """What is wrong."""
+    """What is wrong, in words."""
     flags: str = ""
-    """As in a shell. They take the place of the usual ones of the same name."""
+    """Flags as in a shell. They replace the usual flags of the same name."""
     says: str = ""
-    """The message in its parts, with " ... " between them: the value that is wrong, its limit, the remedy."""
+    """The parts of the message, separated by " ... ": the wrong value, its limit, the remedy."""
     exit: int = 2
     files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
-    """What lies in the directory beforehand."""
+    """Files that are in the directory beforehand."""
     copies: str = ""
-    """What lies there besides: copies of places, as NAME or, under another name, OTHER=NAME."""
+    """Copies of places that are also in the directory, as NAME or, under another name, OTHER=NAME."""
     spoil: Spoil | Sequence[Spoil] = ()
-    """The damage done to them."""
+    """The damage done to these copies."""
     leaves: str = ""
-    """Patterns of files that may be new or other afterwards: where a run was right to begin."""
+    """Patterns of files that may be new or changed afterwards, if the run was right to start."""
     without: str = ""
-    """Usual flags that are left out."""
+    """The usual flags to leave out."""
     stdin: str | bytes = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     file_size: int | None = None
-    """No file grows beyond so many bytes, as on a full disk."""
+    """The maximum size of a file in bytes, as on a full disk."""
     closed: tuple[int, ...] = ()
-    """File descriptors that are closed, as after `>&-`."""
+    """The file descriptors to close, as after `>&-`."""
     devices: int = 1
 
     def fragments(self, places: Mapping[str, pathlib.Path]) -> list[str]:
-        """What the message has to hold, in this order."""
+        """Returns the parts that the message has to contain, in this order."""
         return [filled(text, places) for text in self.says.split(" ... ")]
 
     def prepare(self, directory: pathlib.Path, places: Mapping[str, pathlib.Path]) -> None:
-        """Makes the directory in which the command runs."""
+        """Creates the files in the directory in which the command runs."""
         for copy in self.copies.split():
             name, _, place = copy.partition("=")
-            _link(places[place or name], directory / name)
+            _copy(places[place or name], directory / name)
         for name, content in self.files.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,11 +69,11 @@ class Table:
 
     command: str
     usual: str
-    """The flags with which the command would do its work, were it not for the case's."""
+    """Valid flags of the command; a case adds to them or replaces them."""
     cases: Sequence[Case]
 
     def command_line(self, case: Case, places: Mapping[str, pathlib.Path]) -> list[str]:
-        """The command and its arguments: the case's, and those of the usual ones that they do not replace."""
+        """Returns the command and its arguments: the case's flags, and the usual flags that they do not replace."""
         given = shlex.split(case.flags)
         replaced = {*(argument.partition("=")[0] for argument in given), *case.without.split()}
         usual = [argument for argument in shlex.split(self.usual) if argument.partition("=")[0] not in replaced]
@@ -81,10 +81,10 @@ class Table:
 
 
 def filled(text: str, places: Mapping[str, pathlib.Path]) -> str:
-    """`text` with paths for the $NAMEs that are places."""
+    """Returns `text` with paths in place of $NAMEs."""
     return string.Template(text).safe_substitute(places)
 
 
-def _link(source: pathlib.Path, target: pathlib.Path) -> None:
-    """A copy of a directory or a file."""
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies a directory or a file."""
     shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

@@ -12,7 +12,7 @@ DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
 
 def damaged(name: str, says: str, spoil: Spoil) -> Case:
-    """A damaged copy of the model is read."""
+    """Returns a case in which the command reads a damaged copy of the model."""
     return Case(f"a model {name}", "--from=model", says, copies="model", spoil=spoil)
 
 
@@ -96,7 +96,7 @@ CASES = [
     Case("lower-cased and cased", "--lowercase --cased", "--lowercase and --cased contradict each other; give one of them"),
     Case("a seed that is none", "--seed=one", "--seed=one must be a whole number, at least 0 and at most 4,294,967,295"),
     # --------------------------------------------------------------------------------------------------------- what it reads
-    Case("a model that is not there", "--from=nothing",
+    Case("a model that does not exist", "--from=nothing",
       "there is no nothing ... name a directory that holds config.json and model.safetensors, a"),
     Case("an empty model", "--from=", "--from= is empty; give a name, or leave the flag out"),
     *(
@@ -200,7 +200,7 @@ CASES = [
       files={"v.bin": b"2 2\na " + bytes(range(8)) + b"\nb " + bytes(range(7))}),
     Case("an average of models that differ", "--average=$classifier",
       "$model and $classifier cannot be averaged: parts is pooler, mlm_head, nsp_head and ... of the same architecture"),
-    Case("an average with a model that is not there", "--average=nowhere",
+    Case("an average with a model that does not exist", "--average=nowhere",
       "there is no nowhere ... name a directory that holds config.json and model.safetensors, a"),
     Case("a checkpoint of the original that is cut short", "--from=tf1",
       "tf1/model.ckpt-1000.data-00000-of-00001 is incomplete: it has 119,488 bytes of at least 119,588; copy", copies="tf1",

@@ -21,14 +21,14 @@ from tests.compressed import zstd
 
 
 def parquet(columns: dict[str, Any]) -> bytes:
-    """A Parquet file with these columns."""
+    """Writes a Parquet file with these columns."""
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), file)
     return file.getvalue()
 
 
 def arrow(columns: dict[str, Any]) -> bytes:
-    """An Arrow stream, as `save_to_disk` writes it."""
+    """Writes an Arrow stream in the format of `save_to_disk`."""
     table, file = pyarrow.table(columns), io.BytesIO()
     with pyarrow.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
@@ -36,7 +36,7 @@ def arrow(columns: dict[str, Any]) -> bytes:
 
 
 def tar(name: str, data: bytes) -> bytes:
-    """A tar archive with one file."""
+    """Writes a tar archive with one file."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         member = tarfile.TarInfo(name)
@@ -46,7 +46,7 @@ def tar(name: str, data: bytes) -> bytes:
 
 
 def zipped(name: str, data: bytes) -> bytes:
-    """A zip archive with one file."""
+    """Writes a zip archive with one file."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(name, data)
@@ -54,7 +54,7 @@ def zipped(name: str, data: bytes) -> bytes:
 
 
 def bytes_vocabulary(specials: str = "[PAD] [UNK] [CLS] [SEP] [MASK]", **parts: Any) -> str:
-    """A tokenizer.json of byte-level BPE with these special tokens, the small letters and no merges."""
+    """Returns a tokenizer.json for byte-level BPE with these special tokens, the lower-case letters and no merges."""
     ids = {piece: i for i, piece in enumerate([*specials.split(), *"\u0120abcdefghijklmnopqrstuvwxyz"])}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = [{"id": ids[token], "content": token, "special": True, **flags} for token in specials.split()]

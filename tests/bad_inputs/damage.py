@@ -1,4 +1,4 @@
-"""What can go wrong with files: each function returns a `Spoil`, which does it in a directory."""
+"""Damages files: each function returns a `Spoil`, which damages a directory in one way."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.bad_inputs.case import Spoil
 
 
 def cut(name: str, size: int) -> Spoil:
-    """The last `size` bytes are missing."""
+    """Removes the last `size` bytes."""
     return lambda root: (root / name).write_bytes((root / name).read_bytes()[:-size])
 
 
 def flip(name: str, at: int) -> Spoil:
-    """All bits of one byte are the other way round."""
+    """Inverts all bits of one byte."""
 
     def spoil(root: pathlib.Path) -> None:
         data = bytearray((root / name).read_bytes())
@@ -33,7 +33,7 @@ def flip(name: str, at: int) -> Spoil:
 
 
 def replace(name: str, old: str, new: str) -> Spoil:
-    """The first `old` in a text is `new`."""
+    """Replaces the first `old` in a text by `new`."""
 
     def spoil(root: pathlib.Path) -> None:
         text = (root / name).read_text()
@@ -44,7 +44,7 @@ def replace(name: str, old: str, new: str) -> Spoil:
 
 
 def keys(name: str, **values: Any) -> Spoil:
-    """Keys of a JSON object have other values; None removes one."""
+    """Sets keys of a JSON object to other values; None removes a key."""
 
     def spoil(root: pathlib.Path) -> None:
         fields = json.loads((root / name).read_text()) | values
@@ -54,7 +54,7 @@ def keys(name: str, **values: Any) -> Spoil:
 
 
 def remove(name: str) -> Spoil:
-    """A file or a directory is not there."""
+    """Removes a file or a directory."""
 
     def spoil(root: pathlib.Path) -> None:
         path = root / name
@@ -64,7 +64,7 @@ def remove(name: str) -> Spoil:
 
 
 def link(name: str, target: str) -> Spoil:
-    """A symbolic link is there."""
+    """Creates a symbolic link."""
 
     def spoil(root: pathlib.Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,12 +74,12 @@ def link(name: str, target: str) -> Spoil:
 
 
 def add_line(name: str, line: str) -> Spoil:
-    """A text has one line more."""
+    """Adds a line to a text."""
     return lambda root: (root / name).write_text((root / name).read_text() + line + "\n")
 
 
 def without_last_column(name: str) -> Spoil:
-    """A table of commas lacks its last column."""
+    """Removes the last column of a CSV file."""
 
     def spoil(root: pathlib.Path) -> None:
         lines = (root / name).read_text().splitlines()
@@ -89,7 +89,7 @@ def without_last_column(name: str) -> Spoil:
 
 
 def turned_round(name: str, first: int) -> Spoil:
-    """The lines of a text after the first so many are in the other order."""
+    """Reverses the order of the lines of a text after the first few."""
 
     def spoil(root: pathlib.Path) -> None:
         lines = (root / name).read_text().splitlines()
@@ -99,7 +99,7 @@ def turned_round(name: str, first: int) -> Spoil:
 
 
 def other_vocabulary(corpus: str) -> Spoil:
-    """A corpus is one of another vocabulary: the same pieces, the last ones in the other order."""
+    """Gives a corpus another vocabulary: the same pieces, with the last ones in reversed order."""
 
     def spoil(root: pathlib.Path) -> None:
         tokenizer = root / corpus / "tokenizer"
@@ -115,7 +115,7 @@ def other_vocabulary(corpus: str) -> Spoil:
 
 
 def weight(model: str, change: Callable[[np.ndarray], np.ndarray], name: str = "bert.embeddings.LayerNorm.bias") -> Spoil:
-    """One tensor of a model is another."""
+    """Replaces one tensor of a model."""
 
     def spoil(root: pathlib.Path) -> None:
         path = root / model / "model.safetensors"
@@ -126,7 +126,7 @@ def weight(model: str, change: Callable[[np.ndarray], np.ndarray], name: str = "
 
 
 def extra_tensors(model: str, *names: str) -> Spoil:
-    """A model has more tensors than its class."""
+    """Adds tensors to a model that its class does not have."""
 
     def spoil(root: pathlib.Path) -> None:
         path = root / model / "model.safetensors"
@@ -137,7 +137,7 @@ def extra_tensors(model: str, *names: str) -> Spoil:
 
 
 def some_shards(name: str) -> Spoil:
-    """A corpus's manifest names its first shard only."""
+    """Keeps only the first shard in a corpus's manifest."""
 
     def spoil(root: pathlib.Path) -> None:
         manifest = json.loads((root / name).read_text())
@@ -147,5 +147,5 @@ def some_shards(name: str) -> Spoil:
 
 
 def not_finite(model: str) -> Spoil:
-    """One weight of a model is not a number."""
+    """Sets one weight of a model to NaN."""
     return weight(model, lambda x: x * np.float32("nan"))

@@ -1,4 +1,4 @@
-"""Bad inputs of `doctor` that are mistakes of the command line; what is wrong with a machine is a fault of its report."""
+"""Bad inputs of `doctor` that are mistakes on the command line; problems of a machine are faults in its report."""
 
 from __future__ import annotations
 

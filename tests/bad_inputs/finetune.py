@@ -11,7 +11,7 @@ TREE = "1\tthe\t_\tDET\t_\t_\t0\troot\t_\t_\n"
 
 
 def in_lines(name: str, says: str, text: str, flags: str = "") -> Case:
-    """A training file of JSON lines."""
+    """Returns a case with a training file of JSON lines."""
     return Case(name, f"{LINES} {flags}", says, files={"train.jsonl": text})
 
 
@@ -31,7 +31,7 @@ CASES = [
     Case("a glue task that is none", "--config=$repository/experiments/finetune/glue.py:mrcp",
       "config.task.name='glue/mrcp' is not a task; did you mean 'glue/mrpc'?"),
     # ------------------------------------------------------------------------------------------------ the model to begin with
-    Case("a model that is not there", "--config.init_from=no_such_model",
+    Case("a model that does not exist", "--config.init_from=no_such_model",
       "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a"),
     Case("a model without weights", "--config.init_from=model", "model is not a model directory: model.safetensors missing",
       copies="model", spoil=remove("model/model.safetensors")),

@@ -1,4 +1,5 @@
-"""What the cases find: a corpus, models with every head, tables, a finished run. No command may change any of it."""
+"""Creates the inputs of the cases: a corpus, models with every head, tables, a finished run. No command may change any of
+them."""
 
 from __future__ import annotations
 
@@ -35,22 +36,22 @@ OFFICIAL = {
     "squad1": "squad/v1.1",
     "squad2": "squad/v2.0",
 }
-"""The tasks whose official files are there."""
+"""The tasks whose official files are available."""
 FINETUNE = (
     "--config=$repository/experiments/finetune/own_text.py --workdir=run --config.init_from=$model "
     "--config.task.own.train=$train --config.task.own.dev=$dev --config.task.length=16 --config.training.batch_size=16 "
     "--config.training.epochs=1 --config.model.scan_layers=true"
 )
-"""A fine-tuning run that would do."""
+"""A valid fine-tuning run."""
 GOOD = "text,label\nit was fine,good\nit was bad,poor\n"
-"""Training data that would do."""
+"""Valid training data."""
 TRAIN = "--config.task.own.train=train.csv"
 LINES = "--config.task.own.train=train.jsonl"
 OFFICIAL_DATA = "--config.task.data_dir=data"
 
 
 def modern(**fields: object) -> dict[str, str | bytes]:
-    """A ModernBERT of 8,192 tokens in the directory m, with other `fields` in config.json."""
+    """Creates a ModernBERT for 8,192 tokens in the directory m, with `fields` changed in config.json."""
     golden = REPOSITORY / "tests" / "golden" / "families" / "modernbert_masked"
     kept = json.loads((golden / "config.json").read_text()) | {"max_position_embeddings": 8_192}
     weights = (golden / "model.safetensors").read_bytes()
@@ -58,12 +59,12 @@ def modern(**fields: object) -> dict[str, str | bytes]:
 
 
 def train(text: str | bytes) -> dict[str, str | bytes]:
-    """A training file."""
+    """Returns a training file."""
     return {"train.csv": text}
 
 
 def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Everything, in `root`, by name."""
+    """Creates everything in `root`, and returns the paths by name."""
     scratch = root / "scratch"
     places = {
         "repository": REPOSITORY,
@@ -102,7 +103,7 @@ def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def contents(directory: pathlib.Path) -> dict[str, bytes | None]:
-    """Every file below `directory` with its bytes; of a directory, None."""
+    """Returns every file below `directory` with its bytes; for a directory, None."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in sorted(directory.rglob("*"))
@@ -111,7 +112,7 @@ def contents(directory: pathlib.Path) -> dict[str, bytes | None]:
 
 
 def states(places: Mapping[str, pathlib.Path]) -> dict[str, tuple[int, int]]:
-    """Every file of the places with what changes whenever its bytes are written: its size and the time of its last change."""
+    """Returns the size and modification time of every file of the places, which change whenever its bytes are written."""
     root = places["text"].parent
     found = ((path, path.stat()) for path in root.rglob("*"))
     return {str(path): (state.st_size, state.st_ctime_ns) for path, state in found}

@@ -17,7 +17,7 @@ OUTPUT = "embed --output"
 
 
 def scored(name: str, says: str, spoil: Spoil | Sequence[Spoil] = (), files: Mapping[str, str] | None = None) -> Case:
-    """A text is scored by a damaged copy of the model."""
+    """Returns a case in which a damaged copy of the model scores a text."""
     return Case(name, "score --model=model x", says, copies="model", spoil=spoil, files=files or {})
 
 
@@ -387,7 +387,7 @@ CASES = [
     Case(
         "a text of control characters",
         "embed",
-        "standard input, line 1: '\\x01\\x02' holds no token; give text",
+        "standard input, line 1: '\\x01\\x02' has no tokens; give text",
         exit=1,
         stdin=b"\1\2\n",
     ),
@@ -421,7 +421,7 @@ CASES = [
     ),
     # --------------------------------------------------------------------------------------------------------------- the model
     Case(
-        "a model that is not there",
+        "a model that does not exist",
         "fill-mask --model=nowhere [MASK]",
         "there is no nowhere ... name a directory that holds config.json and model.safetensors, a",
     ),

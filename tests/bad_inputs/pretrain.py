@@ -72,7 +72,7 @@ CASES = [
       "--compiled=empty holds no programs ... this run needs its step for 1 x cpu, jax 0.10.2, jaxlib 0.10.2: make",
       files={"empty/x": ""}),
     # ------------------------------------------------------------------------------------------------ the model to begin with
-    Case("a model that is not there", "--config.init_from=no_such_model",
+    Case("a model that does not exist", "--config.init_from=no_such_model",
       "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a"),
     Case("a model that is a file", "--config.init_from=$train",
       "$train is a file; name the directory that holds config.json and model.safetensors"),
@@ -94,7 +94,7 @@ CASES = [
     Case("a model with another vocabulary", "--config.init_from=$model",
       "config.init_from=$model has a vocabulary of 91 entries, and the corpus ... build the corpus with --vocab=$model"),
     # --------------------------------------------------------------------------------------------------------------- the corpus
-    Case("a corpus that is not there", "--config.corpus.directory=nowhere",
+    Case("a corpus that does not exist", "--config.corpus.directory=nowhere",
       "corpus nowhere (looked for in $here) does not exist; build one with python -m bert_jax.corpus"),
     Case("a corpus that is a file", "--config.corpus.directory=$text",
       "corpus $text is a file; give the directory that python -m bert_jax.corpus --output=DIR has made"),

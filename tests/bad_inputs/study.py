@@ -1,4 +1,4 @@
-"""Bad inputs of `study`: everything is refused before the first arm is trained."""
+"""Bad inputs of `study`: everything is rejected before the first arm is trained."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GOOD: dict[str, Any] = {
 
 
 def study(**changes: Any) -> dict[str, str]:
-    """The study file that the usual flags name, with some keys changed."""
+    """Returns the study file named by the usual flags, with some keys changed."""
     return {"study.py": f"def get_config(): return {GOOD | changes!r}\n"}
 
 
 def with_arm(**arm: Any) -> dict[str, str]:
-    """The same, with a second arm."""
+    """Returns the same with a second arm."""
     return study(arms=[{"name": "a"}, {"name": "b", **arm}])
 
 
@@ -39,7 +39,7 @@ CASES = [
       files=study(arms=[{"name": "a"}, {"name": "a"}])),
     Case("a key that is none", says="there is no config.arm; known there: arms, budget,", files=study(arm=[])),
     Case("an experiment that is not there", says="there is no file nowhere.py", files=study(pretraining="nowhere.py")),
-    Case("a corpus that is not there",
+    Case("a corpus that does not exist",
       says="the arm 'a': there is no corpus nowhere (looked for in ... make it with ... or name it in config.corpus",
       files=study(corpus="nowhere")),
     Case("an arm with a model that cannot be",

@@ -1,5 +1,5 @@
-"""Every bad input that is known, a row each in the table of its command: one sentence that names the value, the limit and the
-remedy, exit status 2, and what was there is as it was."""
+"""Runs every known bad input, one row in the table of its command. The error is one sentence that names the value, the limit and
+the remedy; the exit status is 2, and no existing file changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.end_to_end.forked import Surroundings
 
 Places = dict[str, pathlib.Path]
 SECONDS = 120
-"""After which a case has hung."""
+"""Seconds after which a case is considered hung."""
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Where outputs and compiled programs go."""
+    """Returns the directories for outputs and compiled programs."""
     return tmp_path_factory.mktemp("outputs")
 
 

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/benchmark_attention_kernel.py --topology=v5e:2x2 --topology=v6e:2x2 --lengths=128,512
 
-Needs the libtpu that matches jax (`pip install "jax[tpu]==VERSION"`). Both kernels are compiled for one chip of it, with
-16 heads of width 64 in bfloat16, and the compiler writes its final schedule: a bundle is what a core issues in one cycle, so
-bundles over the clock is the time of a head where no transfer is waited for. All figures go to --json=FILE.
+Needs the libtpu that matches jax (`pip install "jax[tpu]==VERSION"`). Both kernels are compiled for one chip, with 16 heads of
+width 64 in bfloat16, and the compiler writes its final schedule. A bundle is the set of instructions that a core issues in one
+cycle, so bundles over the clock is the time of a head if it never waits for a transfer. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def report(found: list[dict[str, Any]], file: pathlib.Path | None) -> None:
-    """A table of bundles a head of a row."""
+    """Prints a table of bundles per head and row."""
     rows = [
         [one["topology"], str(one["length"]), str(one["dropout"]), f"{one['forward']:.0f}", f"{one['backward']:.0f}"]
         for one in found
@@ -57,7 +57,8 @@ def report(found: list[dict[str, Any]], file: pathlib.Path | None) -> None:
 
 
 def bundles(topology: str, length: int, rate: float) -> tuple[float, float]:
-    """Bundles per head of one row, forward and backward. Each compilation is a process: libtpu reads its flags once."""
+    """Returns the bundles per head of one row, forward and backward. Each compilation runs in its own process, since libtpu reads
+    its flags only once."""
     with tempfile.TemporaryDirectory() as dump:
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
@@ -78,7 +79,8 @@ def bundles(topology: str, length: int, rate: float) -> tuple[float, float]:
 
 
 def compile_kernels(topology: str, length: int, rate: float) -> None:
-    """Compiles attention and its gradient for one chip and prints how many heads a grid step does; a row of one block only."""
+    """Compiles attention and its gradient for one chip and prints how many heads one grid step covers, for rows of one block
+    only."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import topologies

@@ -1,13 +1,13 @@
-"""Rows a second of our batches, side by side with transformers' DataCollatorForLanguageModeling.
+"""Rows per second of our batches, compared with transformers' DataCollatorForLanguageModeling.
 
     python tests/benchmarks/benchmark_batches.py --peer-python=PATH [--corpus=DIR]
 
 PATH is a Python with torch and transformers; without it, ours runs alone. Without a real corpus one is made up.
 
-Ours does everything, and all of it is inside the time: a new plan for every epoch (the first too), pairs, gathering, masking,
-all eight arrays. The peer only masks rows that are tokenised, paired and of full length already, in every form it takes
-(peer_collator.py). Run it on an idle machine; the sides are measured in turn, twice, and the best counts. All figures go
-to --json=FILE.
+The time of our side includes everything: a new plan for every epoch (also the first), pairs, gathering, masking, all eight
+arrays. The peer only masks rows that are already tokenised, paired and of full length, in every form that it accepts
+(peer_collator.py). Run it on an idle machine; the sides are measured alternately, twice, and the best result counts. All figures
+go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
-    """A table of the best rows a second of every way, and how many times the peer's ours are."""
+    """Prints a table of the best rows per second of every method, and the ratio of ours to the peer's."""
     best: dict[tuple[str, str, str], dict[str, Any]] = {}
     for figure in sorted(figures, key=lambda figure: figure["rows_per_second"]):
         best[figure["who"], figure["length"], figure["how"]] = figure
@@ -91,7 +91,7 @@ def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
 
 
 def ours(corpus: Corpus, config: ExampleConfig, tables: MaskingTables, seconds: float) -> list[dict[str, Any]]:
-    """Rows a second over whole epochs, plans included, in one thread and prefetched by two."""
+    """Returns our rows per second over whole epochs, including plans, in one thread and with two prefetch threads."""
     results = []
     for size in BATCH_SIZES:
         for how in ("one thread", "prefetched"):
@@ -106,7 +106,7 @@ def ours(corpus: Corpus, config: ExampleConfig, tables: MaskingTables, seconds: 
 
 
 def peer(python: str, corpus: Corpus, tables: MaskingTables, length: int, seconds: float) -> list[dict[str, Any]]:
-    """Every way to call the collator, on 4,096 of our rows."""
+    """Measures every way to call the collator on 4,096 of our rows."""
     config = ExampleConfig(length=length, max_predictions=length * 3 // 20, short_probability=0.0)
     batch = BatchSource(corpus, config, 16_384, seed=0, tables=tables).at(0)
     full = np.flatnonzero((batch["sequence_ids"] > 0).all(axis=1))[:4096]
@@ -121,7 +121,7 @@ def peer(python: str, corpus: Corpus, tables: MaskingTables, length: int, second
 
 
 def made_up_corpus(documents: int) -> Corpus:
-    """Sentences of 26 tokens and documents of 110 sentences on average, both skewed, as in Wikipedia."""
+    """Makes a corpus of sentences of 26 tokens and documents of 110 sentences on average, both skewed as in Wikipedia."""
     rng = np.random.default_rng(0)
     sentences = 1 + rng.exponential(109, documents).astype(int)
     tokens = 1 + rng.gamma(2, 12.5, sentences.sum()).astype(int)

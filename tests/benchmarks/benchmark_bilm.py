@@ -1,15 +1,15 @@
-"""Rows a second of one CPU training step of a bidirectional LSTM language model, side by side with PyTorch's LSTM.
+"""Rows per second of a CPU training step of a bidirectional LSTM language model, compared with PyTorch's LSTM.
 
     python tests/benchmarks/benchmark_bilm.py --peer-python=PATH
 
 PATH is a Python with torch; without it, ours runs alone.
 
-Both sides train the same model: two layers of LSTMs in each direction, directions apart, a residual connection, dropout 0.1,
-one softmax over 8,192 words tied to the word vectors at 20 positions of each row, clipping, AdamW; 32 rows of 128 tokens, in
-float32. "projected" has cells of width 512 and outputs of width 128, as in ELMo at a quarter of its width; "plain" has cells
-and outputs of width 256, for which PyTorch has a faster implementation (oneDNN). Ours runs as `tpu_scripts/run.sh` starts it,
-with huge pages; the peer as installed, with huge pages, and with glibc's allocator tuned, as in benchmark_step.py. Sides take
-turns, every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
+Both sides train the same model: two layers of LSTMs in each direction, with separate directions, a residual connection, dropout
+0.1, one softmax over 8,192 words tied to the word vectors at 20 positions of each row, clipping, AdamW; 32 rows of 128 tokens, in
+float32. "projected" has cells of width 512 and outputs of width 128, a quarter of ELMo's widths; "plain" has cells and outputs of
+width 256, for which PyTorch has a faster implementation (oneDNN). Ours runs as `tpu_scripts/run.sh` starts it, with huge pages;
+the peer as installed, with huge pages, and with glibc's allocator tuned, as in benchmark_step.py. The sides alternate, every
+round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.turns import AS_RUN_SH, TUNED
 
-SHAPES = {"projected": (128, 512), "plain": (256, 256)}  # widths of the output of a direction and of its cell
+SHAPES = {"projected": (128, 512), "plain": (256, 256)}  # widths of each direction's output and of its cell
 SIZES = {"rows": 32, "length": 128, "predictions": 20, "layers": 2, "vocabulary": 8_192}
 HERE = pathlib.Path(__file__).resolve()
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def sides(shape: str, steps: int, peer_python: str | None) -> list[tuple[str, list[str], dict[str, str]]]:
-    """(name, command, environment) of everything measured for one shape."""
+    """Returns (name, command, environment) for everything that is measured for one shape."""
     mine = [sys.executable, str(HERE), f"--ours={shape}", f"--steps={steps}"]
     result = [("ours", mine, {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu", **AS_RUN_SH})]
     if peer_python:
@@ -66,7 +66,7 @@ def sides(shape: str, steps: int, peer_python: str | None) -> list[tuple[str, li
 
 
 def report(seconds: dict[tuple[str, str], list[float]], file: pathlib.Path | None) -> None:
-    """A table of rows a second and of how many times the peer's ours are."""
+    """Prints a table of rows per second, and of the ratio of ours to the peer's."""
     figures: list[dict[str, Any]] = []
     rows_of_table = []
     for (who, shape), times in seconds.items():
@@ -79,7 +79,7 @@ def report(seconds: dict[tuple[str, str], list[float]], file: pathlib.Path | Non
 
 
 def ours(shape: str, steps: int) -> list[float]:
-    """Seconds of each of our steps, compilation left out."""
+    """Returns the seconds of each of our steps, without compilation."""
     import flax.linen as nn
     import jax
     import numpy as np

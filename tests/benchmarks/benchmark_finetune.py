@@ -1,17 +1,17 @@
-"""Rows a second of fine-tuning on a CPU, side by side with transformers' PyTorch on the same weights and data of mixed lengths.
+"""Rows per second of fine-tuning on a CPU, compared with transformers' PyTorch on the same weights and data of mixed lengths.
 
     python tests/benchmarks/benchmark_finetune.py --model=DIR --mrpc=DIR --squad=DIR --peer-python=PATH
 
---model is a Hugging Face model directory, --mrpc and --squad (either may be left out) are those of the official files, PATH is a
-Python with torch and transformers; without it, ours runs alone. A row is a pair of MRPC (32 a step, at most 128 tokens) or a
-window of SQuAD 1.1 (16 a step, at most 384 tokens).
+--model is a Hugging Face model directory, --mrpc and --squad (either may be left out) are directories of the official files, PATH
+is a Python with torch and transformers; without it, ours runs alone. A row is a pair of MRPC (32 per step, at most 128 tokens) or
+a window of SQuAD 1.1 (16 per step, at most 384 tokens).
 
-Every round draws as many examples of the training set at random as its timed steps take, and all sides learn those, in orders of
-their own, with equal settings (--dtype of the products, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row.
-It runs as installed; with glibc's allocator tuned, which keeps its large buffers from being returned to the system and faulted in
-again at every step; with the huge pages that tpu_scripts/run.sh asks for and ours has; and tuned with batches of rows of like
-length (Trainer's group_by_length), which pads less and shuffles less.
-Sides take turns, every one in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
+Every round draws as many random examples of the training set as its timed steps need. All sides train on them, each in its own
+order, with equal settings (--dtype of the products, dropout 0.1, AdamW, clipping). The peer pads a batch to its longest row. It
+runs as installed; with glibc's allocator tuned, so that its large buffers are not returned to the system and faulted in again at
+every step; with the huge pages that tpu_scripts/run.sh sets for ours too; and tuned with batches of rows of similar length
+(Trainer's group_by_length), which pads less and shuffles less. The sides alternate, each in a fresh process. Run it on an idle
+machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def sample_mrpc(source: pathlib.Path, target: pathlib.Path, count: int, generator: random.Random) -> None:
-    """Writes so many of the training pairs to `target`; a dev set, which readers want, too, of the same."""
+    """Writes this many of the training pairs to `target`, with a dev set of the same pairs, since readers require one."""
     header, *lines = (source / "train.tsv").read_bytes().splitlines(keepends=True)
     chosen = header + b"".join(generator.sample(lines, count))
     for split in ("train", "dev"):
@@ -80,7 +80,8 @@ def sample_mrpc(source: pathlib.Path, target: pathlib.Path, count: int, generato
 
 
 def sample_squad(source: pathlib.Path, target: pathlib.Path, count: int, generator: random.Random) -> None:
-    """Writes so many of the training questions, of which each is one window or more, to `target`; as `sample_mrpc`."""
+    """Writes this many of the training questions to `target`, each of which is one window or more; otherwise like
+    `sample_mrpc`."""
     articles = json.loads((source / "train-v1.1.json").read_text(encoding="utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     questions = [{"context": p["context"], "qas": [question]} for p in paragraphs for question in p["qas"]]
@@ -91,7 +92,7 @@ def sample_squad(source: pathlib.Path, target: pathlib.Path, count: int, generat
 
 @dataclass(frozen=True)
 class Setting:
-    """How a task is trained, and how some of its training set is drawn."""
+    """How a task is trained, and how its training set is sampled."""
 
     name: str
     length: int
@@ -106,7 +107,7 @@ SETTINGS = {
 
 
 def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[str, list[str], dict[str, str]]]:
-    """(name, command, environment) of everything measured on the sample of a task in `directory`."""
+    """Returns (name, command, environment) for everything that is measured on the sample of a task in `directory`."""
     asked = {"ours": task, task: directory, "model": options.model, "dtype": options.dtype, "steps": options.steps}
     mine = [sys.executable, str(HERE), *(f"--{name}={value}" for name, value in asked.items())]
     result = [("ours", mine, {"JAX_PLATFORMS": "cpu", **AS_RUN_SH})]
@@ -136,8 +137,8 @@ def sides(task: str, directory: str, options: argparse.Namespace) -> list[tuple[
 
 
 def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Our rows a second, seconds of each step and this process's peak memory in MB, over one epoch of the sample; every shape of
-    batch is compiled before."""
+    """Returns our rows per second, the seconds of each step and this process's peak memory in MB, over one epoch of the sample.
+    Every shape of batch has been compiled before."""
     import jax
     import numpy as np
 
@@ -191,7 +192,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(runs: dict[tuple[str, str], list[dict[str, Any]]], file: pathlib.Path | None) -> None:
-    """A table of rows a second and of how many times the peer's ours are."""
+    """Prints a table of rows per second, and of the ratio of ours to the peer's."""
     figures, rows = [], []
     for (task, who), rounds in runs.items():
         rates = [run["rows_per_second"] for run in rounds]

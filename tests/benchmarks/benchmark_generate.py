@@ -1,14 +1,14 @@
-"""New tokens a second of `generate`, side by side with transformers' `generate` on the same model and prompts.
+"""New tokens per second of `generate`, compared with transformers' `generate` on the same model and prompts.
 
     python tests/benchmarks/benchmark_generate.py --peer-python=PATH
 
 PATH is a Python with torch and transformers; without it, ours runs alone.
 
-Both sides load one left-to-right BERT with random weights (`--size=mini`, vocabulary 30,522) and continue prompts of 16 tokens by
-64, the most probable one each time (or with `--beams`), one text alone and 8 together, with their caches of keys and values.
-[SEP] is made improbable, so that no text ends early, and both give the same tokens, which is checked. The peer runs as installed
-and with glibc's allocator tuned. Sides take turns, every round in a fresh process that generates once before the time is taken.
-Run it on an idle machine. All figures go to --json=FILE.
+Both sides load the same left-to-right BERT with random weights (`--size=mini`, vocabulary 30,522) and continue prompts of 16
+tokens by 64 tokens, greedily (or with `--beams`), for a single text and for a batch of 8, with caches of keys and values. [SEP]
+is made improbable so that no text ends early. The benchmark checks that both sides return the same tokens. The peer runs as
+installed and with glibc's allocator tuned. The sides alternate, every round in a fresh process that generates once before the
+timed runs. Run it on an idle machine. All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def make_model(directory: str, prompts: str, size: str) -> None:
 
 
 def ours(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of each call, from texts to texts, and the ids of the new tokens."""
+    """Returns the seconds of each call, from texts to texts, and the ids of the new tokens."""
     from bert_jax.prediction.predictor import Predictor
 
     texts = json.loads(pathlib.Path(options.model).with_name("prompts.json").read_text())["texts"][: options.rows]
@@ -111,7 +111,7 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(runs: dict[tuple[str, int], list[dict[str, Any]]], tokens: int, file: pathlib.Path | None) -> None:
-    """A table of new tokens a second and of how many times the peer's ours are."""
+    """Prints a table of new tokens per second, and of the ratio of ours to the peer's."""
     figures: list[dict[str, Any]] = []
     table = []
     for (who, rows), some in runs.items():

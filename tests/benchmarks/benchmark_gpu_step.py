@@ -1,23 +1,23 @@
-r"""Rows a second of BERT's training step on one GPU in bfloat16, side by side with transformers' PyTorch BERT, input included.
+r"""Rows per second of BERT's training step on one GPU in bfloat16, input included, compared with transformers' PyTorch BERT.
 
     python tests/benchmarks/benchmark_gpu_step.py --peer-python=PATH [--corpus=DIR] [--sizes=base,large] [--lengths=128,512] \
         [--rows=64,128] [--forms=mask,full] [--config.KEY=VALUE ...]
     python tests/benchmarks/benchmark_gpu_step.py --device=cpu --peer-python=PATH    # all of it with a model of two layers
 
 PATH is a Python with torch for the GPU and transformers; without it, ours runs alone. Without a real corpus one is made up. Needs
-a GPU that JAX sees (`pip install "jax[cuda13]"`); with --device=cpu none, and no figure means anything.
+a GPU that JAX sees (`pip install "jax[cuda13]"`). --device=cpu needs none, but its figures mean nothing.
 
-Ours is the step of `pretrain` on batches as `pretrain` makes them, with the configuration of experiments/pretrain/bert_base.py or
-bert_large.py (AdamW in place of BERT's Adam) and the overrides given. The peer (peer_gpu_step.py) is BertForPreTraining under
+Ours is the step of `pretrain` on the batches of `pretrain`, with the configuration of experiments/pretrain/bert_base.py or
+bert_large.py (AdamW instead of BERT's Adam) and the given overrides. The peer (peer_gpu_step.py) is BertForPreTraining under
 torch.compile, bfloat16 autocast, fused SDPA attention and fused AdamW, on the same rows of text, masked by
 DataCollatorForLanguageModeling in the workers of a DataLoader; it computes the MLM head at all positions. It comes in two forms:
 "mask", with the attention mask that padded rows need, and "full", on rows without padding and so without a mask, which gives up
 short rows for PyTorch's fastest attention. Dropout 0.1, clipping and float32 master weights on both sides.
 
-Every measurement is a process of its own, one after another; each side counts with the batch size, and the peer with the form,
-that is fastest. Utilisation is of the largest rate at which either side multiplied large bfloat16 matrices, and counts the
-products that learning needs: the head at the predicted positions (`model_row_flops`); what the peer computes more is
-its loss, and its utilisation by its own count stands in --json=FILE, with all figures.
+Every measurement runs in a process of its own, one after another. Each side counts with its fastest batch size, and the peer with
+its faster form. Utilisation is relative to the largest rate at which either side multiplied large bfloat16 matrices. It counts
+only the products that training needs, with the head at the predicted positions (`model_row_flops`), so the peer's additional
+products do not count. The peer's utilisation by its own count is in --json=FILE, with all figures.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ BATCH_SIZES = {
     ("tiny", 128): (8,),
     ("tiny", 512): (2,),
 }
-"""Rows of a step that are tried: what fills a GPU of 80 GB, and half of it."""
+"""The batch sizes to try: as many rows as a GPU of 80 GB holds, and half of it."""
 ROWS_OF_TEXT = 8_192
-"""The peer's data set."""
+"""The size of the peer's data set."""
 SIDE = {"gpu": 8_192, "cpu": 256}
-"""Of the square matrices whose product is taken for the peak."""
+"""The size of the square matrices whose product measures the peak."""
 FORMS = ("mask", "full")
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One shape of step."""
+    """One configuration of the step."""
 
     size: str
     length: int
@@ -82,11 +82,11 @@ class Setting:
 
     @property
     def model(self) -> ModelConfig:
-        """Its shape."""
+        """The model's architecture."""
         return ModelConfig(**published(self.size))
 
     def flops(self, predictions: int | None = None) -> float:
-        """Of the matrix products of a row, with the head at the predicted positions or at so many."""
+        """Returns the FLOPs of the matrix products of a row, with the head at the predicted positions, or at this many."""
         return model_row_flops(self.model, self.length, predictions or PREDICTIONS[self.length])
 
 
@@ -120,14 +120,14 @@ def main() -> None:
             for who, command, extra in sides(setting, options, overrides, directory):
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=os.environ | extra)
                 if done.returncode:
-                    sys.exit(done.returncode)  # it has said why
+                    sys.exit(done.returncode)  # it has printed the reason
                 figures.append({"who": who, **dataclasses.asdict(setting), **json.loads(done.stdout.splitlines()[-1])})
                 print(line(figures[-1]), file=sys.stderr, flush=True)
     report(figures, options.json)
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:
-    """What is to be measured."""
+    """Returns the settings to measure."""
     sizes = (options.sizes or {"gpu": "base,large", "cpu": "tiny"}[options.device]).split(",")
     keys = [(size, int(length)) for size in sizes for length in options.lengths.split(",")]
     if unknown := [key for key in keys if key not in BATCH_SIZES]:
@@ -139,7 +139,7 @@ def settings(options: argparse.Namespace) -> list[Setting]:
 def sides(
     setting: Setting, options: argparse.Namespace, overrides: Sequence[str], directory: str
 ) -> list[tuple[str, list[str], dict[str, str]]]:
-    """(name, command, environment) of everything measured at one setting."""
+    """Returns (name, command, environment) for everything that is measured at one setting."""
     common = [f"--{name}={getattr(options, name)}" for name in ("device", "steps", "blocks")]
     mine = [sys.executable, str(HERE), *common, f"--ours={json.dumps(dataclasses.asdict(setting))}", *overrides]
     mine += [f"--corpus={options.corpus}"] if options.corpus else []
@@ -166,7 +166,7 @@ def sides(
 
 
 def text(directory: pathlib.Path | None) -> tuple[Corpus, MaskingTables]:
-    """The corpus, or one of random words, and what masking needs to know of its vocabulary."""
+    """Returns the corpus, or one of random words, and the data on its vocabulary that masking needs."""
     if directory:
         corpus = open_corpus(directory)
         return corpus, corpus_masking_tables(corpus)
@@ -174,7 +174,7 @@ def text(directory: pathlib.Path | None) -> tuple[Corpus, MaskingTables]:
 
 
 def write_rows(corpus: Corpus, tables: MaskingTables, length: int, directory: pathlib.Path) -> None:
-    """Rows of our pipeline as they were before they were masked, and a vocabulary that names the special ids, for the peer."""
+    """Writes, for the peer, rows of our pipeline before masking, and a vocabulary that names the special ids."""
     config = ExampleConfig(length=length, max_predictions=PREDICTIONS[length])
     batch = unmasked(BatchSource(corpus, config, ROWS_OF_TEXT, seed=0, tables=tables).at(0))
     np.savez(directory / "rows.npz", **batch)
@@ -187,7 +187,8 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def unmasked(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """input_ids, token_type_ids and attention_mask [B, L] and next_sentence_label [B] of a batch of one example a row."""
+    """Returns input_ids, token_type_ids and attention_mask [B, L] and next_sentence_label [B] of a batch with one example per
+    row."""
     ids, targets = batch["input_ids"].copy(), batch["masked_targets"]
     rows, places = np.nonzero(targets >= 0)
     ids[rows, batch["masked_positions"][rows, places]] = targets[rows, places]
@@ -203,7 +204,7 @@ def unmasked(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
-    """Our figures at one setting, compilation left out."""
+    """Returns our figures at one setting, without compilation."""
     import functools
 
     import flax.linen as nn
@@ -249,7 +250,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
                 batch = next(batches)
                 waited = time.perf_counter() - started
                 state, sums = step(state, to_device(batch, mesh, BATCH), scalars)
-                if pending is not None:  # as `pretrain` looks at the sums of the step before
+                if pending is not None:  # like `pretrain`, which reads the sums of the step before
                     float(pending["skipped_in_a_row"])
                 pending = sums
                 return waited
@@ -271,7 +272,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
 
 
 def product(side: int) -> Callable[[int], None]:
-    """Multiplies random bfloat16 matrices so many times and waits for the last."""
+    """Multiplies random bfloat16 matrices this many times and waits for the last product."""
     import jax
     import jax.numpy as jnp
 
@@ -288,7 +289,7 @@ def product(side: int) -> Callable[[int], None]:
 
 
 def line(figure: dict[str, Any]) -> str:
-    """One measurement."""
+    """Returns one measurement as a line."""
     start = f"{figure['size']:5} {figure['length']:4} {figure['rows']:4} rows  {figure['who']:10}"
     if figure.get("out_of_memory"):
         return f"{start}  does not fit"
@@ -299,7 +300,7 @@ def line(figure: dict[str, Any]) -> str:
 
 
 def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
-    """The best of each side at every size and length, and how many times the peer's rows a second ours are."""
+    """Prints the best result of each side at every size and length, and the ratio of our rows per second to the peer's."""
     matmul = max(figure["matmul"] for figure in figures)
     for figure in figures:
         if "seconds" in figure:
@@ -330,7 +331,7 @@ def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
 
 
 def by_side(figures: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Ours, and the peer's of any form."""
+    """Returns our results, and the peer's of any form."""
     return [[figure for figure in figures if (figure["who"] == "ours") == mine] for mine in (True, False)]
 
 

@@ -1,12 +1,13 @@
-"""What summing gradients in bfloat16 over many devices costs (`mesh.reduce_dtype`), next to the noise that a batch has anyway.
+"""The rounding error of summing gradients in bfloat16 over many devices (`mesh.reduce_dtype`), compared with the noise between
+batches.
 
     python tests/benchmarks/benchmark_gradient_rounding.py --corpus=DIR [--devices=16,64,256] [--rows=4] [--model=MODEL]
 
-For each number of devices, the gradients of the kernels and tables of a small BERT (of MODEL, a Hugging Face directory, else
-freshly initialised) on as many parts of a batch of real text are rounded to bfloat16 and added one after another in bfloat16, as
-the links of a ring do in the worst case; a torus of two or three dimensions adds fewer in a row. Printed is the length of the
-difference from the float32 sum over the length of the gradient (*rounding*), and that of the difference between the gradients of
-two such batches (*noise*). All figures go to --json=FILE.
+A batch of real text is split into one part per device. The gradients of the kernels and tables of a small BERT on each part are
+rounded to bfloat16 and added one after another in bfloat16. This is the worst case, a ring; a torus of two or three dimensions
+adds fewer numbers in a row. The model is MODEL, a Hugging Face directory, or freshly initialised. The table shows the norm of the
+difference from the float32 sum, relative to the norm of the gradient (*rounding*), and likewise the norm of the difference
+between the gradients of two such batches (*noise*). All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def main() -> None:
 
 
 def report(figures: list[dict[str, Any]], file: pathlib.Path | None) -> None:
-    """A table of both lengths, as parts of the gradient's."""
+    """Prints a table of both norms, relative to the gradient's."""
     rows = [[str(one["devices"]), str(one["rows"]), f"{one['rounding']:.2%}", f"{one['noise']:.0%}"] for one in figures]
     give(["devices", "rows of each", "rounding", "noise"], rows, {"figures": figures}, file)
 
 
 def sums(objective: Any, params: Any, batch: Any, devices: int) -> tuple[Any, Any]:
-    """The sum of the devices' gradients in float32, and as bfloat16 adds it up."""
+    """Returns the sum of the devices' gradients in float32, and the sum accumulated in bfloat16."""
     counts = objective.counts(batch)
     part = jax.jit(functools.partial(of_part, objective))
     exact: Any = None
@@ -90,7 +91,7 @@ def kernels(grads: Any) -> list[Any]:
 
 
 def length_of(a: list[Any], b: list[Any]) -> float:
-    """|a - b| / |a|."""
+    """Returns |a - b| / |a|."""
     difference = sum(float(jnp.sum(jnp.square(x - y.astype(jnp.float32)))) for x, y in zip(a, b, strict=True))
     return (difference / sum(float(jnp.sum(jnp.square(x))) for x in a)) ** 0.5
 

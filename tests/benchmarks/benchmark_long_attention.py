@@ -1,13 +1,13 @@
-"""Milliseconds of attention in long rows on a TPU, ours beside the library's kernel, from the TPU compiler's schedules.
+"""Milliseconds of attention in long rows on a TPU, ours compared with the library's kernel, from the TPU compiler's schedules.
 
     python tests/benchmarks/benchmark_long_attention.py [--topology=v5e:2x2] [--lengths=1024,8192] [--blocks=256,512,1024]
 
-Without a TPU: both kernels, forward and backward, are compiled for one chip and read by the method of `python -m bert_jax.aot`
-(regions under a condition count as executed, waiting for memory does not count). 8,192 tokens of packed rows, 12 heads of 64 in
-bfloat16, no dropout: a layer that sees all keys, and one that sees 64 on each side. The peer is
-`jax.experimental.pallas.ops.tpu.splash_attention` with a mask of the layer's type and segment ids (`plain_modernbert.py`), in
-blocks of each size; "beside" is what it needs around its kernels. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go
-to --json=FILE.
+It needs no TPU: both kernels, forward and backward, are compiled for one chip and estimated by the method of `python -m
+bert_jax.aot` (regions under a condition count as executed, waiting for memory does not count). The input is 8,192 tokens of
+packed rows, 12 heads of width 64 in bfloat16, without dropout, for a layer that sees all keys and one that sees 64 on each side.
+The peer is `jax.experimental.pallas.ops.tpu.splash_attention` with a mask of the layer's type and segment ids
+(`plain_modernbert.py`), in blocks of each size; the column "beside" is the time of operations around the kernels. Needs libtpu
+(`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def report(found: list[dict[str, Any]], where: dict[str, str], file: pathlib.Path | None) -> None:
-    """A table of milliseconds, and of how many times ours the library's kernel takes."""
+    """Prints a table of milliseconds, and of the ratio of each time to ours."""
     rows = []
     for one in found:
         ours = next(x for x in found if (x["length"], x["layer"], x["block"]) == (one["length"], one["layer"], 0))
@@ -65,7 +65,7 @@ def report(found: list[dict[str, Any]], where: dict[str, str], file: pathlib.Pat
 
 
 def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tuple[float, float]:
-    """(ms in kernels, ms beside them) of a forward and a backward pass; `block` 0 is ours."""
+    """Returns (ms in kernels, ms in other operations) of a forward and a backward pass; `block` 0 is our kernel."""
     mesh, rows, width = Mesh(np.asarray(compiler.devices[:1]), ("data",)), TOKENS // length, SIZE.width
     spread = NamedSharding(mesh, PartitionSpec("data"))
     shape = (rows, SIZE.heads, length, width // SIZE.heads) if block else (rows, length, width)
@@ -86,7 +86,7 @@ def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tupl
 
 
 def ours(kind: str) -> Callable[..., Any]:
-    """Our kernel for the layers of a type."""
+    """Returns our kernel for the layers of a type."""
     radius = SIZE.radius if kind == "sliding" else None
     return lambda *x: fused_attention(x[:3], x[3], num_heads=SIZE.heads, dropout=Dropout(0.0, None), radius=radius)
 

@@ -1,20 +1,21 @@
-r"""Loss curves of ours beside plain Flax Linen (`plain_bert.py`), trained on the same batches of real text, on a CPU.
+r"""Loss curves of ours compared with plain Flax Linen (`plain_bert.py`), trained on the same batches of real text, on a CPU.
 
     python tests/benchmarks/benchmark_loss_curves.py [--corpus=DIR] [--start=DIR] [--seeds=6] [--steps=200] [--same-start] \
         [--config.KEY=VALUE ...]
 
-Model, corpus and rows are those of the quickstart (experiments/pretrain/quickstart.py: 2 layers, 128 wide, float32), with dropout
-0.1; the batches are those of `pretrain`, the same for every run; weights and dropout change with the seed. Ours is the step that
-`pretrain` runs. The plain side has forward pass, loss, initial weights, schedule and optimizer of its own, set to one recipe. In
-200 steps from random weights a model learns little beyond how frequent words are: with --start, the model directory that the
-quickstart leaves, both sides go on from there with dropout alone to tell the seeds apart, and attention counts from the first
-step. Overrides change our side only: `--config.model.dtype=bfloat16` compares bfloat16 with plain float32, and
-`--config.model.hidden_dropout=0.15` shows what difference the comparison can see.
+Model, corpus and rows come from the quickstart (experiments/pretrain/quickstart.py: 2 layers, 128 wide, float32), with dropout
+0.1. The batches come from `pretrain`, the same for every run; weights and dropout change with the seed. Ours is the step that
+`pretrain` runs. The plain side has its own forward pass, loss, initial weights, schedule and optimizer, set to the same recipe.
+In 200 steps from random weights a model learns little beyond the frequency of words. With --start=DIR, the model directory that
+the quickstart writes, both sides continue from that model: only dropout differs between seeds, and attention matters from the
+first step. Overrides change our side only: `--config.model.dtype=bfloat16` compares bfloat16 with plain float32, and
+`--config.model.hidden_dropout=0.15` shows which difference the comparison can detect.
 
-At steps 50, 100, 150 and 200 the mean loss of the last 20 steps is compared: the difference of the sides' means over the standard
-error that the spread between seeds gives (Welch's t). The statistic is the largest |t| of the four, and its p-value exact: the
-part of all ways to deal the curves out to two sides that show as large a one. With --same-start both begin with the same weights,
-without dropout, and the largest difference of any step so far is shown. All figures go to --json=FILE.
+The mean loss of the last 20 steps is compared at steps 50, 100, 150 and 200: the difference between the sides' means, divided by
+the standard error from the spread between seeds (Welch's t). The statistic is the largest |t| of the four. Its p-value is exact,
+from a permutation test: the fraction of all ways to divide the curves between two sides with a statistic at least as large. With
+--same-start, both sides start from the same weights without dropout, and the largest difference of any step so far is shown. All
+figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ SETTINGS = {
     "phases.0.batch_size": 64,
     "phases.0.warmup_steps": 20,
 }
-"""What is changed of the quickstart: dropout as in the paper, bias correction as plain `optax.adamw` has it, half the rows."""
+"""The settings that differ from the quickstart: dropout as in the paper, bias correction as in plain `optax.adamw`, half the
+rows."""
 WINDOW = 20
-"""Steps whose mean loss is compared."""
+"""The number of steps over which losses are averaged."""
 FIRST_PLAIN_SEED = 1_000_000
-"""No seed of the plain side is one of ours."""
+"""The seeds of the plain side start here, so that none of them is one of ours."""
 
 
 def main() -> None:
@@ -105,14 +107,14 @@ def main() -> None:
 
 
 def experiment_of(settings: dict[str, Any], overrides: Sequence[str]) -> PretrainingExperiment:
-    """The quickstart with `settings` and then the flags `overrides`."""
+    """Returns the quickstart with `settings` and then the flags `overrides`."""
     flags = [f"--config={QUICKSTART}", "--workdir=unused", *(f"--config.{key}={value}" for key, value in settings.items())]
     given = replacing(flags, *overrides)
     return PretrainingExperiment.from_dict(parse_flags("benchmark", __doc__, given, PretrainingExperiment).config)
 
 
 def batches_of(experiment: PretrainingExperiment) -> list[Batch]:
-    """The batch of every step of the first phase."""
+    """Returns the batch of every step of the first phase."""
     phase = experiment.phases[0]
     corpus = open_corpus(experiment.corpus.directory, "train")
     check_corpus(experiment, corpus, open_corpus(experiment.corpus.directory, "eval"))
@@ -124,7 +126,7 @@ def batches_of(experiment: PretrainingExperiment) -> list[Batch]:
 
 
 def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
-    """A function from the seed to the `TrainState` that `pretrain` begins with."""
+    """Returns a function from the seed to the `TrainState` with which `pretrain` starts."""
     optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
     if experiment.init_from:
         given = pretraining_start(experiment, open_corpus(experiment.corpus.directory, "train").vocabulary)
@@ -133,7 +135,8 @@ def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
 
 
 def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
-    """The loss before every update, float64 [R, S], of the step that `pretrain` runs; compiled once, for any seed."""
+    """Returns the loss before every update, float64 [R, S], of the step that `pretrain` runs; it is compiled once for all
+    seeds."""
     mesh = make_mesh(experiment.mesh)
     program = pretraining_program(experiment, mesh)
     objective = experiment.trained_objective
@@ -157,7 +160,7 @@ def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches:
 def plain_curves(
     experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch], start: Any = None
 ) -> np.ndarray:
-    """Likewise [R, S] for the plain implementation, from weights of its own or from `start`."""
+    """Returns the same [R, S] for the plain implementation, from weights of its own or from `start`."""
     m, inputs = experiment.model, [plain_batch(batch) for batch in batches]
     size = plain_bert.Size(
         vocabulary=m.vocab_size,
@@ -174,7 +177,7 @@ def plain_curves(
     for seed in seeds:
         weights, dropout = jax.random.split(jax.random.key(seed))
         params = start if start is not None else plain_start(model, weights, inputs[0], m.initializer_range)
-        params = jax.tree.map(jnp.array, params)  # the step gives its arguments' memory away
+        params = jax.tree.map(jnp.array, params)  # the step donates its arguments
         state = TrainState.create(apply_fn=model.apply, params=params, tx=optimizer)
         losses = []
         for batch in inputs:
@@ -186,7 +189,7 @@ def plain_curves(
 
 
 def plain_batch(batch: Batch) -> dict[str, np.ndarray]:
-    """A batch of unpacked rows as the plain implementation takes it."""
+    """Returns a batch of unpacked rows in the form that the plain implementation reads."""
     targets = batch["masked_targets"]
     return {
         **{name: batch[name] for name in ("input_ids", "token_type_ids", "masked_positions")},
@@ -198,7 +201,8 @@ def plain_batch(batch: Batch) -> dict[str, np.ndarray]:
 
 
 def plain_start(model: nn.Module, key: jax.Array, batch: Any, deviation: float) -> Any:
-    """Weights as the paper begins with them (Linen's own defaults differ by layer), each drawn from a key of its name."""
+    """Returns initial weights as in the paper (Linen's own defaults differ by layer), each drawn with a key made from its
+    name."""
     shapes = jax.eval_shape(lambda: model.init({"params": key, "dropout": key}, batch))["params"]
 
     def draw(path: Any, leaf: Any) -> jax.Array:
@@ -212,7 +216,8 @@ def plain_start(model: nn.Module, key: jax.Array, batch: Any, deviation: float) 
 
 
 def recipe(experiment: PretrainingExperiment) -> optax.GradientTransformation:
-    """Our settings in optax's own parts: clipping, AdamW without decay of biases and LayerNorm, the original's schedule."""
+    """Returns our settings as optax's own parts: clipping, AdamW without decay of biases and LayerNorm, the original's
+    schedule."""
     o, phase = experiment.optimizer, experiment.phases[0]
 
     def rate(step: jax.Array) -> jax.Array:
@@ -226,7 +231,7 @@ def recipe(experiment: PretrainingExperiment) -> optax.GradientTransformation:
 
 
 def as_plain(ours: Any, model: ModelConfig) -> Any:
-    """Our parameters, as numpy arrays, under the plain implementation's names and in its shapes."""
+    """Returns our parameters as numpy arrays, with the names and shapes of the plain implementation."""
     ours = jax.device_get(ours)
     embeddings, layers, head = ours["embeddings"], ours["encoder"]["layers"], ours["mlm_head"]
     width = model.hidden_size
@@ -260,24 +265,26 @@ def as_plain(ours: Any, model: ModelConfig) -> Any:
 
 
 def compared_steps(steps: int) -> list[int]:
-    """The steps at which curves are compared: four, evenly spaced, the last one the last."""
+    """Returns the steps at which curves are compared: four, evenly spaced, up to the last step."""
     return [steps * quarter // 4 for quarter in range(1, 5)]
 
 
 def smoothed(curves: np.ndarray, at: Sequence[int], window: int = WINDOW) -> np.ndarray:
-    """The mean of the `window` losses up to each of the steps `at`: [R, S] -> [R, K]."""
+    """Returns the mean of the `window` losses up to each of the steps `at`: [R, S] -> [R, K]."""
     return np.stack([curves[:, max(0, step - window) : step].mean(1) for step in at], axis=1)
 
 
 def welch(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(t, standard error) of the difference of means over the last axis but one: [..., N, K], [..., M, K] -> [..., K] each."""
+    """Returns (t, standard error) of the difference of means over the last axis but one: [..., N, K], [..., M, K] -> [..., K]
+    each."""
     error = np.sqrt(a.var(-2, ddof=1) / a.shape[-2] + b.var(-2, ddof=1) / b.shape[-2])
     return (a.mean(-2) - b.mean(-2)) / error, error
 
 
 def part_as_large(a: np.ndarray, b: np.ndarray) -> float:
-    """The part of all ways to deal N + M runs out to groups of N and M whose largest |t| is not smaller than that of `a` [N, K]
-    and `b` [M, K]: its exact p-value if the sides do not differ, however the K are correlated. 6 and 6 runs have 924 ways."""
+    """Returns the exact p-value of a permutation test: the fraction of all ways to divide N + M runs into groups of N and M whose
+    largest |t| is at least as large as for `a` [N, K] and `b` [M, K]. It holds however the K are correlated. 6 and 6 runs can
+    be divided in 924 ways."""
     runs, count = np.concatenate([a, b]), len(a) + len(b)
     ways = np.array(list(itertools.combinations(range(count), len(a))))
     others = np.array([np.setdiff1d(np.arange(count), way) for way in ways])
@@ -286,7 +293,7 @@ def part_as_large(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def report(ours: np.ndarray, plain: np.ndarray, about: dict[str, Any], file: pathlib.Path | None) -> None:
-    """Prints both mean curves and the comparison of curves [R, S]; `about` is kept with the figures."""
+    """Prints both mean curves and the comparison of curves [R, S]; `about` is stored with the figures."""
     steps = ours.shape[1]
     grid = range(WINDOW, steps + 1, WINDOW)
     print(f"mean loss of {WINDOW} steps, mean over {len(ours)} seeds (and their standard deviation)")
@@ -311,7 +318,7 @@ def report(ours: np.ndarray, plain: np.ndarray, about: dict[str, Any], file: pat
 
 
 def report_same_start(ours: np.ndarray, plain: np.ndarray, file: pathlib.Path | None) -> None:
-    """Prints how far two curves [S] from the same weights have come apart."""
+    """Prints how far two curves [S] from the same weights have diverged."""
     shown = [step for step in (1, 10, 20, 50, 100, 150, 200) if step <= len(ours)]
     apart = np.maximum.accumulate(np.abs(ours - plain))
     rows = [[f"{step}", f"{ours[step - 1]:.4f}", f"{plain[step - 1]:.4f}", f"{apart[step - 1]:.1e}"] for step in shown]

@@ -1,9 +1,10 @@
-"""Time to the first batch and memory of corpora of 10^8 to 10^11 tokens, described by the lengths of a part that repeats.
+"""Time to the first batch, and memory, for corpora of 10^8 to 10^11 tokens. A corpus is described by the lengths of a part that
+repeats.
 
     python -m tests.benchmarks.benchmark_plans --json=FILE
 
-Each size in a process of its own: the time from the corpus to its first batch, the same for a batch from the middle of the epoch,
-as at a restart, and the peak of the memory beyond that of the synthetic corpus.
+Each size is measured in a process of its own: the time from the corpus to its first batch, the same for a batch from the middle
+of the epoch, as after a restart, and the peak memory beyond the synthetic corpus itself.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from tests.benchmarks.figures import flag_parser, give
 
 SIZES = (10**8, 10**9, 10**10, 10**11)
 SENTENCES = 1 << 20
-"""Of the part that repeats, with 24 tokens each and 32 in a document, on average."""
+"""The sentences in the part that repeats, with 24 tokens per sentence and 32 sentences per document, on average."""
 VOCABULARY = VocabularyInfo(30_522, "", True, "wordpiece", pad_id=0, unk_id=100, cls_id=101, sep_id=102, mask_id=103)
 
 
 def synthetic(tokens: int) -> Corpus:
-    """A corpus of at least so many tokens."""
+    """Returns a corpus of at least this many tokens."""
     rng = np.random.default_rng(0)
     sentences = np.concatenate([[0], np.cumsum(1 + rng.gamma(1.5, 15.3, SENTENCES).astype(np.int64))])
     ends = np.cumsum(rng.geometric(1 / 32, SENTENCES // 16))
@@ -44,12 +45,12 @@ def synthetic(tokens: int) -> Corpus:
 
 
 def peak() -> int:
-    """Of this process's memory, in bytes."""
+    """Returns the peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def measure(tokens: int) -> dict[str, float]:
-    """The figures of one size: seconds and MiB."""
+    """Returns the figures for one size, in seconds and MiB."""
     corpus, before, start = synthetic(tokens), peak(), time.perf_counter()
     source = BatchSource(corpus, ExampleConfig(), 256, seed=0)
     source.at(0)
@@ -62,7 +63,7 @@ def measure(tokens: int) -> dict[str, float]:
 
 
 def report(figures: list[dict[str, float]], file: pathlib.Path | None) -> None:
-    """A row for each size."""
+    """Prints a row for each size."""
     rows = [
         [f"{f['tokens']:,}", f"{f['rows']:,}", f"{f['first']:.1f}", f"{f['middle']:.1f}", f"{f['mib']:,.0f}"] for f in figures
     ]

@@ -2,13 +2,13 @@
 
     python tests/benchmarks/benchmark_saving.py [--directory=DIR] [--size=base]
 
-A state of pretraining (parameters and both moments of Adam) is saved as `pretrain` saves it, in DIR and in a bucket of the
-emulator on this machine. Of each save the table has the time until the training goes on, beside the time of a plain copy of the
-state in memory, which no save in the background can do without, and of the digests, which are computed before; and the time until
-the save is complete. Then a loop of empty steps runs as the loop of a run does, with the goodput recorder and without a profile,
-and without both: the difference is what they add to a step of any length. Median of --saves; the first save, which compiles the
-digests, is left out. Run it on an idle machine with room for two states on the disk and four in memory. All figures go to
---json=FILE.
+A pretraining state (parameters and both moments of Adam) is saved as `pretrain` saves it, in DIR and in a bucket of the emulator
+on this machine. For each save the table has the time until the training continues and the time until the save is complete. For
+comparison it has the time of a plain copy of the state in memory, which every save in the background needs, and of the digests,
+which are computed before. Then a loop of empty steps runs like the loop of a run, with the goodput recorder and a profile that is
+off, and without both: the difference is what they add to a step of any length. The results are medians over --saves; the first
+save, which compiles the digests, is left out. Run it on an idle machine with room for two states on the disk and four in memory.
+All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ EMPTY_STEPS = 20_000
 
 
 def state_of(size: str) -> TrainState:
-    """A state of pretraining with random weights."""
+    """Returns a pretraining state with random weights."""
     config = ModelConfig(**cast(dict[str, Any], published(size)))
     params = initial_parameters(config, jax.random.key(0))
     return new_state(nn.unbox(params), make_optimizer(OptimizerConfig(name="adamw"), params))
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """The time of one call."""
+    """Returns the time of one call."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def in_memory(state: TrainState) -> None:
-    """Copies the state as a host would copy it from its device; on a CPU, where both are one, array by array."""
+    """Copies the state as a host copies it from its device; on a CPU, where both share their memory, array by array."""
     jax.tree.map(lambda x: np.array(x, copy=True), state)
 
 
 def saves(place: AnyPath, state: TrainState, count: int) -> Iterator[dict[str, float]]:
-    """Seconds of each save in `place`: until it returns, and until it is complete. The first is left out."""
+    """Returns the seconds of each save in `place`: until it returns, and until it is complete. The first save is left out."""
     with Checkpoints(place) as checkpoints:
         for step in range(count + 1):
             stopped = seconds(functools.partial(checkpoints.save, step, state))
@@ -82,7 +82,7 @@ def saves(place: AnyPath, state: TrainState, count: int) -> Iterator[dict[str, f
 
 
 def bookkeeping() -> dict[str, float]:
-    """Microseconds of an empty step in a loop without and with the goodput recorder and a profile that is off."""
+    """Returns the microseconds of an empty step in a loop, without and with the goodput recorder and a profile that is off."""
 
     def bare() -> None:
         with prefetch(int, 0, EMPTY_STEPS) as batches:
@@ -104,7 +104,7 @@ def bookkeeping() -> dict[str, float]:
 
 
 def report(figures: dict[str, Any], file: pathlib.Path | None) -> None:
-    """A row for each place, with the medians."""
+    """Prints a row for each place, with the medians."""
 
     def median(times: list[float]) -> str:
         return f"{statistics.median(times):.2f}"

@@ -1,12 +1,14 @@
-r"""Estimated BERT training steps on 4 to 4,096 chips, without a TPU: memory, time, what travels, and when a batch is used up.
+r"""Estimates BERT training steps on 4 to 4,096 chips, without a TPU: memory, time, network traffic, and the limits of a fixed
+batch.
 
     python tests/benchmarks/benchmark_scaling.py [--models=base,large] [--lengths=128,512] [--chips=4,16,64,256,1024,4096] \
         [--generation=v5p] [--cache=DIR]
 
-Every point is the step that `pretrain` runs, compiled for that slice and read by the method of `python -m bert_jax.aot`, with 2
-and with 4 layers; the rest of the layers cost what the third and fourth do. *Weak* keeps the rows of a chip (64 of 128 tokens or
-16 of 512); *strong* keeps the batch: the paper's 256 rows. A larger batch passes in microbatches that cost what weak says. Points
-are kept in --cache, so the command continues where it stopped. All figures go to --json=FILE.
+Every point is the step that `pretrain` runs, compiled for that slice and estimated by the method of `python -m bert_jax.aot`,
+with 2 and with 4 layers; each further layer is assumed to cost as much as the third and fourth. *Weak* scaling keeps the rows per
+chip (64 of 128 tokens or 16 of 512); *strong* scaling keeps the batch, the paper's 256 rows. A larger batch runs in microbatches
+at the cost of weak scaling. Points are cached in --cache, so the command continues where it stopped. All figures go to
+--json=FILE.
 """
 
 from __future__ import annotations
@@ -35,29 +37,29 @@ SLICES = {
     "v6e": {4: "2x2", 16: "4x4", 64: "8x8", 256: "16x16"},
 }
 WEAK = {128: 64, 512: 16}
-"""Rows of a chip, by their length."""
+"""Rows per chip, by their length."""
 PREDICTIONS = {128: 20, 512: 77}
 PAPER = 256
-"""Rows of a batch of the paper; LAMB's largest are 65,536 of 128 tokens and 32,768 of 512 (arXiv:1904.00962, Table 1)."""
+"""Rows of the paper's batch; LAMB's largest are 65,536 of 128 tokens and 32,768 of 512 (arXiv:1904.00962, Table 1)."""
 LAYERS = (2, 4)
 OVERRIDES = ("--config.mesh.reduce_dtype=bfloat16",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One step's estimate, of a whole model."""
+    """The estimate for one step of a whole model."""
 
     model: str
     length: int
     chips: int
     rows: int
-    """Of a chip."""
+    """Rows of one chip."""
     milliseconds: float
     gib: float
     sent_mib: float
-    """By a chip, in all collectives of a step."""
+    """MiB that a chip sends, in all collectives of a step."""
     exposed_ms: float
-    """Of collectives, where nothing else is computed."""
+    """Milliseconds of collectives during which nothing else is computed."""
     utilisation: float
 
 
@@ -79,7 +81,7 @@ def main() -> None:
 
 
 def report(points: list[Point], generation: str, file: pathlib.Path | None) -> None:
-    """The table of experiments/results/tpu.md without its last column."""
+    """Prints the table of experiments/results/tpu.md without its last column."""
     times = ["GiB", "ms a step", "waiting for the network", "MiB sent a chip", "of peak", "rows/s"]
     columns = ["model", "tokens", "chips", "rows a chip", "batch", *times]
     figures = {"generation": generation, "points": [dataclasses.asdict(point) for point in points]}
@@ -87,7 +89,7 @@ def report(points: list[Point], generation: str, file: pathlib.Path | None) -> N
 
 
 def asked(length: int, chips: list[int]) -> Iterator[tuple[int, int]]:
-    """(chips, rows of a chip): weak scaling, and strong where the batch gives a chip fewer rows."""
+    """Returns (chips, rows per chip): for weak scaling, and for strong scaling where the batch leaves fewer rows per chip."""
     for number in chips:
         yield number, WEAK[length]
         if PAPER % number == 0 and PAPER // number < WEAK[length]:
@@ -95,14 +97,14 @@ def asked(length: int, chips: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def cells(p: Point) -> list[str]:
-    """A row of the table."""
+    """Returns a row of the table."""
     shape = [p.model, str(p.length), f"{p.chips:,}", str(p.rows), f"{p.rows * p.chips:,}"]
     times = [f"{p.gib:.1f}", f"{p.milliseconds:.1f}", f"{p.exposed_ms:.1f}", f"{p.sent_mib:,.0f}"]
     return [*shape, *times, f"{100 * p.utilisation:.1f} %", f"{p.rows * p.chips / p.milliseconds * 1e3:,.0f}"]
 
 
 def measured(model: str, length: int, chips: int, rows: int, generation: str, cache: pathlib.Path) -> Point:
-    """The point, from the cache or compiled."""
+    """Returns the point, from the cache or compiled."""
     topology = f"{generation}:{SLICES[generation][chips]}"
     sources = [path.read_bytes() for path in sorted(pathlib.Path(step_programs.__file__).parent.rglob("*.py"))]
     name = hashlib.sha256(repr((model, length, topology, rows, OVERRIDES)).encode() + b"".join(sources)).hexdigest()[:20]
@@ -123,7 +125,7 @@ def measured(model: str, length: int, chips: int, rows: int, generation: str, ca
 
 
 def compiled(compiler: Compiler, model: str, length: int, rows: int, layers: int) -> tuple[float, float, float, float]:
-    """(milliseconds, GiB, MiB sent, exposed milliseconds of collectives) of a step with that many layers."""
+    """Returns (milliseconds, GiB, MiB sent, exposed milliseconds of collectives) for a step with this many layers."""
     overrides = (*OVERRIDES, f"--config.model.num_layers={layers}")
     step = our_step(compiler, f"bert_{model}", rows, length, PREDICTIONS[length], overrides)
     program = compiler.compile(step.lowered)

@@ -1,4 +1,4 @@
-"""Rows a second of one CPU training step, side by side with transformers' PyTorch BERT and ModernBERT.
+"""Rows per second of a CPU training step, compared with transformers' PyTorch BERT and ModernBERT.
 
     python tests/benchmarks/benchmark_step.py --peer-python=PATH
     python tests/benchmarks/benchmark_step.py --peer-python=PATH --cases=modern-1024,embed-1024
@@ -9,13 +9,13 @@ take under 12 minutes.
 Both sides train the same model with clipping and AdamW on random rows of full length: BERT (4 layers, 256 wide, vocabulary
 30,522, dropout 0.1) at 32 x 128 and 8 x 512, and the model of experiments/pretrain/modern_laptop.py (ModernBERT's block, 4
 layers, 256 wide, vocabulary 8,192, 30 % of the tokens predicted, the peer's with `sparse_prediction`) at 4 x 1,024. `embed-1024`
-is a vector for each of its rows, the mean of the last layer. `--dtype=bfloat16` multiplies in bfloat16 on both sides (the peer's:
-`torch.autocast`), which is for a CPU with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's
-allocator tuned, which keeps its large buffers from being returned to the system and faulted in again at every step; ours as
-installed. Sides take turns, every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
+computes a vector for each of the same rows, the mean of the last layer. `--dtype=bfloat16` multiplies in bfloat16 on both sides
+(the peer by `torch.autocast`), for CPUs with instructions for it (AMX, AVX512-BF16). The peer runs as installed and with glibc's
+allocator tuned, so that its large buffers are not returned to the system and faulted in again at every step; ours runs as
+installed. The sides alternate, every round in a fresh process. Run it on an idle machine. All figures go to --json=FILE.
 
-`--left-to-right` adds the steps of a left-to-right model on BERT's rows: with as many predictions as the masked one has, and with
-all next tokens predicted, whose head on the vocabulary is that many times as large.
+`--left-to-right` adds the steps of a left-to-right model on BERT's rows: with as many predictions as masked language modelling,
+and with predictions of all next tokens, whose vocabulary head is larger in proportion.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tests.benchmarks.turns import TUNED
 
 
 class Case(NamedTuple):
-    """Rows that both sides compute, and what they compute of them."""
+    """The rows that both sides compute, and the model."""
 
     model: str
     rows: int
     length: int
     predictions: int
-    """Of each row; 0: the rows are embedded and nothing is trained."""
+    """Predictions in each row; 0 embeds the rows without training."""
 
 
 CASES = {
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def sides(name: str, options: argparse.Namespace) -> list[tuple[str, list[str], dict[str, str]]]:
-    """(name, command, environment) of everything measured of one case."""
+    """Returns (name, command, environment) for everything that is measured in one case."""
     case, common = CASES[name], [f"--steps={options.steps}", f"--dtype={options.dtype}"]
     mine = [sys.executable, str(HERE), f"--ours={name}", *common]
     environment = {"PYTHONPATH": str(HERE.parents[2]), "JAX_PLATFORMS": "cpu"}
@@ -99,7 +99,7 @@ def sides(name: str, options: argparse.Namespace) -> list[tuple[str, list[str], 
 
 
 def report(seconds: dict[tuple[str, str], list[float]], file: pathlib.Path | None) -> None:
-    """A table of rows a second and of how many times the peer's ours are."""
+    """Prints a table of rows per second, and of the ratio of ours to the peer's."""
     figures: list[dict[str, Any]] = []
     rows_of_table = []
     for (who, name), times in seconds.items():
@@ -113,7 +113,7 @@ def report(seconds: dict[tuple[str, str], list[float]], file: pathlib.Path | Non
 
 
 def ours(case: Case, steps: int, dtype: str, predicts: str) -> list[float]:
-    """Seconds of each of our steps, compilation left out."""
+    """Returns the seconds of each of our steps, without compilation."""
     import jax
     import jax.numpy as jnp
 
@@ -143,7 +143,7 @@ def ours(case: Case, steps: int, dtype: str, predicts: str) -> list[float]:
 
 
 def seconds_of_vectors(config: Any, params: Any, batch: Any, times: int) -> list[float]:
-    """Seconds of each of `times` embeddings of all rows, as `predict embed` computes them, on the host."""
+    """Returns the seconds of each of `times` embeddings of all rows, as `predict embed` computes them, on the host."""
     import jax.numpy as jnp
 
     from bert_jax.model.encoder import unstacked_layers

@@ -1,14 +1,15 @@
-r"""Estimated model-FLOP utilisation of a training step on TPUs, ours beside plain Flax Linen or plain JAX, without a TPU.
+r"""Estimated model-FLOP utilisation of a training step on TPUs, ours compared with plain Flax Linen or plain JAX, without a TPU.
 
     python tests/benchmarks/benchmark_tpu_programs.py [--settings=v5e-512,v5p-128] [--only=ours] [--places=20] \
         [--rows-per-chip=N] [--config.KEY=VALUE ...]
     python tests/benchmarks/benchmark_tpu_programs.py --settings=v5e-1024,v5e-8192 [--layers=4]
 
-Both sides are compiled for the same topology and read by the same method, that of `python -m bert_jax.aot`; optimizer included,
-dropout 0.1. Up to 512 tokens the model is BERT-Large, in longer rows ModernBERT-base. Ours is experiments/pretrain/bert_large.py
-or modern_base.py with the overrides given (`--config.model.scan_layers=true` compiles several times faster), and --rows-per-chip
-changes its batch alone. The plain side's programs (`plain_bert.py`, `plain_modernbert.py`) are kept between runs in --cache.
---layers compiles fewer layers on both sides. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
+Both sides are compiled for the same topology and estimated by the method of `python -m bert_jax.aot`, including the optimizer,
+with dropout 0.1. Up to 512 tokens the model is BERT-Large, for longer rows ModernBERT-base. Ours is
+experiments/pretrain/bert_large.py or modern_base.py with the given overrides (`--config.model.scan_layers=true` compiles several
+times faster); --rows-per-chip changes only our batch. The programs of the plain side (`plain_bert.py`, `plain_modernbert.py`) are
+cached in --cache. --layers compiles fewer layers on both sides. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to
+--json=FILE.
 """
 
 from __future__ import annotations
@@ -63,26 +64,26 @@ class Side:
     """A model that both sides compute."""
 
     experiment: str
-    """Its file in experiments/pretrain."""
+    """Our experiment file in experiments/pretrain."""
     size: str
-    """Its name for `published`."""
+    """The model's name for `published`."""
     plain: types.ModuleType
     """The module with the plain side's step: its `lower` and its `Size`."""
 
     def config(self, layers: int) -> ModelConfig:
-        """The architecture with so many layers; 0: its own."""
+        """Returns the architecture with this many layers, or with its own number if it is 0."""
         own = published(self.size)
         return ModelConfig(**own | ({} if not layers else of_layers(own, layers)))
 
 
 def of_layers(own: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """The fields that change with the number of layers."""
+    """Returns the fields that change with the number of layers."""
     kinds = own.get("layer_types")
     return {"num_layers": layers} | ({"layer_types": tuple(kinds)[:layers]} if kinds else {})
 
 
 def side(length: int) -> Side:
-    """The model for rows of `length` tokens."""
+    """Returns the model for rows of `length` tokens."""
     if length <= 512:
         return Side("bert_large", "large", plain_bert)
     return Side("modern_base", "modernbert-base", plain_modernbert)
@@ -90,7 +91,7 @@ def side(length: int) -> Side:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One program's figures."""
+    """The figures of one program."""
 
     setting: str
     who: str
@@ -129,7 +130,7 @@ def main() -> None:
 
 
 def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) -> Result:
-    """Compiles our step for a setting."""
+    """Compiles our step for a setting, and returns its figures."""
     name, rows, length, predictions = SETTINGS[setting]
     rows = options.rows_per_chip or rows
     compiler = Compiler(parse_topology(name))
@@ -149,7 +150,7 @@ def ours(setting: str, options: argparse.Namespace, overrides: Sequence[str]) ->
 def our_step(
     compiler: Compiler, experiment: str, rows: int, length: int, predictions: int, overrides: Sequence[str]
 ) -> step_programs.StepProgram:
-    """The step of experiments/pretrain/EXPERIMENT.py with `rows` rows a chip."""
+    """Returns the step of experiments/pretrain/EXPERIMENT.py with `rows` rows per chip."""
     own = [f"--config=experiments/pretrain/{experiment}.py", "--workdir=unused"]
     phase = {"batch_size": rows * compiler.topology.chips, "accumulation": 1, "length": length, "max_predictions": predictions}
     own += [f"--config.phases.0.{key}={value}" for key, value in phase.items()]
@@ -158,7 +159,7 @@ def our_step(
 
 
 def plain(setting: str, options: argparse.Namespace) -> Result:
-    """The yardstick's figures; its program is compiled once for each version of the file and of the compiler."""
+    """Returns the figures of the plain side; its program is compiled once for each version of the file and of the compiler."""
     name, rows, length, predictions = SETTINGS[setting]
     compiler, model, cache = Compiler(parse_topology(name)), side(length), options.cache
     source = pathlib.Path(str(model.plain.__file__)).read_text()
@@ -184,7 +185,7 @@ def plain(setting: str, options: argparse.Namespace) -> Result:
 def result_of(
     setting: str, who: str, model: ModelConfig, rows: int, compiler: Compiler, estimate: Estimate, used: float, seconds: float
 ) -> Result:
-    """The figures of an estimated program with `rows` rows a chip."""
+    """Returns the figures of an estimated program with `rows` rows per chip."""
     _, _, length, predictions = SETTINGS[setting]
     flops = rows * model_row_flops(model, length, predictions) / compiler.topology.chip.devices
     least, most = interval(estimate, flops, compiler.topology)
@@ -206,7 +207,7 @@ def result_of(
 
 
 def show(result: Result, places: int) -> None:
-    """One line, and the places below it."""
+    """Prints one line, followed by the costliest places."""
     kinds = "  ".join(f"{kind} {value:.1f}" for kind, value in sorted(result.by_kind.items(), key=lambda item: -item[1]))
     print(
         f"{result.setting:8} {result.who:6} {result.rows_per_chip:3} rows/chip  {result.milliseconds:8.1f} ms  "
@@ -219,7 +220,7 @@ def show(result: Result, places: int) -> None:
 
 
 def compare(results: Sequence[Result], file: pathlib.Path | None) -> None:
-    """A table of both sides, and how many times the plain rows a second ours are."""
+    """Prints a table of both sides, with the ratio of our rows per second to the plain side's."""
     rows = []
     found = {(result.setting, result.who): result for result in results}
     for one in results:

@@ -1,4 +1,4 @@
-"""How benchmark_gpu_step.py and its peer measure: one way for both, with nothing imported that either lacks."""
+"""Measures benchmark_gpu_step.py and its peer in the same way. It imports nothing that either of them lacks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 WARM_UP = 5
 """Steps before the timed ones; the first compiles."""
 PRODUCTS = 10
-"""Multiplications that are timed together."""
+"""The number of multiplications that are timed together."""
 
 
 def timed(step: Callable[[], float], finish: Callable[[], Any], steps: int, blocks: int) -> dict[str, Any]:
-    """Seconds a step in each of `blocks` of so many `steps`, the part of them spent waiting for batches, and the first step's.
+    """Returns the seconds per step in each of `blocks` blocks of `steps` steps, the part of them spent waiting for batches, and
+    the seconds of the first step.
 
     `step` starts one and returns the seconds that it waited for its batch; `finish` waits for the GPU.
     """
@@ -35,7 +36,8 @@ def timed(step: Callable[[], float], finish: Callable[[], Any], steps: int, bloc
 
 
 def largest_rate(multiply: Callable[[int], None], side: int) -> float:
-    """FLOP/s of products of square matrices, the best of five tries; `multiply(times)` makes so many and waits for the last."""
+    """Returns the FLOP/s of products of square matrices, the best of five measurements; `multiply(times)` computes this many and
+    waits for the last."""
     multiply(PRODUCTS)
     seconds = []
     for _ in range(5):
@@ -46,5 +48,5 @@ def largest_rate(multiply: Callable[[int], None], side: int) -> float:
 
 
 def process_bytes() -> int:
-    """The most memory that this process has had, where there is no GPU to ask."""
+    """Returns the peak memory of this process, for machines without a GPU."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

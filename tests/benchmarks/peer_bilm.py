@@ -1,4 +1,5 @@
-"""Seconds per training step of a biLM made of PyTorch's LSTM, started by benchmark_bilm.py in an environment that has it."""
+"""Measures the seconds per training step of a biLM made from PyTorch's LSTM, started by benchmark_bilm.py in an environment that
+has it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 
 class BiLm(torch.nn.Module):
-    """Layers of LSTMs in two directions that are apart in every layer, and a softmax that is tied to the word vectors."""
+    """Layers of LSTMs in two separate directions, and a softmax tied to the word vectors."""
 
     def __init__(self, o: argparse.Namespace):
         super().__init__()
@@ -22,7 +23,7 @@ class BiLm(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(o.vocabulary))
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The mean loss of the words after `positions` [M, B] of `ids` [L, B], predicted from both sides."""
+        """Returns the mean loss of the words after `positions` [M, B] of `ids` [L, B], predicted from both sides."""
         targets, loss = ids.gather(0, positions + 1), 0.0
         for direction, lstms in enumerate(self.directions):
             x = self.words(ids.flip(0) if direction else ids)

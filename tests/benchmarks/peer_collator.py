@@ -1,8 +1,9 @@
-"""Rows a second of transformers' DataCollatorForLanguageModeling, started by benchmark_batches.py in an environment that has it.
+"""Measures rows per second of transformers' DataCollatorForLanguageModeling, started by benchmark_batches.py in an environment
+that has it.
 
-The collator only masks, so it is given rows that are tokenised, paired and of full length already, in every form it takes: as
-its documentation recommends (what a tokenizer returns, with special_tokens_mask), and barer ones that give up everything but
-ids and labels.
+The collator only masks, so its rows are already tokenised, paired and of full length. It gets them in every form that it accepts:
+the form its documentation recommends (the output of a tokenizer, with special_tokens_mask), and simpler ones with only ids and
+labels.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def cycle(function, parts):
 
 
 def rate(batches, size: int, seconds: float) -> float:
-    """Rows a second once started."""
+    """Returns the rows per second, without the start."""
     for _ in range(2):
         next(batches)
     start, count = time.perf_counter(), 0

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measured(model: BertModel, tokenizer, options: argparse.Namespace) -> tuple[int, dict[str, np.ndarray]]:
-    """(the number of sentences, relation -> hits [direction, layer, head])."""
+    """Returns (the number of sentences, relation -> hits [direction, layer, head])."""
     sentences = read(options.treebank)
     names = sorted({name for _, _, relations in sentences for name in relations})
     number = {name: i for i, name in enumerate(names)}
@@ -85,7 +85,7 @@ def add(total: torch.Tensor, attentions, words: list[list[int]], sentences: list
 
 
 def read(path: str) -> list[Sentence]:
-    """The sentences of a treebank: words, heads from 0 (-1 for the root), relations."""
+    """Returns the sentences of a treebank: words, heads from 0 (-1 for the root), relations."""
     data = pathlib.Path(path).read_bytes()
     text = (gzip.decompress(data) if path.endswith(".gz") else data).decode()
     sentences = []

@@ -3,14 +3,15 @@
     python tests/benchmarks/peer_finetune.py --model=DIR --task=glue/mrpc --data-dir=DIR --seed=1
 
 DIR is a Hugging Face model directory, and the directory of the task's official files: `glue/NAME` (one with a folder for each
-task will do), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. Files are read and answers scored by
-`bert_jax.tasks`, so that both sides are measured with one rule; all that lies between is transformers': its fast tokenizer (the
-windows over a long context too, of which neighbours share `--stride` tokens), its collators, models, heads and their initial
-weights, its schedule. Products in float32 on the CPU, or by autocast in bfloat16; dropout as the model's configuration says.
+task will do), `wnut17`, or `squad/v1.1` with train-v1.1.json and dev-v1.1.json. `bert_jax.tasks` reads the files and scores the
+answers, so that both sides are scored by the same rule. Everything else comes from transformers: the fast tokenizer (which also
+makes the windows over a long context, whose neighbours share `--stride` tokens), the collators, the models, the heads and their
+initial weights, and the schedule. Products are in float32 on the CPU, or in bfloat16 by autocast; dropout follows the model's
+configuration.
 
-With --max-steps only speed is measured: that many full batches drawn from all rows are an epoch, which is timed after three steps
-of another one to warm up; nothing is evaluated. The last line printed is JSON. Time and rows are those of training alone, its
-collation included, not of tokenising.
+With --max-steps only speed is measured: an epoch is that many full batches drawn from all rows. It is timed after three warm-up
+steps of another epoch, and nothing is evaluated. The last line printed is JSON. Time and rows cover only the training, including
+collation but not tokenising.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ Row = dict[str, Any]
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 NAMES = {f"glue/{name.lower().replace('-', '')}": name for name in TASKS if name not in ("MNLI", "AX")}
 MEGABATCH = 50  # batches that Trainer's group_by_length sorts together, fewer in a small data set
-WARMUP_STEPS = 3  # of --max-steps
+WARMUP_STEPS = 3  # rows for --max-steps
 N_BEST, MAX_ANSWER = 20, 30
-NOT_LEARNT = -100  # the label that torch's cross-entropy leaves out
+NOT_LEARNT = -100  # the label that torch's cross-entropy ignores
 
 
 @dataclass(frozen=True)
 class Job:
-    """What training and scoring need of a task."""
+    """The parts of a task that training and scoring need."""
 
     model: type[transformers.PreTrainedModel]
     labels: int
@@ -59,7 +60,7 @@ class Job:
     dev: list[Row]
     collate: Callable[[list[Row]], dict[str, torch.Tensor]]
     scores: Callable[[list[np.ndarray]], dict[str, float]]
-    """Takes the logits of each dev row: [C], or [n, C] of its n tokens."""
+    """Scores the logits of each dev row: [C], or [n, C] for its n tokens."""
 
 
 def main() -> None:
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    """The flags."""
+    """Parses the flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--task", required=True, choices=[*NAMES, "wnut17", "squad/v1.1"])
@@ -102,14 +103,14 @@ def options() -> argparse.Namespace:
 
 
 def load_job(o: argparse.Namespace, tokenizer: Any) -> Job:
-    """The job of --task."""
+    """Returns the job for --task."""
     if o.task == "wnut17":
         return tagging(o, tokenizer)
     return questions(o, tokenizer) if o.task == "squad/v1.1" else sentences(o, tokenizer, TASKS[NAMES[o.task]])
 
 
 def load_model(o: argparse.Namespace, job: Job) -> transformers.PreTrainedModel:
-    """The model with a new head; all else comes from the checkpoint, or with --random-init nothing."""
+    """Returns the model with a new head; everything else comes from the checkpoint, or nothing with --random-init."""
     if o.random_init:
         return job.model(transformers.AutoConfig.from_pretrained(o.model, num_labels=job.labels)).float()
     arguments = {"num_labels": job.labels, "dtype": torch.float32, "output_loading_info": True}
@@ -120,7 +121,7 @@ def load_model(o: argparse.Namespace, job: Job) -> transformers.PreTrainedModel:
 
 
 def train(model: transformers.PreTrainedModel, job: Job, o: argparse.Namespace) -> tuple[list[float], int]:
-    """(seconds of each step, rows in all of them); the model is trained in place."""
+    """Trains the model in place. Returns (seconds of each step, number of rows in all steps)."""
     plain = {name for name, _ in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name}
     groups = [
         {"params": [p for name, p in model.named_parameters() if name not in plain], "weight_decay": 0.01},
@@ -132,7 +133,7 @@ def train(model: transformers.PreTrainedModel, job: Job, o: argparse.Namespace) 
     generator = torch.Generator().manual_seed(o.seed)
 
     def step(rows: list[Row]) -> float:
-        """The loss, a host float."""
+        """Returns the loss of a step, as a float on the host."""
         with torch.autocast("cpu", torch.bfloat16, enabled=o.dtype == "bfloat16"):
             loss = model(**job.collate(rows)).loss
         loss.backward()
@@ -162,17 +163,17 @@ def train(model: transformers.PreTrainedModel, job: Job, o: argparse.Namespace) 
 
 
 def sample(rows: Sequence[Row], count: int, generator: torch.Generator) -> list[Row]:
-    """So many of the rows."""
+    """Returns this many of the rows."""
     if count > len(rows):
         raise UserError(f"--max-steps needs {count} rows and there are {len(rows)}; lower it or --batch-size")
     return [rows[i] for i in torch.randperm(len(rows), generator=generator)[:count]]
 
 
 def batches(rows: Sequence[Row], o: argparse.Namespace, generator: torch.Generator) -> Iterator[list[Row]]:
-    """One epoch in a new order, the last batch perhaps a smaller one."""
+    """Yields one epoch in a new order; the last batch may be smaller."""
     if o.group_by_length:
         lengths = [len(row["input_ids"]) for row in rows]
-        # --max-steps has few rows but stands for many: sorted as those of a large data set would be
+        # with --max-steps there are few rows, but they stand for many: they are sorted like a large data set
         order = get_length_grouped_indices(lengths, o.batch_size, MEGABATCH if o.max_steps else None, generator)
     else:
         order = torch.randperm(len(rows), generator=generator).tolist()
@@ -181,7 +182,7 @@ def batches(rows: Sequence[Row], o: argparse.Namespace, generator: torch.Generat
 
 
 def predict(model: transformers.PreTrainedModel, job: Job) -> list[np.ndarray]:
-    """The logits of every dev row, float32 [C], or [n, C] of its n tokens (of a span head C = 2, start and end)."""
+    """Returns the logits of every dev row, float32 [C], or [n, C] for its n tokens (for a span, C = 2: start and end)."""
     model.eval()
     logits: list[Any] = [None] * len(job.dev)
     order = sorted(range(len(job.dev)), key=lambda i: len(job.dev[i]["input_ids"]))
@@ -196,7 +197,7 @@ def predict(model: transformers.PreTrainedModel, job: Job) -> list[np.ndarray]:
 
 
 def sentences(o: argparse.Namespace, tokenizer: Any, task: GlueTask) -> Job:
-    """Classification or regression of texts and pairs of GLUE."""
+    """Returns the job for classification or regression of texts and pairs of GLUE."""
 
     def rows(examples: Sequence[TextExample], labels: list[Any] | None) -> list[Row]:
         pair = [e.text_b for e in examples] if task.text_b else None
@@ -219,10 +220,10 @@ def sentences(o: argparse.Namespace, tokenizer: Any, task: GlueTask) -> Job:
 
 
 def tagging(o: argparse.Namespace, tokenizer: Any) -> Job:
-    """A tag for the first piece of each word; a word that is cut off, or has no piece, counts as O."""
+    """Returns the job that tags the first piece of each word; a word that is cut off, or has no piece, counts as O."""
 
     def rows(examples: Sequence[WordsExample], known: dict[str, int] | None) -> tuple[list[Row], list[dict[int, int]]]:
-        """Rows, and of each row the column of every word's first piece."""
+        """Returns rows and, for each row, the column of every word's first piece."""
         words = [list(e.words) for e in examples]
         encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=o.length)
         made, places = [], []
@@ -259,14 +260,14 @@ def tagging(o: argparse.Namespace, tokenizer: Any) -> Job:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a window shows of its example's context: the [start, end) of each token in it, None of the question and [SEP]s."""
+    """The part of an example's context in a window: the [start, end) of each of its tokens; None for the question and [SEP]s."""
 
     example: int
     offsets: list[tuple[int, int] | None]
 
 
 def questions(o: argparse.Namespace, tokenizer: Any) -> Job:
-    """Spans of contexts, read in windows; of several gold answers the first is learnt."""
+    """Returns the job that finds answer spans in contexts, read in windows; with several gold answers the first is the target."""
 
     def rows(examples: Sequence[QuestionExample], learnt: bool) -> tuple[list[Row], list[Seen]]:
         encoded = tokenizer(
@@ -306,7 +307,7 @@ def questions(o: argparse.Namespace, tokenizer: Any) -> Job:
 
 
 def target(offsets: Sequence[tuple[int, int] | None], text: str, start: int) -> tuple[int, int]:
-    """The columns of an answer's first and last token, or (0, 0), [CLS], where the window does not hold all of it."""
+    """Returns the columns of an answer's first and last token, or (0, 0), [CLS], if the window does not contain all of it."""
     end = start + len(text)
     columns = [(column, *place) for column, place in enumerate(offsets) if place]
     if not columns or columns[0][1] > start or columns[-1][2] < end:
@@ -315,7 +316,7 @@ def target(offsets: Sequence[tuple[int, int] | None], text: str, start: int) -> 
 
 
 def best_answer(logits: np.ndarray, offsets: Sequence[tuple[int, int] | None], context: str) -> tuple[float, str]:
-    """(score, text) of a window's best legal pair of its N_BEST best starts and ends; (-inf, "") where none is legal."""
+    """Returns (score, text) of a window's best legal pair among its N_BEST best starts and ends; (-inf, "") if none is legal."""
     starts, ends = (np.argsort(-logits[:, i], kind="stable")[:N_BEST] for i in (0, 1))
     legal = [(s, e) for s in starts for e in ends if offsets[s] and offsets[e] and s <= e < s + MAX_ANSWER]
     if not legal:

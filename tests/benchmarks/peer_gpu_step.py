@@ -1,4 +1,5 @@
-"""Seconds per GPU training step of transformers' PyTorch BERT, started by benchmark_gpu_step.py in an environment that has it."""
+"""Measures the seconds per GPU training step of transformers' PyTorch BERT, started by benchmark_gpu_step.py in an environment
+that has it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import transformers
-from gpu_timing import largest_rate, process_bytes, timed  # the folder of a script is where Python looks first
+from gpu_timing import largest_rate, process_bytes, timed  # Python looks first in the folder of the script
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def measured(o: argparse.Namespace, device: torch.device) -> dict:
-    """The figures of one model and batch size."""
+    """Returns the figures of one model and batch size."""
     config = transformers.BertConfig(
         num_hidden_layers=o.layers, hidden_size=o.width, num_attention_heads=o.width // 64, intermediate_size=4 * o.width
     )
@@ -70,7 +71,7 @@ def measured(o: argparse.Namespace, device: torch.device) -> dict:
 
 
 def loader(o: argparse.Namespace, pinned: bool) -> torch.utils.data.DataLoader:
-    """Random rows, masked by the collator in worker processes."""
+    """Yields random rows, masked by the collator in worker processes."""
     with np.load(o.directory / "rows.npz") as file:
         columns = {name: file[name] for name in file.files}
     if o.form == "full":
@@ -101,7 +102,7 @@ def loader(o: argparse.Namespace, pinned: bool) -> torch.utils.data.DataLoader:
 
 
 def product(device: torch.device, side: int) -> Callable[[int], None]:
-    """Multiplies random bfloat16 matrices so many times and waits for the last."""
+    """Multiplies random bfloat16 matrices this many times and waits for the last product."""
     a, b = (torch.randn(side, side, dtype=torch.bfloat16, device=device) for _ in range(2))
 
     def repeat(times: int) -> None:

@@ -1,4 +1,5 @@
-"""Seconds per step of transformers' PyTorch BERT or ModernBERT, started by benchmark_step.py in an environment that has it."""
+"""Measures the seconds per step of transformers' PyTorch BERT or ModernBERT, started by benchmark_step.py in an environment that
+has it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def bert(o: argparse.Namespace) -> tuple[Any, dict[str, torch.Tensor]]:
-    """BERT, and a batch of pairs."""
+    """Returns BERT, and a batch of pairs."""
     config = transformers.BertConfig(
         num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=WIDTH // 64, intermediate_size=4 * WIDTH
     )
@@ -48,7 +49,7 @@ def bert(o: argparse.Namespace) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def modern(o: argparse.Namespace) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The model of experiments/pretrain/modern_laptop.py, whose head computes the masked positions only, and a batch."""
+    """Returns the model of experiments/pretrain/modern_laptop.py, whose head computes only the masked positions, and a batch."""
     config = transformers.ModernBertConfig(
         vocab_size=8_192, num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=WIDTH // 64, intermediate_size=384,
         local_attention=32, global_attn_every_n_layers=3, global_rope_theta=10_000.0, local_rope_theta=10_000.0,
@@ -59,7 +60,7 @@ def modern(o: argparse.Namespace) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def masked_rows(o: argparse.Namespace, words: int) -> dict[str, torch.Tensor]:
-    """Random rows without padding, with labels at `predictions` positions."""
+    """Returns random rows without padding, with labels at `predictions` positions."""
     ids = torch.randint(1000, words, (o.rows, o.length))
     chosen = torch.rand(o.rows, o.length).argsort(1)[:, : o.predictions]
     labels = torch.full_like(ids, -100).scatter(1, chosen, ids.gather(1, chosen))
@@ -67,7 +68,7 @@ def masked_rows(o: argparse.Namespace, words: int) -> dict[str, torch.Tensor]:
 
 
 def training(model: Any, batch: dict[str, torch.Tensor]) -> Any:
-    """A function of the forward pass, which returns one of the rest of the step."""
+    """Returns a function that runs the forward pass, and returns a function for the rest of the training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
     def forward() -> Any:
@@ -85,7 +86,7 @@ def training(model: Any, batch: dict[str, torch.Tensor]) -> Any:
 
 
 def embedding(model: Any, batch: dict[str, torch.Tensor]) -> Any:
-    """A function of the mean of the last layer of every row, which returns one of the rest: nothing."""
+    """Returns a function that averages the last layer over every row, and returns a function that does nothing."""
     rows = {name: x for name, x in batch.items() if name != "labels"}
 
     @torch.inference_mode()

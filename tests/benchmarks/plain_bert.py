@@ -1,8 +1,8 @@
-"""BERT pretraining as one writes it in plain Flax Linen: the yardstick of `benchmark_tpu_programs.py`.
+"""BERT pretraining in plain Flax Linen, as one would write it: the reference for `benchmark_tpu_programs.py`.
 
-Dense, LayerNorm, Dropout and softmax attention from the library, bfloat16 activations, one module a layer in a Python loop,
-JAX's random keys, `optax.adamw` with clipping on the whole state in every chip, rows spread over all chips. The MLM head computes
-the chosen positions only, and its decoder is the embedding table.
+It uses the library's Dense, LayerNorm, Dropout and softmax attention, bfloat16 activations, a Python loop with one module per
+layer, JAX's random keys, and `optax.adamw` with clipping. Every chip has the whole state; rows are spread over all chips. The MLM
+head computes only the chosen positions, and its decoder is the embedding table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """BERT-Large."""
+    """The dimensions of BERT-Large."""
 
     vocabulary: int = 30_522
     width: int = 1_024
@@ -32,7 +32,7 @@ class Size:
     positions: int = 512
     dropout: float = 0.1
     dtype: Any = jnp.bfloat16
-    """Activations and matrix products; parameters are float32."""
+    """The type of activations and matrix products; parameters are float32."""
 
 
 class Layer(nn.Module):
@@ -81,7 +81,7 @@ class PlainBert(nn.Module):
 
 
 def train_step(state: TrainState, batch: dict[str, Array], key: Array) -> tuple[TrainState, Array]:
-    """One update of the whole model."""
+    """Updates the whole model once."""
 
     def loss(params: Any) -> Array:
         keys = {"dropout": jax.random.fold_in(key, state.step)}
@@ -96,7 +96,7 @@ def train_step(state: TrainState, batch: dict[str, Array], key: Array) -> tuple[
 
 
 def lower(devices: list[Any], rows: int, length: int, predictions: int, size: Size = Size()) -> Any:
-    """The step on `rows` rows over all `devices`, data parallel."""
+    """Lowers the step on `rows` rows over all `devices`, data parallel."""
     mesh = Mesh(devices, ("data",))
     whole, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
 

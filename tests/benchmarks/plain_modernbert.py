@@ -1,10 +1,10 @@
-"""ModernBERT pretraining in plain JAX with the library's kernel: the yardstick of `benchmark_tpu_programs.py` for long rows.
+"""ModernBERT pretraining in plain JAX with the library's kernel: the reference for `benchmark_tpu_programs.py` on long rows.
 
-The block of transformers' ModernBERT (pre-norm without biases, GeGLU, rotary positions, every third layer full), attention by
-`jax.experimental.pallas.ops.tpu.splash_attention` with a `LocalMask` of 64 tokens on each side and segment ids, bfloat16
-activations, a Python loop over layers, dropout after attention from the hardware's generator, `optax.adamw` without clipping on
-the whole state in every chip, rows spread over all chips. The head computes the chosen positions only, and its decoder is the
-embedding table.
+The block is transformers' ModernBERT (pre-norm without biases, GeGLU, rotary positions, every third layer full). Attention is
+`jax.experimental.pallas.ops.tpu.splash_attention` with a `LocalMask` of 64 tokens on each side and segment ids. Activations are
+bfloat16, layers run in a Python loop, dropout after attention comes from the hardware's generator, and the optimizer is
+`optax.adamw` without clipping. Every chip has the whole state; rows are spread over all chips. The head computes only the chosen
+positions, and its decoder is the embedding table.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 Array = jax.Array
 Params = dict[str, Any]
 BLOCKS = {"full": {1_024: 1_024, 8_192: 1_024}, "sliding": {1_024: 512, 8_192: 256}}
-"""Tokens of a block of queries and of keys, by the type of the layer and the length of a row: the fastest for v5e by
+"""The block size of queries and of keys, by the type of the layer and the length of a row: the fastest for v5e according to
 `benchmark_long_attention.py`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """ModernBERT-base."""
+    """The dimensions of ModernBERT-base."""
 
     vocabulary: int = 50_368
     width: int = 768
@@ -37,22 +37,22 @@ class Size:
     heads: int = 12
     feed_forward: int = 1_152
     every: int = 3
-    """Every third layer is full, from the first on."""
+    """Every third layer is full, starting with the first."""
     radius: int = 64
     theta: float = 160_000.0
     sliding_theta: float = 10_000.0
     dropout: float = 0.1
-    """After the output of attention."""
+    """The dropout rate after the output of attention."""
     dtype: Any = jnp.bfloat16
-    """Activations and matrix products; parameters are float32."""
+    """The type of activations and matrix products; parameters are float32."""
 
     def kind(self, layer: int) -> str:
-        """The type of a layer."""
+        """Returns the type of a layer."""
         return "sliding" if layer % self.every else "full"
 
 
 def make_params(size: Size, key: Array) -> Params:
-    """Fresh parameters."""
+    """Returns freshly initialised parameters."""
     d, f = size.width, size.feed_forward
     shapes = {"attention_norm": (d,), "qkv": (d, 3 * d), "out": (d, d), "norm": (d,), "wide": (d, 2 * f), "narrow": (f, d)}
     ends = {"words": (size.vocabulary, d), "words_norm": (d,), "last_norm": (d,), "dense": (d, d), "head_norm": (d,)}
@@ -69,27 +69,27 @@ def make_params(size: Size, key: Array) -> Params:
 
 
 def norm(x: Array, scale: Array) -> Array:
-    """LayerNorm without bias, in float32."""
+    """Computes LayerNorm without bias, in float32."""
     wide = x.astype(jnp.float32)
     wide = wide - wide.mean(-1, keepdims=True)
     return (wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + 1e-5) * scale).astype(x.dtype)
 
 
 def turns(positions: Array, theta: float, width: int) -> tuple[Array, Array]:
-    """Cosines and sines [B, 1, L, K] of rotary positions, once for all layers of a type."""
+    """Returns the cosines and sines [B, 1, L, K] of rotary positions, once for all layers of a type."""
     angles = positions[:, None, :, None] / theta ** (jnp.arange(0, width, 2) / width)
     return tuple(jnp.concatenate([f(angles)] * 2, -1) for f in (jnp.cos, jnp.sin))  # type: ignore[return-value]
 
 
 def rotated(x: Array, turn: tuple[Array, Array]) -> Array:
-    """`x` [B, H, L, K] with its halves rotated."""
+    """Returns `x` [B, H, L, K] rotated by its positions."""
     first, second = jnp.split(x, 2, -1)
     cos, sin = turn
     return (x * cos + jnp.concatenate([-second, first], -1) * sin).astype(x.dtype)
 
 
 def kernel(size: Size, kind: str, length: int, block: int | None = None) -> splash.SplashAttentionKernel:
-    """The library's kernel for the layers of a type."""
+    """Returns the library's kernel for the layers of a type."""
     shape, n = (length, length), block or BLOCKS[kind].get(length, 256)
     mask = splash.FullMask(shape) if kind == "full" else splash.LocalMask(shape, (size.radius, size.radius), 0)
     fields = [field.name for field in dataclasses.fields(splash.BlockSizes) if field.name.startswith("block")]
@@ -98,7 +98,7 @@ def kernel(size: Size, kind: str, length: int, block: int | None = None) -> spla
 
 
 def attention(size: Size, kind: str, mesh: Mesh, q: Array, k: Array, v: Array, ids: Array, block: int | None = None) -> Array:
-    """The context [B, H, L, K] of each chip's rows."""
+    """Returns the context [B, H, L, K] of each chip's rows."""
 
     def local(q: Array, k: Array, v: Array, ids: Array) -> Array:
         return jax.vmap(kernel(size, kind, q.shape[2], block))(q * q.shape[-1] ** -0.5, k, v, splash.SegmentIds(ids, ids))
@@ -108,7 +108,7 @@ def attention(size: Size, kind: str, mesh: Mesh, q: Array, k: Array, v: Array, i
 
 
 def logits(size: Size, mesh: Mesh, params: Params, batch: dict[str, Array], key: Array) -> Array:
-    """The scores of all words at the chosen positions."""
+    """Returns the scores of all words at the chosen positions."""
     dtype, ids = size.dtype, batch["sequence_ids"]
     rows, length = ids.shape
     head_width = size.width // size.heads
@@ -136,7 +136,7 @@ def logits(size: Size, mesh: Mesh, params: Params, batch: dict[str, Array], key:
 
 
 def train_step(size: Size, mesh: Mesh, state: tuple[Params, Any, Array], batch: dict[str, Array], key: Array) -> Any:
-    """One update of the whole model."""
+    """Updates the whole model once."""
     params, optimizer, step = state
 
     def loss(params: Params) -> Array:
@@ -153,7 +153,7 @@ OPTIMIZER = optax.adamw(8e-4, b1=0.9, b2=0.98, eps=1e-6, weight_decay=1e-5)
 
 
 def lower(devices: list[Any], rows: int, length: int, predictions: int, size: Size = Size()) -> Any:
-    """The step on `rows` rows over all `devices`, data parallel."""
+    """Lowers the step on `rows` rows over all `devices`, data parallel."""
     mesh = Mesh(np.asarray(devices), ("data",))
     whole, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
 

@@ -1,4 +1,4 @@
-"""Every benchmark ends in a table that people read, and keeps its figures in a file for programs."""
+"""Every benchmark ends with a table for people, and writes its figures to a file for programs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
 def test_every_benchmark_ends_in_a_table_and_has_its_figures_in_the_file(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("importlib.metadata.version", lambda package: "1.0")  # the TPU compiler's, which need not be here
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "1.0")  # made by the TPU compiler, which may be missing
     REPORTS[name.removeprefix("benchmark_")](tmp_path / "figures.json")
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("| ")

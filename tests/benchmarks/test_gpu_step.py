@@ -1,4 +1,4 @@
-"""What the benchmark on a GPU computes from its measurements, and what text the peer is given."""
+"""The computations of the GPU benchmark from its measurements, and the text that the peer gets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(tmp_p
 def test_the_peer_gets_the_rows_as_they_were_before_they_were_masked():
     corpus, (_, tables) = made_up_corpus(20), text(None)
     rows = {}
-    for fraction in (0.15, 0.5):  # other places masked, the same text below
+    for fraction in (0.15, 0.5):  # other positions are masked in the same text
         config = ExampleConfig(length=64, max_predictions=40, masked_fraction=fraction)
         rows[fraction] = BatchSource(corpus, config, 16, seed=0, tables=tables).at(0)
     first, second = (unmasked(batch) for batch in rows.values())

@@ -1,4 +1,4 @@
-"""The comparison of loss curves: both implementations are the same function, and the statistic is what it says."""
+"""The comparison of loss curves: both implementations compute the same function, and the statistic is correct."""
 
 from __future__ import annotations
 

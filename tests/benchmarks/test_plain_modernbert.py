@@ -1,4 +1,4 @@
-"""The yardstick of long rows computes the model that ours is."""
+"""The reference for long rows computes the same model as ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTH = 512
 
 
 def as_plain(params: Any) -> Any:
-    """Our parameters with the yardstick's names and shapes."""
+    """Returns our parameters with the reference's names and shapes."""
 
     def layer(stacked: Any) -> Any:
         attention, feed_forward, d = stacked["attention"], stacked["feed_forward"], CONFIG.hidden_size

@@ -1,4 +1,4 @@
-"""The seconds of training steps, for the benchmarks of whole steps."""
+"""Measures the seconds of training steps, for the benchmarks of whole steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.random_rows import boxed, program_for
 
 
 def seconds_of_steps(objective: Objective, params: Any, batch: Mapping[str, Any], steps: int) -> list[float]:
-    """The seconds of each of `steps` steps with AdamW and clipping, after two that compile and warm up."""
+    """Returns the seconds of each of `steps` steps with AdamW and clipping, after two steps that compile and warm up."""
     optimizer = make_optimizer(OptimizerConfig(name="adamw"), boxed(params))
     state = new_state(params, optimizer)
     program = program_for(objective, optimizer, lambda *_: jnp.float32(1e-4))

@@ -1,10 +1,11 @@
-"""The walk of a reader who follows one batch: the files from `python -m bert_jax.pretrain` to the first step and its checkpoint.
+"""Counts the files that a reader passes who follows one batch from `python -m bert_jax.pretrain` to the first step and its
+checkpoint.
 
     python tests/benchmarks/walk.py --corpus=DIR [--tree=DIR] [--config=experiments/pretrain/quickstart.py] [--files]
 
-It trains two steps of the experiment, of which the first is followed by a checkpoint, and lists the functions of bert_jax that
-the main thread calls, each where it is called first: that is the order in which they are read. (Threads that build batches, write
-files and watch are not part of it.) The walk ends when `Checkpoints.save` returns.
+It trains two steps of the experiment with a checkpoint after the first. It lists the functions of bert_jax that the main thread
+calls, in the order of their first calls: this is the order in which they are read. (The threads that build batches, write files
+and watch are not included.) The walk ends when `Checkpoints.save` returns.
 
 - A file is *passed* if one of its functions is in that list.
 - A *return* is a function of the list whose file was read before and has been left for good: none of its functions is being
@@ -32,7 +33,8 @@ END = "Checkpoints.save"
 
 
 class Walk:
-    """A profile function (`sys.setprofile`) that notes the functions of the files below `package` in the order of first calls."""
+    """A profile function (`sys.setprofile`) that records the functions of the files below `package` in the order of their first
+    calls."""
 
     def __init__(self, package: pathlib.Path):
         self._package = f"{package}{os.sep}"
@@ -42,11 +44,11 @@ class Walk:
         """(file, function) in reading order."""
         self.files: list[str] = []
         self.returned: list[tuple[str, str]] = []
-        """The functions whose file had been left for good."""
+        """The functions whose file had been left for good before."""
         self.is_over = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Notes a call or a return."""
+        """Records a call or a return."""
         if self.is_over or event not in ("call", "return"):
             return
         code = frame.f_code
@@ -67,14 +69,15 @@ class Walk:
 
 
 def loaded() -> list[str]:
-    """The modules of bert_jax that this interpreter has imported, without the `__init__.py` of folders, which hold maps."""
+    """Returns the modules of bert_jax that this interpreter has imported, without the `__init__.py` of folders, which are only
+    maps."""
     return sorted(
         name for name, module in sys.modules.items() if name.split(".")[0] == "bert_jax" and not hasattr(module, "__path__")
     )
 
 
 def trace(tree: pathlib.Path, arguments: list[str]) -> dict[str, Any]:
-    """Runs `pretrain` with the `arguments`, and returns what its walk passed."""
+    """Runs `pretrain` with the `arguments`, and returns the functions that its walk passed."""
     import bert_jax.pretrain as command
 
     sys.argv = ["pretrain", *arguments]
@@ -92,7 +95,7 @@ def trace(tree: pathlib.Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def measure(tree: pathlib.Path, corpus: pathlib.Path, config: str) -> dict[str, Any]:
-    """The walk of the checkout `tree`, in fresh interpreters."""
+    """Returns the walk of the checkout `tree`, measured in fresh interpreters."""
     environment = os.environ | {"PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}
     counted = f"import runpy, bert_jax.training.steps; print(len(runpy.run_path({__file__!r})['loaded']()))"
     command = [sys.executable, "-c", counted]

@@ -1,4 +1,4 @@
-"""The disturbances: each is a function of a trial that returns the words for the table, or raises Wrong or Skipped."""
+"""The disturbances. Each is a function of a trial that returns a text for the table, or raises Wrong or Skipped."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Disturbance = Callable[[Trial], str]
 
 # ----------------------------------------------------------------------------------------------------------- processes and hosts
 def kills(trial: Trial, flip: bool = False) -> str:
-    """SIGKILL of a random process at a random moment of its life, `trial.kills` times. Runs that come to their end are compared.
+    """Kills a random process with SIGKILL at a random moment of its life, `trial.kills` times. Runs that finish are compared.
 
-    A moment is one of the first two seconds, or one at which process 0 has said so much. `flip`: the newest checkpoint is damaged
-    too before the last start.
+    The moment is within the first two seconds, or when the output of process 0 has reached a random length. If `flip` is set, the
+    newest checkpoint is also damaged before the last start.
     """
     count, slowest, done, whole = trial.kills, 0.0, 0, 0
     while done < count:
@@ -58,7 +58,7 @@ def kills(trial: Trial, flip: bool = False) -> str:
 
 
 def stopped(trial: Trial) -> str:
-    """SIGSTOP of a random process while it trains, for as long as the others live."""
+    """Stops a random process with SIGSTOP while it trains, for as long as the others live."""
     started, victim = trial.start(), trial.rng.randrange(trial.processes)
     trial.wait_for(lambda: bool(trial.saved()), started)
     os.kill(started[victim].process.pid or 0, signal.SIGSTOP)
@@ -72,7 +72,7 @@ def stopped(trial: Trial) -> str:
 
 
 def cut(trial: Trial) -> str:
-    """The network of a random process is cut while it trains."""
+    """Cuts the network of a random process while it trains."""
     with network.hosts(trial.processes) as cut_off:
         trial.host = network.address(0)
         url = trial.toys.emulator.url.replace("127.0.0.1", network.BRIDGE)
@@ -149,7 +149,7 @@ long syscall(long number, ...) {
 
 
 def clock(trial: Trial) -> str:
-    """The clock of the last process is an hour ahead: its calls of the C library are answered so."""
+    """Sets the clock of the last process an hour ahead, through its calls of the C library."""
     if not (compiler := shutil.which("cc")):
         raise Skipped("a library that changes the clock needs a C compiler")
     trial.directory.mkdir(parents=True)
@@ -159,14 +159,14 @@ def clock(trial: Trial) -> str:
     built = subprocess.run(build, check=False, capture_output=True, text=True)
     if built.returncode:
         raise Skipped(f"the library that changes the clock is for Linux and glibc ({(built.stderr.splitlines() or ['?'])[0]})")
-    programs: dict[int, dict[str, str]] = {index: {} for index in range(trial.processes)}  # forked ones leave JAX without a word
+    programs: dict[int, dict[str, str]] = {index: {} for index in range(trial.processes)}  # in forked ones JAX ends silently
     programs[trial.processes - 1] = {"LD_PRELOAD": str(library)}
     trial.whole(trial.start(spawned=programs), "an hour was too much")
     return f"went on; {trial.compare()}"
 
 
 def other_count(trial: Trial) -> str:
-    """A run that was killed goes on in another number of processes."""
+    """Continues a killed run in a different number of processes."""
     trial.killed_after(2)
     count = {2: 4, 4: 2}[trial.processes]
     trial.finish(count)
@@ -175,18 +175,18 @@ def other_count(trial: Trial) -> str:
 
 # -------------------------------------------------------------------------------------------------------------------- checkpoints
 def cut_short(data: bytes) -> bytes:
-    """Half of the data."""
+    """Returns the first half of the data."""
     return data[: len(data) // 2]
 
 
 def flip_bit(data: bytes) -> bytes:
-    """The data with another bit in the middle."""
+    """Returns the data with one bit in the middle flipped."""
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]
 
 
 def damage_newest(trial: Trial, damage: Callable[[bytes], bytes]) -> int:
-    """Damages every large file of the newest checkpoint, since Orbax keeps small arrays twice; returns its step."""
+    """Damages every large file of the newest checkpoint, since Orbax keeps small arrays twice. Returns its step."""
     step = trial.saved()[-1]
     for path, data in large_files(trial, step):
         if trial.storage == BUCKET:
@@ -197,7 +197,7 @@ def damage_newest(trial: Trial, damage: Callable[[bytes], bytes]) -> int:
 
 
 def damaged(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
-    """The newest checkpoint of a run that was killed is damaged."""
+    """Damages the newest checkpoint of a killed run."""
     trial.killed_after(2)
     step = damage_newest(trial, damage)
     require_passed_over(trial.finish(), step)
@@ -205,7 +205,7 @@ def damaged(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
 
 
 def damaged_on_one_host(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
-    """The last process alone reads a damaged newest checkpoint."""
+    """Damages the newest checkpoint for the last process only."""
     if trial.storage == BUCKET:
         raise Skipped("a bucket shows the same objects to all hosts")
     if os.geteuid():
@@ -222,8 +222,8 @@ def damaged_on_one_host(trial: Trial, damage: Callable[[bytes], bytes]) -> str:
 
 
 def full_disk(trial: Trial) -> str:
-    """The disk becomes full while the run trains, and free again once the run has told so: the disk of the workdir, or the one
-    with the local copies of a workdir in a bucket."""
+    """Fills the disk while the run trains, and frees it once the run has reported it: the disk of the workdir, or the disk with
+    the local copies of a workdir in a bucket."""
     directory = trial.directory / ("disk" if trial.storage == DISK else "cache-0")
     with network.small_disk(directory, 64):
         started = trial.start(pause=0.5)
@@ -243,7 +243,7 @@ def full_disk(trial: Trial) -> str:
 
 # ------------------------------------------------------------------------------------------------------------------------ storage
 def storage_answers(trial: Trial, status: int, seconds: float = 8.0) -> str:
-    """The storage answers every request so, for a while."""
+    """Makes the storage answer every request with this status for a while."""
     if trial.storage == DISK:
         raise Skipped("of a bucket only")
     started = trial.start()
@@ -262,7 +262,7 @@ def storage_answers(trial: Trial, status: int, seconds: float = 8.0) -> str:
 
 
 def failed_save(trial: Trial) -> str:
-    """One save into the bucket is refused; the next one is not."""
+    """Makes one save into the bucket fail; the next one succeeds."""
     if trial.storage == DISK:
         raise Skipped("of a bucket only")
     started = trial.start(pause=0.5)
@@ -279,7 +279,7 @@ def failed_save(trial: Trial) -> str:
 
 # ----------------------------------------------------------------------------------------------------------------------- outcomes
 def require_culprit(trial: Trial, started: Sequence[Started], victim: int) -> float:
-    """Waits for the end of the processes but the victim, which they have to name; returns the seconds."""
+    """Waits for the end of all processes except the victim, which they have to name. Returns the seconds that this took."""
     began = time.monotonic()
     others = [run for index, run in enumerate(started) if index != victim]
     require_ended(trial, trial.ends(others), victim)
@@ -287,10 +287,10 @@ def require_culprit(trial: Trial, started: Sequence[Started], victim: int) -> fl
 
 
 def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
-    """Raises Wrong unless one of the processes has named the victim, or the run had come to its end.
+    """Raises Wrong unless one of the processes has named the victim, or the run was already finished.
 
-    JAX aborts all others at once where process 0 has died, which it calls the coordination service; our own sentence is there
-    only if it was faster.
+    If process 0 dies, JAX aborts all others at once with an error about the coordination service; our own error is only there if
+    it was faster.
     """
     fates = rf"process {victim}\b.*(has ended|did not start|did not answer|has sent no heartbeat|has failed)"
     if victim == 0:
@@ -302,13 +302,13 @@ def require_ended(trial: Trial, ends: Sequence[Done], victim: int) -> None:
 
 
 def require_passed_over(output: str, step: int) -> None:
-    """Raises Wrong unless the run has said that it could not read the checkpoint."""
+    """Raises Wrong unless the run has reported that it could not read the checkpoint."""
     if f"the checkpoint of step {step} cannot be read" not in output:
         raise Wrong(f"the damaged checkpoint of step {step} was not noticed: {output}")
 
 
 def large_files(trial: Trial, step: int) -> list[tuple[str, bytes]]:
-    """The files of a checkpoint of at least half the size of the largest, with their contents."""
+    """Returns the files of a checkpoint that have at least half the size of the largest, with their contents."""
     directory = f"{trial.workdir}/checkpoints/{step}"
     if trial.storage == BUCKET:
         names = [f"{directory}/{name}" for name in objects.listed(directory)]

@@ -1,4 +1,4 @@
-"""Network namespaces joined by a bridge: every process of a run on a host of its own, whose cable can be pulled."""
+"""Network namespaces joined by a bridge: every process of a run is on a host of its own, whose cable can be pulled."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BRIDGE = "10.77.0.254"
 
 
 def address(index: int) -> str:
-    """Of the process."""
+    """Returns the address of a process."""
     return f"10.77.0.{index + 1}"
 
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[Callable[[int], None]]:
-    """Makes so many namespaces; yields a function that cuts one of them off. Raises Skipped where that needs more rights."""
+    """Creates `count` namespaces, and yields a function that cuts one of them off. Raises Skipped if that needs more rights."""
     if os.geteuid() or not shutil.which("ip"):
         raise Skipped("a network namespace needs root and the command ip")
     _remove(count)
@@ -50,7 +50,7 @@ def hosts(count: int) -> Iterator[Callable[[int], None]]:
 
 
 def enter(index: int) -> None:
-    """Moves this process, which has one thread, into a namespace; its host name is its address there, by which Gloo binds."""
+    """Moves this process, which has one thread, into a namespace. Its host name there is its address, which Gloo uses to bind."""
     with pathlib.Path(f"/var/run/netns/{NAMES}{index}").open() as namespace:
         _call("setns", namespace.fileno(), CLONE_NEWNET)
     _call("unshare", CLONE_NEWUTS)
@@ -58,7 +58,7 @@ def enter(index: int) -> None:
 
 
 def see_instead(source: str, target: str) -> None:
-    """Makes this process see the directory `source` at `target`; others do not."""
+    """Makes this process, and no other, see the directory `source` at `target`."""
     _call("unshare", CLONE_NEWNS)
     _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", os.fsencode(source), os.fsencode(target), None, MS_BIND, None)
@@ -66,7 +66,7 @@ def see_instead(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def small_disk(directory: pathlib.Path, megabytes: int) -> Iterator[None]:
-    """A file system in memory at `directory`. Raises Skipped where that needs more rights."""
+    """Mounts a file system in memory at `directory`. Raises Skipped if that needs more rights."""
     directory.mkdir(parents=True, exist_ok=True)
     try:
         _call("mount", b"tmpfs", os.fsencode(directory), b"tmpfs", 0, f"size={megabytes}m".encode())
@@ -83,7 +83,8 @@ def _ip(arguments: str) -> None:
 
 
 def _remove(count: int) -> None:
-    """A namespace lives on, and its cable with it, until the last process in it has ended: cables are removed by name."""
+    """Removes the namespaces. A namespace lives on with its cable until its last process has ended, so cables are removed by
+    name."""
     namespaces = [f"netns del {NAMES}{index}" for index in range(count)]
     for arguments in [*namespaces, *(f"link del {NAMES}{index}" for index in range(count)), f"link del {NAMES}"]:
         with contextlib.suppress(subprocess.CalledProcessError):

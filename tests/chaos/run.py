@@ -1,22 +1,22 @@
-"""Disturbs small training runs in every way that we know, and checks that each ends as the undisturbed one, or soon and with a
-reason.
+"""Disturbs small training runs in every way that we know, and checks that each ends like the undisturbed run, or stops soon with
+a reason.
 
     python tests/chaos/run.py --short                                     # a single cell, the one that the tests run
     python tests/chaos/run.py --only=kills --processes=2 --storage=disk   # another cell
     python tests/chaos/run.py                                             # all cells
 
-Runs of 2 and of 4 processes on loopback, with the workdir on the local disk and in a bucket (an emulator), are disturbed; each
-disturbance of each of these four kinds of runs is a cell. After it the run goes on by itself, or it ends within 60 s with a
-sentence that names the culprit and the same command goes on; either way the curve, the weights and the results are those of the
-undisturbed run to the bit (another number of processes: within rounding). `--seed=N` draws the moments and the victims, and each
-of the four cells with kills has 5 of them (--kills=N). The exit status is 1 where a cell failed. Cells that make no sense, or
-that need rights or programs that are not there, are skipped with the reason: cutting the network and a full disk need root on
-Linux, the clock a C compiler.
+There are four kinds of runs: with 2 or 4 processes on loopback, and with the workdir on the local disk or in a bucket (an
+emulator). A cell is one disturbance of one kind of run. After the disturbance the run continues on its own, or it ends within 60
+s with an error that names the culprit, and the same command continues it. Either way, the curve, the weights and the results are
+bit for bit those of the undisturbed run (with another number of processes: within rounding). `--seed=N` draws the moments and the
+victims, and each of the four cells with kills has 5 of them (--kills=N). The exit status is 1 if a cell failed. Cells that make
+no sense, or that need missing rights or programs, are skipped with the reason: cutting the network and filling a disk need root
+on Linux, the clock needs a C compiler.
 
-A cell takes one to four times as long as an undisturbed run, and one with kills about as many times as it has kills. On two cores
-that did other work besides, an undisturbed run took 40 to 120 s, a cell of 2 processes 40 to 180 s; all 56 cells, of which 12 are
-skipped, take hours there. Where an undisturbed run takes longer than 30 s, the 60 s and all other time limits are longer in
-proportion. The figures of the cells done so far are in --json=FILE at any time.
+A cell takes one to four times as long as an undisturbed run, and a cell with kills takes about one run per kill. On two cores
+shared with other programs, an undisturbed run took 40 to 120 s and a cell of 2 processes 40 to 180 s; all 56 cells, of which 12
+are skipped, take hours there. If an undisturbed run takes longer than 30 s, the 60 s and all other time limits grow in
+proportion. --json=FILE always has the figures of the cells done so far.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FAILED, SKIPPED = "FAILED: ", "skipped: "
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A disturbance of a kind of runs, and what came out."""
+    """A disturbance of one kind of run, and its outcome."""
 
     disturbance: str
     processes: int
@@ -62,7 +62,8 @@ class Cell:
 
 
 def examined(cell: Cell, disturb: Disturbance, toys: Toys, seed: int, kills: int) -> Cell:
-    """The cell with its outcome. What a failure said is printed. A cell for which this machine was too slow is begun again."""
+    """Runs the cell and returns it with its outcome. The output of a failure is printed. If this machine was too slow for a cell,
+    it is started again."""
     outcome, began = "", time.monotonic()
     for start in range(1, STARTS + 1):
         rng = random.Random(f"{seed} {cell.disturbance} {cell.processes} {cell.workdir}")
@@ -74,7 +75,7 @@ def examined(cell: Cell, disturb: Disturbance, toys: Toys, seed: int, kills: int
                 outcome = disturb(trial) + (f"; begun {start} times, since this machine is slow" if start > 1 else "")
             except Skipped as reason:
                 outcome = f"{SKIPPED}{reason}"
-            except Exception as error:  # one cell must not end the others
+            except Exception as error:  # a failed cell must not end the others
                 if TOO_SLOW in str(error) and start < STARTS:
                     continue
                 traceback.print_exc(limit=None if not isinstance(error, Wrong) else 0)
@@ -87,7 +88,7 @@ def examined(cell: Cell, disturb: Disturbance, toys: Toys, seed: int, kills: int
 
 @contextlib.contextmanager
 def surroundings() -> Iterator[Toys]:
-    """The files and the emulator of all cells, and the environment that they need."""
+    """Yields the files and the emulator for all cells, and the environment that they need."""
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True))
         emulator = stack.enter_context(running(free_port(), host="0.0.0.0"))
@@ -100,7 +101,7 @@ def surroundings() -> Iterator[Toys]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The driver; returns the exit status."""
+    """Runs the cells. Returns the exit status."""
     parser = flag_parser(__doc__)
     parser.add_argument("--short", action="store_true", help="2 kills and a damaged checkpoint, 2 processes, local disk")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws moments and victims (0)")

@@ -1,4 +1,4 @@
-"""The short form of the driver."""
+"""The short form of `tests/chaos/run.py`."""
 
 from __future__ import annotations
 

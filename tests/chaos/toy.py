@@ -1,4 +1,4 @@
-"""The run that is disturbed: a pretraining of 20 steps in several processes, its workdir on a disk or in a bucket."""
+"""The run that is disturbed: 20 steps of pretraining in several processes, with a workdir on a disk or in a bucket."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from tests.end_to_end.runs import (
 from tests.storage.emulator import Emulator
 
 PATIENCE = 30.0
-"""Seconds without a step after which a process of the run counts as hanging (--hang-seconds), and for which it waits for the
-others at its start (--start-timeout)."""
+"""Seconds without a step after which a process of the run counts as hung (--hang-seconds), and for which it waits for the others
+at its start (--start-timeout)."""
 LIMIT = 60.0
 """Seconds within which a disturbed run has to end."""
 WHOLE = 600.0
-"""Seconds within which a run that goes on has to come to its end."""
+"""Seconds within which a continued run has to finish."""
 BRISK = 30.0
-"""Seconds of an undisturbed run up to which these limits hold. Where it is slower all of them are longer in proportion."""
+"""If the undisturbed run takes longer than this many seconds, all of these limits grow in proportion."""
 AT_MOST = 3600.0
 """Seconds within which the undisturbed run has to end."""
 TOO_SLOW = "Gloo context initialization failed"
-"""An error of JAX's collectives between CPUs, each of which all processes have to reach within 30 s of the first one. A machine
-that is busy with other programs may not keep that, and no setting changes it, so that such a run is begun again."""
+"""An error of JAX's collectives between CPUs: all processes have to reach each collective within 30 s of the first one. A machine
+that is busy with other programs may miss this limit, which no setting changes, so such a run is started again."""
 STARTS = 3
-"""Of such a run, at most."""
+"""The maximum number of such restarts."""
 PAUSE = 0.1
-"""Seconds by which every step is longer, so that most of a run is training."""
+"""Seconds added to every step, so that most of a run is training."""
 ROUNDING = 2e-3
-"""Of the largest weight of each array, after 20 steps whose sums were added in another order."""
+"""The tolerance after 20 steps with a different order of summation, relative to the largest weight of each array."""
 DISK, BUCKET = "disk", "bucket"
 
 
@@ -76,11 +76,11 @@ def get_config():
 
 
 class Wrong(Exception):
-    """A disturbance had an effect that it must not have."""
+    """Raised if a disturbance had a forbidden effect."""
 
 
 class Skipped(Exception):
-    """A disturbance is not possible on this machine."""
+    """Raised if a disturbance is not possible on this machine."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -91,7 +91,7 @@ class Toys:
     emulator: Emulator
     experiment: pathlib.Path = pathlib.Path()
     said: dict[int, int] = dataclasses.field(default_factory=dict)
-    """The length of the output of process 0 in an undisturbed run, by the number of processes: a measure of progress."""
+    """The length of the output of process 0 in an undisturbed run, by the number of processes: it measures progress."""
     seconds: dict[int, float] = dataclasses.field(default_factory=dict)
     """The time that an undisturbed run took, by the number of processes."""
 
@@ -101,7 +101,7 @@ class Toys:
 
     @functools.cache  # noqa: B019 - there is one
     def undisturbed(self, processes: int) -> pathlib.Path:
-        """The workdir of the undisturbed run of so many processes, which also compiles what all trials use."""
+        """Returns the workdir of the undisturbed run in this many processes, which also compiles everything that trials use."""
         for number in range(STARTS):
             began = time.monotonic()
             with contextlib.closing(Trial(self, "undisturbed", processes, DISK, random.Random(0), fresh=number)) as trial:
@@ -114,13 +114,13 @@ class Toys:
         return pathlib.Path(trial.workdir)
 
     def scaled(self, seconds: float) -> float:
-        """A time limit for this machine, which the slowest of the undisturbed runs measures."""
+        """Scales a time limit for this machine by the slowest of the undisturbed runs."""
         return seconds * max(1.0, max(self.seconds.values(), default=AT_MOST) / BRISK)
 
 
 @dataclasses.dataclass(eq=False)
 class Trial:
-    """A run in so many processes that a disturbance meets; `storage` is where its workdir lies."""
+    """A run in several processes that is disturbed; `storage` is where its workdir is."""
 
     toys: Toys
     name: str
@@ -130,16 +130,16 @@ class Trial:
     host: str = "127.0.0.1"
     """The address of process 0."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Variables of all processes."""
+    """Environment variables for all processes."""
     kills: int = 5
-    """The number of processes that are killed where some are."""
+    """The number of kills in a disturbance that kills processes."""
     fresh: int = 0
-    """The runs of this trial that were begun so far."""
+    """The number of times that this trial has started its run."""
     begun: list[Started] = dataclasses.field(default_factory=list)
-    """All processes that were started so far."""
+    """All processes started so far."""
 
     def close(self) -> None:
-        """Ends the processes that a failed trial has left, a stopped one too."""
+        """Ends the processes that a failed trial has left, including stopped ones."""
         for run in self.begun:
             if run.process.is_alive():
                 run.process.kill()
@@ -152,14 +152,14 @@ class Trial:
 
     @property
     def workdir(self) -> str:
-        """Of the run that is under way."""
+        """The workdir of the current run."""
         name = f"run-{self.fresh}"
         if self.storage == DISK:
             return str(self.directory / "disk" / name)
         return f"gs://{self.toys.emulator.bucket}/{self.directory.name}/{name}"
 
     def command(self, index: int, count: int, port: int) -> tuple[str, ...]:
-        """The command of process `index` of `count`."""
+        """Returns the command of process `index` of `count`."""
         patience = round(self.toys.scaled(PATIENCE))
         flags = [f"--config={self.toys.experiment}", f"--workdir={self.workdir}", f"--hang-seconds={patience}"]
         if count > 1:
@@ -168,7 +168,7 @@ class Trial:
         return ("pretrain", *flags)
 
     def surroundings(self, index: int) -> dict[str, str]:
-        """The environment of process `index`, which has local copies of its own as on a host of its own."""
+        """Returns the environment of process `index`, which has local copies of its own, like a separate host."""
         cache = {"BERT_JAX_CACHE": str(self.directory / f"cache-{index}"), "TF_CPP_MIN_LOG_LEVEL": "2"}
         return {**self.toys.emulator.environment, **cache, **self.environment}
 
@@ -179,8 +179,8 @@ class Trial:
         pause: float = PAUSE,
         spawned: Mapping[int, Mapping[str, str]] | None = None,
     ) -> list[Started]:
-        """Begins to train in `count` processes, by default those of the trial. `prepare` is called first in those that it names;
-        those that are `spawned` begin as programs of their own, with some variables."""
+        """Starts training in `count` processes, by default the trial's number. `prepare` is called first in the processes that it
+        names. Processes in `spawned` start as programs of their own, with additional variables."""
         count, port = count or self.processes, free_port()
         started = []
         for index in range(count):
@@ -196,7 +196,8 @@ class Trial:
         return started
 
     def ends(self, started: Sequence[Started], within: float = 0.0) -> list[Done]:
-        """How the processes end. Raises Wrong where one has not after `within` seconds, by default LIMIT on this machine."""
+        """Returns how the processes end. Raises Wrong if one is still running after `within` seconds, by default LIMIT scaled for
+        this machine."""
         within = within or self.toys.scaled(LIMIT)
         deadline, ends, late = time.monotonic() + within, [], []
         for index, run in enumerate(started):
@@ -209,11 +210,11 @@ class Trial:
         return ends
 
     def finish(self, count: int = 0) -> str:
-        """Gives the same command again, once, until the run is whole; returns what process 0 said."""
+        """Runs the same command again until the run is complete. Returns the output of process 0."""
         return self.whole(self.start(count, pause=0.0), "the same command does not go on")[0].output
 
     def whole(self, started: Sequence[Started], otherwise: str) -> list[Done]:
-        """How the processes end, which have to come to the end of the run. Raises Wrong, which says `otherwise`, if not."""
+        """Returns how the processes end, which have to finish the run. Raises Wrong with the text `otherwise` if they do not."""
         ends = self.ends(started, within=self.toys.scaled(WHOLE))
         if any(end.status for end in ends):
             raise Wrong(f"{otherwise}: {ends}")
@@ -227,16 +228,16 @@ class Trial:
         return sorted(int(parts[-2]) for parts in complete if parts[0] == "checkpoints" and parts[-2].isdigit())
 
     def wait_for(self, reached: Callable[[], bool], started: Sequence[Started], timeout: float = WHOLE) -> None:
-        """Waits until `reached()`. Ends the processes and raises Wrong where one of them ends before, or after `timeout` seconds,
-        scaled for this machine."""
+        """Waits until `reached()`. If a process ends before that, or after `timeout` seconds, scaled for this machine, ends the
+        processes and raises Wrong."""
         if not self.comes_to(reached, started, timeout):
             for run in started:
                 run.process.kill()
             raise Wrong(f"the run ended or did not come so far: {[run.said() for run in started]}")
 
     def comes_to(self, reached: Callable[[], bool], started: Sequence[Started], timeout: float) -> bool:
-        """Waits until `reached()`, or a process ends, or `timeout` seconds are over, scaled for this machine; returns whether it
-        was reached."""
+        """Waits until `reached()`, a process ends, or `timeout` seconds are over, scaled for this machine. Returns whether it was
+        reached."""
         deadline = time.monotonic() + self.toys.scaled(timeout)
         while not reached():
             if time.monotonic() > deadline or not all(run.process.is_alive() for run in started):
@@ -245,7 +246,7 @@ class Trial:
         return True
 
     def killed_after(self, count: int) -> int:
-        """Starts the run, and kills all processes once so many checkpoints are complete; returns the step of the newest."""
+        """Starts the run, and kills all processes once this many checkpoints are complete. Returns the step of the newest."""
         started = self.start()
         self.wait_for(lambda: len(self.saved()) >= count, started)
         for run in started:
@@ -254,16 +255,16 @@ class Trial:
         return self.saved()[-1]
 
     def is_done(self) -> bool:
-        """Whether the run has its results."""
+        """Returns whether the run has written its results."""
         with contextlib.suppress(OSError):
             return bool(as_path(f"{self.workdir}/results.json").exists())
         return False
 
     def compare(self, *, exact: bool = True) -> str:
-        """Compares the run with the undisturbed one of as many processes: curve, weights and results, to the bit or `exact`
-        only within rounding. Raises Wrong; returns the words for the table."""
+        """Compares curve, weights and results with the undisturbed run in as many processes: bit for bit, or within rounding
+        unless `exact`. Raises Wrong. Returns the text for the table."""
         wanted = self.toys.undisturbed(self.processes)
-        if self.storage == BUCKET:  # as a third machine sees it
+        if self.storage == BUCKET:  # as seen from a third machine
             shutil.rmtree(cached_path(self.workdir), ignore_errors=True)
         ours = fetched(self.workdir, "--model")
         if exact:
@@ -317,7 +318,7 @@ def _spawn(directory: pathlib.Path, command: Sequence[str], environment: Mapping
 
 
 def _prepare(first: Callable[[], object] | None, pause: float) -> None:
-    """In the new process: `first`, and a pause after every step."""
+    """Runs in the new process: calls `first`, and adds a pause after every step."""
     if first:
         first()
     if pause:

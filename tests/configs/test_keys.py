@@ -1,4 +1,4 @@
-"""A key or a flag that there is not: what is suggested instead, over all of an experiment."""
+"""Unknown keys and flags: the suggestions, over all keys of an experiment."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Pa
     assert read(("task.own.label_names", "pos, neg"))["task"]["own"]["label_names"] == ["pos", "neg"]
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
-    for key in ("objective_options.window", "skip_gram.window"):  # of pretraining alone
+    for key in ("objective_options.window", "skip_gram.window"):  # of pretraining only
         with pytest.raises(UserError, match=rf"^--config\.{key}=3: there is no '{key.partition('.')[0]}' in config; known there"):
             read((key, "3"))
 
@@ -116,11 +116,11 @@ NO_PATHS = {
     *("title", "setting", "reference", "paper", "arms.0.name", "arms.0.label", "arms.0.shares", "arms.0.continues"),
     *("tasks.0.name", "tasks.0.metric", "expected.0.order", "expected.0.tasks", "only_arms", "only_tasks", "task.own.sentence"),
 }
-"""Keys that take a text which is not a path, and none of a few words."""
+"""Keys whose value is a text that is neither a path nor one of a few words."""
 
 
 def _takes_text(hint: Any) -> bool:
-    """Whether a key takes any text, or several."""
+    """Returns whether a key accepts any text, or several."""
     return any(kind is str or "str" in f"{get_args(kind)[:1]}" for kind in value_types(hint)) and "dict" not in f"{hint}"
 
 

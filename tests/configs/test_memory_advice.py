@@ -1,4 +1,4 @@
-"""The remedies that a person is given are settings that the run would take, and ask for less."""
+"""The remedies in an error are settings that the run accepts, and that need less memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def experiment(batch_size: int = 256, accumulation: int = 2, **values: Any) -> P
 
 
 def flags(remedies: Any) -> dict[str, str]:
-    """The settings that remedies name."""
+    """Returns the settings named in remedies."""
     return dict(split_overrides([word for remedy in remedies for word in remedy.split() if "=" in word])[0])
 
 
@@ -124,7 +124,7 @@ def test_an_evaluation_has_a_batch_of_its_own():
 
 
 class Rows:
-    """Batches of at most so many rows."""
+    """Batches of at most this many rows."""
 
     def __init__(self, rows: int):
         self.row_counts = (1, rows)

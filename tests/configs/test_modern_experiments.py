@@ -1,4 +1,4 @@
-"""The phases of the published recipes, as numbers that stand in the papers."""
+"""The phases of the published recipes, as numbers from the papers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def experiment(name: str) -> PretrainingExperiment:
 
 
 def tokens(phases) -> list[float]:
-    """Of each phase, in G."""
+    """Returns the tokens of each phase, in units of 10^9."""
     return [phase.steps * phase.batch_size * phase.length / 1e9 for phase in phases]
 
 

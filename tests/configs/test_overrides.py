@@ -1,4 +1,4 @@
-"""`--config.a.b=1`: which key it sets, to which value, and what is refused."""
+"""`--config.a.b=1`: which key it sets to which value, and what is rejected."""
 
 from __future__ import annotations
 

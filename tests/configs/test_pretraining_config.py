@@ -18,7 +18,7 @@ SMALL = {
 
 
 def with_value(path: str, value):
-    """SMALL with one dotted key set."""
+    """Returns SMALL with one dotted key set."""
     values = json.loads(json.dumps(SMALL))
     node = values
     *groups, name = path.split(".")
@@ -104,7 +104,7 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value,
         ("phases.0.accumulation", 256),
         ("phases.0.warmup_steps", 10),
         ("phases.0.warmup_steps", 0),
-        ("phases.1.warmup_steps", 6),  # which a phase that continues a schedule does not take
+        ("phases.1.warmup_steps", 6),  # not for a phase that continues a schedule
         ("model.type_vocab_size", 2),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_of_the_optimizer():
 
 def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
     experiment = PretrainingExperiment.from_dict(SMALL | {"seed": 7})
-    assert [experiment.phase_seed(i) for i in range(3)] == [7, 7 + 2**32, 7 + 2 * 2**32]  # no seed of a run is that of a phase
+    assert [experiment.phase_seed(i) for i in range(3)] == [7, 7 + 2**32, 7 + 2 * 2**32]  # no phase gets the seed of a run
 
 
 def test_an_objective_that_is_not_known_is_refused_with_the_nearest():
@@ -393,10 +393,10 @@ def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warm
     assert (spans[1].peak, spans[1].end_fraction) == (5e-5, 0.1)
 
 
-def test_the_stages_of_a_ramp_have_the_rows_of_a_microbatch_of_its_phase():
+def test_the_microbatches_of_a_ramp_are_whole_and_have_at_most_the_rows_of_its_phase():
     steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "accumulation": 8}
-    stages = batch_ramp(steady, sizes=[3, 10, 20], tokens=33_000)
-    assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (20, 4), (40, 8)]
+    stages = batch_ramp(steady, sizes=[3, 10, 12, 20], tokens=33_000)
+    assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (12, 3), (20, 4), (40, 8)]
 
 
 def test_a_ramp_beyond_its_phase_is_refused():

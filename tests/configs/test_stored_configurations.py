@@ -1,4 +1,4 @@
-"""Configurations that workdirs have stored, read when there are more keys."""
+"""Configurations stored in workdirs are read even if keys have been added since."""
 
 from __future__ import annotations
 

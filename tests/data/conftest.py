@@ -1,4 +1,4 @@
-"""What the corpus tests share: hostile strings, a made-up vocabulary, and a small corpus of plain English."""
+"""Fixtures that the corpus tests share: hostile strings, a made-up vocabulary, and a small corpus of plain English."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hostile_strings() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tiny_vocabulary() -> pathlib.Path:
-    """Uncased; letters, a few words and a few characters of other scripts."""
+    """Returns an uncased vocabulary: letters, a few words and a few characters of other scripts."""
     return HERE / "tiny_vocab.txt"
 
 
@@ -45,7 +45,7 @@ _WORDS = "the a cat dog bird sat ran flew on under mat tree house and then it wa
 
 
 def english(documents: int, seed: int = 0) -> list[str]:
-    """Documents of 2 to 12 made-up sentences, one a line."""
+    """Returns documents of 2 to 12 made-up sentences, one per line."""
     draw = random.Random(seed)
     return [
         "\n".join(
@@ -57,7 +57,7 @@ def english(documents: int, seed: int = 0) -> list[str]:
 
 @pytest.fixture
 def text_file(tmp_path: pathlib.Path) -> pathlib.Path:
-    """300 documents, one sentence a line."""
+    """Writes a file of 300 documents, one sentence per line."""
     path = tmp_path / "text" / "a.txt"
     path.parent.mkdir()
     path.write_text("\n\n".join(english(300)) + "\n")
@@ -66,7 +66,8 @@ def text_file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def build(tiny: Tokenizer):
-    """Builds a corpus in this process: `build(directory, "text:...", shards=4, keep={"..."}, ...)`; returns the report."""
+    """Returns a function that builds a corpus in this process and returns its report: `build(directory, "text:...", shards=4,
+    keep={"..."}, ...)`."""
 
     def run(
         directory: pathlib.Path, *names: str, shards: int = 4, workers: int = 1, host: tuple[int, int] = (0, 1), **changes: Any

@@ -1,4 +1,4 @@
-"""Small corpora for tests. Each token tells its place in the corpus, so that a row tells where every token came from."""
+"""Small corpora for tests. Each token encodes its position in the corpus, so a row shows where every token came from."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 
-FIRST = 1000  # ids below are free for special tokens and placeholders
+FIRST = 1000  # smaller ids are free for special tokens and placeholders
 
 
 def vocabulary(size: int) -> VocabularyInfo:
-    """With the special ids of the published uncased vocabulary."""
+    """Returns a vocabulary with the special ids of the published uncased one."""
     return VocabularyInfo(
         size=size, sha256="", lowercase=True, kind="wordpiece", pad_id=0, unk_id=100, cls_id=101, sep_id=102, mask_id=103
     )
@@ -22,7 +22,7 @@ def vocabulary(size: int) -> VocabularyInfo:
 def corpus_from_arrays(
     tokens: np.ndarray, sentence_offsets: np.ndarray, document_offsets: np.ndarray, vocabulary: VocabularyInfo
 ) -> Corpus:
-    """A training corpus in memory, of one shard."""
+    """Returns a training corpus in memory, with one shard."""
     counts = np.bincount(tokens, minlength=vocabulary.size).astype(np.int64)
     store = TokenStore((tokens,), np.array([0, len(tokens)], np.int64))
     sentences, documents = sentence_offsets.astype(np.int64), document_offsets.astype(np.int64)
@@ -31,7 +31,8 @@ def corpus_from_arrays(
 
 
 def corpus_of(documents: list[list[int]], shards: int = 1) -> Corpus:
-    """`documents[d][s]` is the number of tokens of sentence s of document d; token i of the corpus has the id FIRST + i."""
+    """Returns a corpus in which `documents[d][s]` is the number of tokens of sentence s of document d; token i of the corpus has
+    the id FIRST + i."""
     sentence_offsets = np.concatenate([[0], np.cumsum([n for document in documents for n in document])]).astype(np.int64)
     document_offsets = np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(np.int64)
     tokens = np.arange(FIRST, FIRST + sentence_offsets[-1], dtype=np.uint32)
@@ -41,6 +42,6 @@ def corpus_of(documents: list[list[int]], shards: int = 1) -> Corpus:
 
 
 def random_documents(count: int, seed: int, sentences: float = 12, tokens: float = 15) -> list[list[int]]:
-    """Documents and sentences of skewed lengths, one sentence and one token included."""
+    """Returns documents and sentences with skewed lengths; some have only one sentence, some only one token."""
     rng = np.random.default_rng(seed)
     return [(1 + rng.gamma(1.5, tokens / 1.5, size).astype(int)).tolist() for size in rng.geometric(1 / sentences, count)]

@@ -1,4 +1,4 @@
-"""Pairs made one by one in plain Python from the original's published rules: what the vectorised plan is measured against."""
+"""Makes pairs one by one in plain Python by the original's published rules, as a reference for the vectorised plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Example:
 
 
 def examples_of(documents: list[list[list[int]]], max_tokens: int, short_probability: float, rng: random.Random) -> list[Example]:
-    """One pass over `documents[d][s]` = tokens of a sentence."""
+    """Returns the examples of one pass over `documents[d][s]` = tokens of a sentence."""
     return [example for d in range(len(documents)) for example in _of_document(documents, d, max_tokens, short_probability, rng)]
 
 

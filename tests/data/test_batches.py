@@ -53,7 +53,7 @@ def test_a_batch_does_not_depend_on_what_was_asked_before_or_by_how_many_threads
 
 def test_batches_run_through_every_row_of_an_epoch_once_and_straight_on_into_the_next(source):
     rows = source.rows_per_epoch
-    assert rows % 52  # else no batch straddles
+    assert rows % 52  # otherwise no batch straddles
     steps = range(2 * rows // 52)
     served = joined([source.at(step) for step in steps])
     tables = masking_tables(CORPUS.vocabulary)
@@ -130,7 +130,7 @@ def test_the_next_block_is_planned_from_the_batch_on_that_reaches_the_middle_of_
     assert list(source._planned) == [0, 1]
     source = BatchSource(CORPUS, CONFIG, 3, seed=9)
     source._rows_per_block = 10
-    source.at(1)  # its last row, not its second, is the sixth
+    source.at(1)  # the sixth is its last row, not its second
     assert list(source._planned) == [0, 1]
     source = BatchSource(CORPUS, CONFIG, 8, seed=9)
     source._rows_per_block = 10

@@ -25,7 +25,7 @@ def blocks(**options: int) -> Blocks:
 
 
 def tokens_of(corpus: Corpus) -> np.ndarray:
-    """Each token of these corpora is another number."""
+    """Returns a corpus in which each token is a different number."""
     return corpus.tokens[0 : corpus.num_tokens]
 
 
@@ -62,7 +62,7 @@ def test_the_blocks_of_an_epoch_hold_every_document_once_whole_and_from_all_over
         assert abs(len(tokens) - CORPUS.num_tokens / 5) < 0.2 * CORPUS.num_tokens / 5
         for first, last in itertools.pairwise(documents):
             own = tokens[sentences[first] : sentences[last]]
-            np.testing.assert_array_equal(own, np.arange(own[0], own[0] + len(own)))  # as they lie in the corpus
+            np.testing.assert_array_equal(own, np.arange(own[0], own[0] + len(own)))  # in the order of the corpus
             starts.append(own[0])
         thirds = np.histogram(tokens, 3, (FIRST, FIRST + CORPUS.num_tokens))[0]
         assert thirds.min() > 0
@@ -141,7 +141,7 @@ def test_offsets_that_do_not_ascend_are_found_where_their_block_is_read():
 
 
 def epoch_of(source: BatchSource, epoch: int) -> np.ndarray:
-    """The rows of the batches that are of this epoch alone."""
+    """Returns the rows of the batches that belong to this epoch only."""
     steps = source.rows_per_epoch // 48
     return np.concatenate([source.at(epoch * steps + step)["input_ids"] for step in range(steps)])
 
@@ -160,7 +160,7 @@ def test_batches_of_blocks_do_not_depend_on_what_was_asked_before():
 
 
 def test_an_epoch_of_blocks_shows_as_much_of_the_corpus_as_one_of_a_single_block_and_in_other_rows_than_the_epoch_before():
-    """Of the tokens 0.81: others are masked, cut off, or lie behind a random second segment."""
+    """The fraction is 0.81 of the tokens: others are masked, cut off, or after a random second segment."""
     source = BatchSource(CORPUS, CONFIG, 48, seed=9, block_tokens=BLOCK)
     of_blocks, whole = epoch_of(source, 0), epoch_of(BatchSource(CORPUS, CONFIG, 48, seed=9), 0)
     seen, wanted = (len(np.unique(rows[rows >= FIRST])) / CORPUS.num_tokens for rows in (of_blocks, whole))
@@ -169,7 +169,7 @@ def test_an_epoch_of_blocks_shows_as_much_of_the_corpus_as_one_of_a_single_block
 
 
 def test_a_corpus_of_a_hundred_thousand_million_tokens_has_a_batch_at_once_in_the_memory_of_a_block():
-    """Described by the lengths of a part, which repeats: what is read of it is what a block holds."""
+    """The corpus is described by the lengths of a part that repeats: only the content of a block is read."""
     tile = 2**20
     lengths = np.random.default_rng(0).integers(8, 40, tile)
     sentences = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

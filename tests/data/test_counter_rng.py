@@ -10,7 +10,7 @@ N = 200_000
 
 
 def test_bits_are_the_published_splitmix64_sequence():
-    # The first outputs for seed 1234567, as printed with many public implementations of SplitMix64.
+    # The first outputs for seed 1234567, as published with many implementations of SplitMix64.
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert random_bits(np.uint64(1234567), np.arange(1, 6)).tolist() == expected
 

@@ -50,8 +50,8 @@ def test_one_process_holds_every_row_once_however_the_devices_share_them():
     [
         ({0: {0, 1}, 1: {2, 3}}, [(0, 2), (1, 2)]),
         ({0: {2, 3}, 1: {0, 1}}, [(1, 2), (0, 2)]),
-        ({0: {0, 2}, 1: {1, 3}}, [(0, 2), (1, 2)]),  # scattered, as the wiring of a TPU may have it
-        ({0: {0}, 1: {0}, 2: {1}, 3: {1}}, [(0, 2), (0, 2), (1, 2), (1, 2)]),  # two hosts to a tensor group
+        ({0: {0, 2}, 1: {1, 3}}, [(0, 2), (1, 2)]),  # scattered like the wiring of a TPU
+        ({0: {0}, 1: {0}, 2: {1}, 3: {1}}, [(0, 2), (0, 2), (1, 2), (1, 2)]),  # a tensor group spans two hosts
         ({0: {0}, 1: {0}}, [(0, 1), (0, 1)]),
     ],
 )

@@ -15,7 +15,7 @@ CONFIG = ExampleConfig(length=64, max_predictions=12)
 
 
 def real_rows(batches):
-    """Every row that holds an example, as a sorted list of tuples: tokens, targets, label."""
+    """Returns every row with an example, as a sorted list of tuples: tokens, targets, label."""
     rows = [
         (*ids, *targets, *labels)
         for batch in batches
@@ -36,12 +36,12 @@ def test_each_row_comes_exactly_once_whatever_the_batch_size_and_the_number_of_h
     assert len(set(expected)) == len(expected)
     assert max_rows is None or len(expected) == 50
     if max_rows is None:
-        assert real_rows(eval_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more than there are
+        assert real_rows(eval_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more than exist
     for batch_size in (4, 12, 28, 1000):
         for hosts in (1, 2, 4):
             shards = [list(eval_batches(CORPUS, config, batch_size, max_rows, seed=0, shard=(i, hosts))) for i in range(hosts)]
-            assert len({len(batches) for batches in shards}) == 1  # hosts that must meet in every step
-            own = min(batch_size // hosts, -(-len(expected) // hosts))  # 1,000 rows are more than there are
+            assert len({len(batches) for batches in shards}) == 1  # hosts that have to meet in every step
+            own = min(batch_size // hosts, -(-len(expected) // hosts))  # there are fewer than 1,000 rows
             assert all(len(batch["input_ids"]) == own for batches in shards for batch in batches)
             assert real_rows(batch for batches in shards for batch in batches) == expected
 

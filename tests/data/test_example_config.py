@@ -34,7 +34,8 @@ def test_a_wrong_value_is_an_error_that_names_key_value_and_limit(changes, messa
 
 
 def test_the_defaults_are_those_of_the_originals_flags_but_for_new_masks_in_every_epoch():
-    """create_pretraining_data.py: max_seq_length, max_predictions_per_seq, masked_lm_prob, short_seq_prob, and 80 / 10 / 10."""
+    """The defaults of create_pretraining_data.py: max_seq_length, max_predictions_per_seq, masked_lm_prob, short_seq_prob, and 80
+    / 10 / 10."""
     assert vars(ExampleConfig()) == {
         "length": 128,
         "max_predictions": 20,
@@ -69,5 +70,5 @@ def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length,
 def test_an_example_has_as_many_predictions_as_the_original_draws_and_never_more_than_its_tokens():
     config = ExampleConfig(length=128, max_predictions=20, masked_fraction=0.5)
     lengths = np.arange(129)
-    expected = [min(20, max(1, round(0.5 * n)), max(n - 3, 0)) for n in lengths]  # round is half to even, as the original's is
+    expected = [min(20, max(1, round(0.5 * n)), max(n - 3, 0)) for n in lengths]  # rounds half to even, as the original does
     np.testing.assert_array_equal(config.predictions(lengths), expected)

@@ -1,5 +1,5 @@
-"""The rows that follow from a seed are those of earlier versions: a run that goes on with a newer one trains on the rows that it
-would have trained on, and a `--replay` shows those that it did train on."""
+"""A seed gives the same rows in every version: a run that continues with a newer version trains on the same rows as before, and
+`--replay` shows the rows on which it trained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.data.rows import assemble_rows
 from tests.data.corpora import corpus_of
 
 LENGTHS = [[1 + (i * i + 5 * i * j + 3 * j) % 23 for j in range(1 + (7 * i) % 19)] for i in range(60)] + [[400], [1, 300]]
-"""Sentences from one token to more than six rows, documents from one sentence to nineteen, by a formula."""
+"""Sentences of one token to more than six rows, documents of one sentence to nineteen, by a formula."""
 CORPUS = corpus_of(LENGTHS, shards=3)
 TABLES = MaskingTables(
     mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32), continuation=np.arange(CORPUS.vocabulary.size) % 3 == 0
@@ -24,7 +24,7 @@ TABLES = MaskingTables(
 
 
 def rows_of(corpus: Corpus, config: ExampleConfig, seed: int, epoch: int) -> str:
-    """The beginning of a hash of all rows of an epoch in their order."""
+    """Returns the first digits of a hash of all rows of an epoch, in order."""
     plan = plan_epoch(corpus, config, seed=seed, epoch=epoch)
     batch = assemble_rows(corpus, plan, np.arange(plan.num_rows), TABLES)
     digest = hashlib.sha256()

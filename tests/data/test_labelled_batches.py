@@ -20,7 +20,7 @@ def batches_of(seed: int = 0, *, batch_size: int = BATCH_SIZE, row_multiple: int
 
 
 def sequences_in(batch: Batch) -> list[tuple[int, ...]]:
-    """The ids of every sequence in a batch, sorted."""
+    """Returns the ids of every sequence in a batch, sorted."""
     return sorted(
         tuple(ids[own == slot].tolist())
         for ids, own in zip(batch["input_ids"], batch["sequence_ids"], strict=True)
@@ -81,7 +81,7 @@ def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
 @pytest.mark.parametrize("row_multiple", [1, 3, 8])
 @pytest.mark.parametrize("worth", [1, 2**40])
 def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: int, worth: int, monkeypatch: pytest.MonkeyPatch):
-    """Each costs a compilation: a second one only where it saves enough."""
+    """Each number of rows needs a compilation, so a second one is used only if it saves enough."""
     monkeypatch.setattr(module, "WORTH_COMPILING", worth)
     features = [*random_features("sequence", 400, seed=2), *random_features("sequence", 40, seed=3)]
     shape = row_shape(features, LAYOUTS["sequence"])
@@ -97,8 +97,8 @@ def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: 
     ("needed", "counts"),
     [
         ([5, 5, 5, 5, 6], (5, 6)),  # 26 rows, not 30
-        ([5, 5, 6, 6, 6], (6,)),  # two rows of padding of 30
-        ([3, 5, 9, 5, 5, 5, 4, 5, 9, 5], (5, 9)),  # 3 would need 9 rows for most of the others
+        ([5, 5, 6, 6, 6], (6,)),  # two of 30 rows are padding
+        ([3, 5, 9, 5, 5, 5, 4, 5, 9, 5], (5, 9)),  # with 3, most of the others would need 9 rows
         ([4], (4,)),
         ([4, 4, 4], (4,)),
     ],
@@ -129,7 +129,8 @@ def test_a_batch_that_needs_more_rows_than_those_that_were_packed_before_the_run
 
 
 def fake_logits(batch: Batch, shape: RowShape) -> np.ndarray:
-    """Of a token its id, its type and its place in its own sequence; of a sequence sums of them; of mentions the marked ids."""
+    """Returns fake logits: for a token, its id, type and position in its own sequence; for a sequence, sums of them; for
+    mentions, the marked ids."""
     rows = np.arange(len(batch["input_ids"]))[:, None]
     of_tokens = np.stack([batch["input_ids"], batch["token_type_ids"], batch["position_ids"]], -1).astype(np.float32)
     if shape.layout.logits_per_token:
@@ -142,7 +143,7 @@ def fake_logits(batch: Batch, shape: RowShape) -> np.ndarray:
 
 
 def fake_logits_of(feature: Feature, layout: LabelLayout) -> np.ndarray:
-    """The same from the feature itself."""
+    """Returns the same logits, computed from the feature itself."""
     of_sequences = [
         np.stack([ids, types, np.arange(len(ids))], -1) for ids, types in zip(feature.ids, feature.types, strict=True)
     ]
@@ -154,8 +155,8 @@ def fake_logits_of(feature: Feature, layout: LabelLayout) -> np.ndarray:
 
 
 def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
-    """What each host finds. Hosts meet in every batch: what one gives `forward` is joined with the rows of the others, which lie
-    between its own, as on a TPU."""
+    """Returns the results of each host. Hosts meet in every batch: the rows that one passes to `forward` are joined with the rows
+    of the others, which are between its own, as on a TPU."""
     rows = [list(range(host, batches.rows, hosts)) for host in range(hosts)]
     parts: list[list[Batch]] = []
     for host in range(hosts):

@@ -42,7 +42,7 @@ def test_the_labels_of_each_kind_have_the_arrays_of_its_layout(kind: str, layout
 
 @pytest.fixture(scope="module", params=KINDS)
 def packed(request):
-    """(features, rows, shape, batch) of forty features of every kind, and a row of nothing at the end."""
+    """Returns (features, rows, shape, batch) of forty features of every kind, with an empty row at the end."""
     features = random_features(request.param, COUNT, seed=3)
     shape = row_shape(features, LAYOUTS[request.param])
     rows = pack_features(features, shape)
@@ -51,7 +51,7 @@ def packed(request):
 
 
 def slots_of(features, rows, shape):
-    """(feature, row, slot, its tokens, its types) of every sequence."""
+    """Returns (feature, row, slot, its tokens, its types) for every sequence."""
     for r, members in enumerate(rows):
         for place, i in enumerate(members):
             for candidate, (ids, types) in enumerate(zip(features[i].ids, features[i].types, strict=True)):
@@ -137,7 +137,7 @@ def test_features_of_unknown_target_have_no_weight(packed):
 
 
 def test_the_logits_of_a_feature_are_those_of_its_own_slots_or_tokens(packed):
-    """The fake model says the id of every token, or the sum of a sequence's ids."""
+    """The fake model returns the id of every token, or the sum of a sequence's ids."""
     features, rows, shape, batch = packed
     if shape.layout.logits_per_token:
         logits = np.stack([batch["input_ids"], batch["position_ids"]], -1).astype(np.float32)

@@ -61,7 +61,7 @@ def test_no_candidate_no_mask():
 
 
 def words_of(candidates, continues):
-    """The positions of each word of an example."""
+    """Returns the positions of each word of an example."""
     words = []
     for position in np.flatnonzero(candidates).tolist():
         if continues[position] and candidates[position - 1]:
@@ -72,7 +72,7 @@ def words_of(candidates, continues):
 
 
 def greedy_words(bits, candidates, continues, count, most_words=None):
-    """The original's loop over words in random order, for one example; only over the first `most_words`."""
+    """Masks one example by the original's loop over words in random order, limited to the first `most_words`."""
     words = words_of(candidates, continues)
     chosen = []
     for word in sorted(words, key=lambda word: (int(bits[word[0]]), word[0]))[:most_words]:
@@ -96,7 +96,7 @@ def test_whole_words_are_chosen_as_by_the_originals_loop():
 
 
 def random_words(examples: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """(candidates, continues) of texts whose words have more pieces from example to example."""
+    """Returns (candidates, continues) of texts. The mean number of pieces per word differs between examples."""
     rng = np.random.default_rng(0)
     return random_candidates(examples, places), rng.random((examples, places)) < rng.uniform(0, 0.8, (examples, 1))
 
@@ -112,7 +112,7 @@ def test_words_are_counted_as_by_the_loop_over_the_first_words_in_random_order()
 
 
 def test_words_of_every_size_are_drawn_at_the_same_rate_where_words_are_counted_and_long_ones_less_often_by_pieces():
-    """Words of 1 to 5 pieces; 30 of them, so 0.15 * 30 rounds to 4 words."""
+    """Words have 1 to 5 pieces; there are 30 of them, so 0.15 * 30 rounds to 4 words."""
     sizes = np.array([1, 2, 3, 4, 5] * 6)
     heads = np.cumsum(sizes) - sizes
     continues = np.ones((20_000, sizes.sum()), bool)
@@ -129,7 +129,7 @@ def test_words_of_every_size_are_drawn_at_the_same_rate_where_words_are_counted_
 
 
 def span_loop(key, candidates, continues, count):
-    """Spans one after another, for one example: {masked position: the first position of its span}."""
+    """Draws spans one after another for one example: {masked position: the first position of its span}."""
     words, masked, draw = words_of(candidates, continues), {}, 0
     while fitting := [i for i, w in enumerate(words) if w[0] not in masked and len(w) <= count - len(masked)]:
         bits = random_bits(key, np.array([draw]))
@@ -162,7 +162,7 @@ def test_spans_are_geometric_up_to_ten_words_with_a_mean_of_3_8():
 
 
 def test_the_first_span_begins_anywhere_alike_and_has_its_full_length_where_nothing_stops_it():
-    """Rows of 40 single pieces and a count of 10: the first span is whole unless the row ends."""
+    """Rows have 40 single pieces, of which 10 are masked: the first span is complete unless the row ends."""
     candidates = np.ones((20_000, 40), bool)
     draws = random_bits(keys_of(20_000)[:, 0], np.zeros(20_000, np.int64))
     wanted = span_lengths(lower_half(draws))
@@ -184,7 +184,7 @@ CONFIG = ExampleConfig(length=128, max_predictions=20)
 
 
 TABLE_8 = [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.8), (0.0, 1.0)]
-"""The mixes of the paper's Table 8: the probabilities of [MASK] and of a random token; the rest is kept."""
+"""The mixes of the paper's Table 8: the probabilities of [MASK] and of a random token; other tokens stay."""
 
 
 @pytest.mark.parametrize(("mask", "random"), [*TABLE_8, (0.0, 0.0), (0.5, 0.25)])

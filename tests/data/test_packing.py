@@ -11,7 +11,7 @@ from bert_jax.data.packing import best_fit, pack_histogram, pack_rows
 
 
 def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray:
-    """Mostly full, some short: what the pair sampler gives."""
+    """Returns mostly full lengths and some short ones, like the pair sampler."""
     rng = np.random.default_rng(seed)
     short = rng.integers(5, longest + 1, count)
     return np.where(rng.random(count) < 0.6, longest, short)
@@ -66,7 +66,7 @@ def test_the_shortest_examples_are_packed_too():
 
 @pytest.mark.parametrize(("count", "dtype"), [(2**31 - 1, np.int32), (2**31 + 1, np.int64)])
 def test_the_numbers_of_examples_take_four_bytes_as_long_as_these_suffice(count, dtype, monkeypatch):
-    """Of a view of one length, which takes no memory; the permutation would."""
+    """The array is a view of a single length, which takes no memory; the permutation would."""
     monkeypatch.setattr(packing, "permutation", lambda count, key, dtype: np.zeros(1, dtype))
     assert pack_rows(np.broadcast_to(np.uint16(9), count), 128, 1, key=3).dtype == dtype
 

@@ -21,14 +21,14 @@ def settings(**changes) -> ExampleConfig:
 
 
 def document_of(corpus, token):
-    """int [n], the document that holds token number `token`."""
+    """Returns int [n], the document that contains token number `token`."""
     sentence = np.searchsorted(corpus.sentence_offsets, token, side="right") - 1
     return np.searchsorted(corpus.document_offsets, sentence, side="right") - 1
 
 
 @pytest.fixture(scope="module")
 def sequential():
-    """27,000 examples or so by the plain implementation."""
+    """Returns about 27,000 examples from the plain implementation."""
     tokens = iter(range(FIRST, FIRST + 10**9))
     documents = [[[next(tokens) for _ in range(n)] for n in sentences] for sentences in DOCUMENTS]
     rng = random.Random(1)
@@ -50,7 +50,7 @@ def test_as_many_examples_as_the_sequential_original(planned, sequential):
 
 def test_random_next_as_often_as_in_the_sequential_original(planned, sequential):
     expected = np.mean([example.random_next for example in sequential])
-    assert expected > 0.53  # above one half, as single sentences have no next one
+    assert expected > 0.53  # above one half, since single sentences have no next one
     assert joined(planned, "random_next").mean() == pytest.approx(expected, abs=0.01)
 
 
@@ -66,7 +66,7 @@ def test_lengths_are_distributed_as_in_the_sequential_original(planned, sequenti
 
 @pytest.mark.parametrize("random_next", [False, True])
 def test_segments_are_cut_from_either_end_as_in_the_sequential_original(planned, sequential, random_next):
-    """Where in its first sentence a segment begins."""
+    """The test compares where in its first sentence a segment begins."""
 
     def into_sentence(token):
         return token - CORPUS.sentence_offsets[np.searchsorted(CORPUS.sentence_offsets, token, side="right") - 1]
@@ -93,7 +93,7 @@ def test_truncation_equals_removing_one_token_at_a_time_from_the_longer_segment_
 
 @pytest.mark.parametrize("cut", [361, 64, 65])
 def test_each_cut_token_comes_off_the_front_with_probability_one_half(cut):
-    """Every A is one sentence and every B one, of which 39 tokens are left; a hash has 64 bits."""
+    """Every A is one sentence and every B one, and 39 of its tokens remain; a hash has 64 bits."""
     size = 39 + cut
     pairs = plan_epoch(corpus_of([[size]] * 4000), settings(length=80 + 1), seed=0, epoch=0).pairs
     for start, length in ((pairs.a_start, pairs.a_length), (pairs.b_start, pairs.b_length)):
@@ -104,7 +104,7 @@ def test_each_cut_token_comes_off_the_front_with_probability_one_half(cut):
 
 
 def test_what_is_cut_off_the_front_of_a_says_nothing_of_what_is_cut_off_the_front_of_b():
-    """Both segments lose 361 of 400 tokens: drawn with one key, they would lose as many at the front."""
+    """Both segments lose 361 of 400 tokens: if they were drawn with the same key, they would lose equally many at the front."""
     pairs = plan_epoch(corpus_of([[400]] * 4000), settings(length=80 + 1), seed=0, epoch=0).pairs
     front_a, front_b = pairs.a_start % 400, pairs.b_start % 400
     assert abs(np.corrcoef(front_a, front_b)[0, 1]) < 5 / np.sqrt(4000)
@@ -120,15 +120,15 @@ def test_actual_next_continues_a_and_random_next_is_from_another_document(pairs)
     gap = (plan.b_start - plan.a_start - plan.a_length)[~random_next]
     assert gap.min() == 0
     full = (plan.a_length.astype(int) + plan.b_length == 61)[~random_next]
-    assert (gap[~full] == 0).all()  # without a cut B begins where A ends
+    assert (gap[~full] == 0).all()  # without a cut, B begins where A ends
     for start, length, document in ((plan.a_start, plan.a_length, own), (plan.b_start, plan.b_length, other)):
         assert (length >= 1).all()
-        assert (document_of(CORPUS, start + length - 1) == document).all()  # no segment runs over a document's end
+        assert (document_of(CORPUS, start + length - 1) == document).all()  # no segment crosses the end of a document
     assert (plan.a_length.astype(int) + plan.b_length <= 61).all()
 
 
 def test_unused_sentences_are_put_back_so_that_each_is_used_exactly_once():
-    # Sentences of one token and a length that never cuts: A and actual-next B together are the corpus, each token once.
+    # With sentences of one token and a length that never cuts, A and actual-next B together are the corpus, each token once.
     corpus = corpus_of([[1] * n for n in range(1, 120)])
     pairs = plan_epoch(corpus, settings(), seed=0, epoch=0).pairs
     used = [np.arange(s, s + n) for s, n in zip(pairs.a_start, pairs.a_length, strict=True)]
@@ -141,7 +141,7 @@ def test_random_segments_begin_at_any_sentence_of_any_other_document_alike():
     document, sentence = [], []
     for epoch in range(300):
         pairs = plan_epoch(corpus, settings(length=24, max_predictions=3), seed=1, epoch=epoch).pairs
-        where = pairs.random_next & (document_of(corpus, pairs.a_start) == 19)  # from the last document: 0..18 alike
+        where = pairs.random_next & (document_of(corpus, pairs.a_start) == 19)  # from the last document: 0..18 equally often
         document.append(document_of(corpus, pairs.b_start[where]))
         sentence.append(pairs.b_start[where] - corpus.document_offsets[document[-1]])
     document, sentence = np.concatenate(document), np.concatenate(sentence)
@@ -150,7 +150,7 @@ def test_random_segments_begin_at_any_sentence_of_any_other_document_alike():
 
 
 def test_a_document_has_one_target_length_and_a_tenth_of_them_a_short_one():
-    corpus = corpus_of([[1] * 600] * 2000)  # sentences of one token: a chunk is as long as its target, but for a document's last
+    corpus = corpus_of([[1] * 600] * 2000)  # sentences of one token: a chunk is as long as its target, except a document's last
     pairs = plan_epoch(corpus, settings(), seed=2, epoch=0).pairs
     total = pairs.a_length.astype(int) + pairs.b_length
     own = document_of(corpus, pairs.a_start)
@@ -158,7 +158,7 @@ def test_a_document_has_one_target_length_and_a_tenth_of_them_a_short_one():
     np.maximum.at(longest, own, total)
     short = longest < 61
     assert short.mean() == pytest.approx(0.1 * 59 / 60, abs=5 * np.sqrt(0.09 / 2000))
-    whole = document_of(corpus, pairs.a_start + 61) == own  # not at the document's end
+    whole = document_of(corpus, pairs.a_start + 61) == own  # not at the end of the document
     inside = whole & ~pairs.random_next
     assert (total[inside] == longest[own[inside]]).all()
     assert stats.chisquare(np.histogram(longest[short], bins=6, range=(2, 61))[0]).pvalue > 1e-4
@@ -185,7 +185,7 @@ def test_without_pairs_a_row_is_one_segment_and_a_cut_sentence_begins_the_next_r
     pairs = plan_epoch(corpus, settings(pairs="none", short_probability=0.0), seed=4, epoch=0).pairs
     assert (pairs.b_length == 0).all()
     assert not pairs.random_next.any()
-    # 62 tokens fit: three sentences of 20 and two tokens of the fourth, which comes again; the last two make a short row.
+    # 62 tokens fit: three sentences of 20 and two tokens of the fourth, which is used again; the last two make a short row.
     assert pairs.a_start[:4].tolist() == [0, 60, 120, 180]
     assert pairs.a_length[:4].tolist() == [62, 62, 62, 20]
     assert pairs.a_start[4:].tolist() == [200, 256, 312, 368]

@@ -20,7 +20,7 @@ def settings(**changes) -> ExampleConfig:
 
 
 def rows_as_set(config, seed, epoch):
-    """Every row with its masks, and the order of the rows."""
+    """Returns every row with its masks, and the order of the rows."""
     plan = plan_epoch(CORPUS, config, seed=seed, epoch=epoch)
     batch = assemble_rows(CORPUS, plan, np.arange(plan.num_rows), masking_tables(CORPUS.vocabulary))
     rows = list(map(tuple, np.concatenate([batch["input_ids"], batch["masked_targets"]], axis=1).tolist()))
@@ -33,17 +33,17 @@ def test_the_same_seed_and_epoch_give_the_same_rows(packed):
 
 
 OTHERS = [(6, 2), (5, 3), (2, 5)]  # than seed 5, epoch 2
-ONE_EXAMPLE_EACH = corpus_of([[40]] * 300)  # without pairs: the same 300 examples, whatever the seed and the epoch
+ONE_EXAMPLE_EACH = corpus_of([[40]] * 300)  # without pairs: the same 300 examples for any seed and epoch
 
 
 def spans(seed, epoch):
-    """(A's start, B's start, A's length, B's length) of every example."""
+    """Returns (A's start, B's start, A's length, B's length) of every example."""
     pairs = plan_epoch(CORPUS, settings(), seed=seed, epoch=epoch).pairs
     return set(zip(*(values.tolist() for values in (pairs.a_start, pairs.b_start, pairs.a_length, pairs.b_length)), strict=True))
 
 
 def masks_by_example(seed, epoch):
-    """int [E, M], the masked columns of each example, wherever it stands."""
+    """Returns int [E, M], the masked columns of each example, wherever it is."""
     plan = plan_epoch(ONE_EXAMPLE_EACH, settings(pairs="none"), seed=seed, epoch=epoch)
     rows = np.argsort(plan.rows[:, 0])
     return assemble_rows(ONE_EXAMPLE_EACH, plan, rows, masking_tables(ONE_EXAMPLE_EACH.vocabulary))["masked_positions"]

@@ -46,7 +46,7 @@ def test_batches_are_made_before_they_are_asked_for_but_not_too_many():
 
     iterator = prefetch(make, 0, 1000, threads=1, ahead=4)
     assert next(iterator) == 0
-    assert fifth.wait(30)  # step 0 is taken, 1 to 4 are waiting
+    assert fifth.wait(30)  # step 0 is taken, 1 to 4 wait
     iterator.close()
     assert len(made) == 5
 
@@ -123,14 +123,14 @@ def test_a_batch_is_ready_once_it_is_made_and_the_one_after_it_is_not():
         assert asked == [0.0]
         assert not batches.is_ready(within=0.01)
         first.set()
-        assert batches.is_ready(within=1e6)  # which is told, not found at the end of the time
+        assert batches.is_ready(within=1e6)  # it is notified; it does not find out after the timeout
         assert next(batches) == 0
         assert not batches.is_ready(within=0.01)
         second.set()
         assert batches.is_ready(within=30)
         assert next(batches) == 1
-        assert batches.is_ready()  # the end comes at once
-        assert batches._made._steps == set()  # what is taken is forgotten
+        assert batches.is_ready()  # the end is immediate
+        assert batches._made._steps == set()  # taken items are released
     assert list(batches) == []
 
 

@@ -15,7 +15,7 @@ from bert_jax.data.rows import assemble_rows
 from tests.data.corpora import FIRST, corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(3000, seed=5), shards=5)
-TABLES = MaskingTables(mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32))  # none is an id of the corpus
+TABLES = MaskingTables(mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32))  # not an id of the corpus
 
 
 def settings(**changes) -> ExampleConfig:
@@ -28,7 +28,7 @@ def all_rows(config, corpus=CORPUS, tables=TABLES, epoch=0):
 
 
 def originals(batch):
-    """The input ids before masking."""
+    """Returns the input ids before masking."""
     ids = batch["input_ids"].copy()
     row, slot = np.nonzero(batch["masked_targets"] >= 0)
     ids[row, batch["masked_positions"][row, slot]] = batch["masked_targets"][row, slot]
@@ -36,7 +36,7 @@ def originals(batch):
 
 
 def masked_places(batch):
-    """bool [B, L]"""
+    """Returns bool [B, L], the masked positions."""
     places = np.zeros(batch["input_ids"].shape, bool)
     row, slot = np.nonzero(batch["masked_targets"] >= 0)
     places[row, batch["masked_positions"][row, slot]] = True
@@ -145,7 +145,7 @@ def test_fifteen_percent_are_chosen_of_which_80_10_10_are_mask_random_and_kept()
     plan, batch = all_rows(settings(length=60))
     places = masked_places(batch)
     assert (places.sum(axis=1) == plan.config.predictions(plan.lengths()[plan.rows[:, 0]])).all()
-    assert places.sum() / plan.lengths().sum() == pytest.approx(0.15, abs=0.002)  # 9 of 60 exactly; rounded in shorter rows
+    assert places.sum() / plan.lengths().sum() == pytest.approx(0.15, abs=0.002)  # exactly 9 of 60; rounded in shorter rows
     seen, before = batch["input_ids"][places], originals(batch)[places]
     n = places.sum()
     assert np.mean(seen == 103) == pytest.approx(0.8, abs=5 * np.sqrt(0.16 / n))
@@ -175,7 +175,7 @@ def test_masks_of_neighbouring_positions_and_rows_are_independent():
 
 
 def test_what_becomes_of_a_token_is_independent_of_which_others_are_chosen():
-    """Both draws are hashes of the position: position p of the one must not share a hash with p, 2p or 2p + 1 of the other."""
+    """Both draws are hashes of the position: position p in one must not share a hash with p, 2p or 2p + 1 in the other."""
     plan, batch = all_rows(settings(short_probability=0.0))
     full = plan.lengths()[plan.rows[:, 0]] == 64
     places = masked_places(batch)[full]
@@ -227,7 +227,7 @@ def test_whole_words_are_masked_or_left_alone(masking):
     plan, batch = all_rows(settings(masking=masking), tables=dataclasses.replace(TABLES, continuation=continuation))
     ids, places = originals(batch), masked_places(batch)
     joined = continuation[ids] & (ids >= FIRST)
-    joined[:, 1:] &= ids[:, :-1] >= FIRST  # the first piece of a segment begins a word
+    joined[:, 1:] &= ids[:, :-1] >= FIRST  # the first piece of a segment starts a word
     assert (places[:, 1:] == places[:, :-1])[joined[:, 1:]].all()
     counts = plan.config.predictions(plan.lengths()[plan.rows[:, 0]])
     assert (places.sum(axis=1) <= counts).all()
@@ -247,8 +247,8 @@ def test_the_masked_fraction_is_one_of_words_where_words_are_counted(packed):
 
 
 def test_a_span_has_one_replacement_and_spans_follow_the_mix():
-    """Spans that touch are told apart by their first positions, so runs between unmasked tokens are compared: of one decision
-    unless two spans touch."""
+    """Spans that touch are distinguished by their first positions, so runs between unmasked tokens are compared: a run has one
+    decision unless two spans touch."""
     tables = dataclasses.replace(TABLES, continuation=np.zeros_like(CONTINUATION))
     _, batch = all_rows(settings(masking="spans", mask_probability=0.5, random_probability=0.25), tables=tables)
     places, seen, before = masked_places(batch), batch["input_ids"], originals(batch)
@@ -256,7 +256,7 @@ def test_a_span_has_one_replacement_and_spans_follow_the_mix():
     both = places[:, 1:] & places[:, :-1]
     assert (
         np.mean(decision[:, 1:][both] == decision[:, :-1][both]) > 0.9
-    )  # independent decisions agree in 0.375 of the neighbours
+    )  # independent decisions agree for 0.375 of the neighbours
     n = places.sum() / 3.8
     for i, expected in enumerate((0.5, 0.25, 0.25)):
         assert np.mean(decision[places] == i) == pytest.approx(expected, abs=6 * np.sqrt(expected * (1 - expected) / n))
@@ -294,7 +294,7 @@ def test_the_number_of_shards_makes_no_difference():
 
 @pytest.mark.parametrize("shards", [1, 3, 7])
 def test_a_window_has_the_tokens_of_its_shard_around_its_start(shards):
-    """Of shards that are shorter than a window too, in every column that lies inside the shard."""
+    """This includes shards that are shorter than a window, in every column that is inside the shard."""
     store = corpus_of([[9, 4], [6], [3, 2], [30], [1, 7], [5], [12]], shards).tokens
     starts, columns = (grid.ravel() for grid in np.meshgrid(np.arange(79), np.arange(12)))
     found = rows_module._windows(store, starts, columns, 12)
@@ -335,7 +335,7 @@ def test_next_targets_are_the_tokens_behind_random_positions_of_the_same_example
 
 
 def masked_places_of(row, position, batch):
-    """bool [B, L]: True at the given positions."""
+    """Returns bool [B, L]: True at the given positions."""
     places = np.zeros(batch["input_ids"].shape, bool)
     places[row, position] = True
     return places

@@ -1,4 +1,4 @@
-"""Rows of texts and their translations: each pair whole, on both sides of its row, and a batch a function of the step."""
+"""Rows of texts and their translations: each pair is complete on both sides of its row, and a batch is a function of the step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.data.batches import BatchSource, eval_batches
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
-from bert_jax.data.rows import DECODER, INPUTS
 from bert_jax.errors import UserError
 from tests.data.corpora import corpus_of
 
@@ -28,7 +28,7 @@ def stored() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 def pairs_of(batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The pairs of a batch, read from its arrays, which are checked on the way."""
+    """Returns the pairs of a batch, read from its arrays, which are checked too."""
     found = []
     for row in range(len(batch["input_ids"])):
         one = {name: array[row] for name, array in batch.items()}

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.data import INPUTS
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.tokens import INPUTS, Tokens
+from bert_jax.model.tokens import Tokens
 
 
 def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

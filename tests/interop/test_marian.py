@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import Model, export_model, import_model
@@ -26,7 +27,6 @@ from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps
 from bert_jax.model.positions import fixed_table
-from bert_jax.model.tokens import DECODER, INPUTS
 from tests.model.test_encoder_decoder import MODERN, TINY, parameters
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "marian"

@@ -45,7 +45,7 @@ HEADS = [
     TokenHead(labels=("O", "B"), lstm=3, layers="last_four_concat", mix_at="output"),
     SpanHead(lstm=3, layers="last_four_mix", mix_at="both"),
 ]
-HEADS += [kind.typical() for kind in head_classes().values() if not kind.architecture and kind is not MentionHead]
+HEADS += [kind.typical() for kind in head_classes().values() if kind not in {type(head) for head in HEADS}]
 TAGGER = HEADS[3]
 MOVES = pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.layers}")
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.data import INPUTS
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.directory import FORMATS
@@ -27,7 +28,6 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.tokens import INPUTS
 from tests.interop.tiny import as_model, make_labelled_model
 
 FOREIGN = """

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.data import INPUTS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
@@ -27,7 +28,6 @@ from bert_jax.interop.surgery import (
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import HEAD_INPUTS, BertForPreTraining
-from bert_jax.model.tokens import INPUTS
 from tests.interop.tiny import as_model, make_model
 
 
@@ -275,7 +275,7 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfriver\rlake\r\n")
     assert read_tokens(path) == ["river", "lake"]
     path.write_text("\n")
-    with pytest.raises(UserError, match="holds no tokens"):
+    with pytest.raises(UserError, match="has no tokens"):
         read_tokens(path)
     path.write_bytes(b"\xff\n")
     with pytest.raises(UserError, match="cannot be read as UTF-8"):

@@ -35,15 +35,25 @@ def packed(b: int, length: int, examples: int = 3) -> Any:
     return jnp.asarray(ids, jnp.int32)
 
 
+def columns(b: int, length: int, queries: int) -> Any:
+    """Increasing columns of so many queries, the last three of them 0, as a batch pads them."""
+    random = np.random.default_rng(queries)
+    drawn = np.sort([random.choice(length, queries, replace=False) for _ in range(b)], axis=1)
+    drawn[:, queries - 3 :] = 0
+    return jnp.asarray(drawn, jnp.int32)
+
+
 def fused(
-    ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None, radius: Any = None
+    ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None, radius: Any = None,
+    queried: Any = None,
 ) -> Any:
     """Attention as a function of query, key and value; without dropout where the rate is 0."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
 
     def attend(*qkv: Any) -> Any:
         return fused_attention(
-            qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True, radius=radius
+            qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True, radius=radius,
+            queried=queried,
         )
 
     return attend

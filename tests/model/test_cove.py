@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.interop.names import params_from_tensors, tensors_from_params
 from bert_jax.model.bert import Bert
@@ -17,7 +18,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.cove import CoveTranslator
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.model.tokens import DECODER, Tokens
+from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import sigmoid
 from tests.model.test_bilm import log_softmax, lstm_in_numpy
 from tests.random_rows import objective_for

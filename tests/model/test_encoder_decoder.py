@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps, decode, encode, logits
 from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
-from bert_jax.model.tokens import DECODER, INPUTS, Tokens
+from bert_jax.model.tokens import Tokens
 
 TINY = ModelConfig(
     **published("transformer_base")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
-from bert_jax.model.tokens import DECODER, INPUTS
 from bert_jax.objectives.flops import forward_flops, model_row_flops, task_row_flops
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.skip_gram import SkipGram
@@ -98,7 +98,7 @@ def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
 
 def test_the_products_of_cove_are_counted():
     model = dataclasses.replace(BILM, encoder="cove", decoder_layers=3, intermediate_size=8)
-    batch = dict.fromkeys((*INPUTS, *(DECODER + name for name in INPUTS), "targets"), np.ones((ROWS, LENGTH), np.int32))
+    batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, "targets"), np.ones((ROWS, LENGTH), np.int32))
     objective: Any = Translation().for_model(Model(model))
 
     assert objective.row_flops(LENGTH, 0) == of_step(

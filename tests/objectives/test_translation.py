@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
-from bert_jax.data.rows import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.objectives.flops import counted_flops, model_row_flops

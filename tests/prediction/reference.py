@@ -12,11 +12,12 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.data import INPUTS
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.tokens import INPUTS, Tokens
+from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.engine import Engine
 from tests.interop.tiny import WORDS
 from tests.model.head_in_numpy import head_logits

@@ -229,8 +229,8 @@ def test_pairs_that_are_too_long_are_cut_where_the_longer_part_ends(predictor):
         (lambda p: p.fill_mask(["[MASK]"], top_k=0), "--top-k=0 must be between 1 and the vocabulary's"),
         (lambda p: p.fill_mask(["[MASK]"], pieces=9), "--pieces=9 must be between 1 and 8"),
         (lambda p: p.next_sentence([("the " * 20, "of " * 18)]), "is 41 tokens .*; shorten it, or pass --truncate"),
-        (lambda p: p.next_sentence([("the", "\u200b")]), r"'\\u200b' holds no token; give text"),
-        (lambda p: p.score(["the", "\x01"]), r"text 2 of 2: '\\x01' holds no token; give text"),
+        (lambda p: p.next_sentence([("the", "\u200b")]), r"'\\u200b' has no tokens; give text"),
+        (lambda p: p.score(["the", "\x01"]), r"text 2 of 2: '\\x01' has no tokens; give text"),
     ],
 )
 def test_what_cannot_be_answered_is_named_with_its_remedy(predictor, ask, message):

@@ -106,7 +106,7 @@ def test_strange_text_is_answered_like_any_other(predictor, text):
 
 @pytest.mark.parametrize("text", ["", " ", "\x01\x02", "\u200b", "\x00"], ids=repr)
 def test_a_text_without_a_token_is_refused(predictor, text):
-    with pytest.raises(UserError, match="holds no token; give text"):
+    with pytest.raises(UserError, match="has no tokens; give text"):
         predictor.embed([text])
 
 

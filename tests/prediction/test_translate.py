@@ -4,6 +4,7 @@ are those of sacrebleu."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 
 import flax.linen as nn
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tokenizers import vocabulary_training as training
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig, published
@@ -22,6 +23,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
 from tests.data.corpora import corpus_from_arrays
+from tests.data.tokenizers.test_marian_tokenizer import write_marian
 
 TEXTS = ["a dog runs", "two men sit on a bench in the park and look at the children who play there", "snow", "a man in a red hat"]
 
@@ -62,7 +64,7 @@ def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(qu
 def test_a_translation_has_at_most_fifty_tokens_more_than_its_text_and_no_more_than_there_are_positions(
     engine: Engine, monkeypatch
 ):
-    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: str(len(ids)))
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids, target: str(len(ids)))
     for limit, further, most in ((3, 50, 3), (None, 50, 39), (None, 2, 39)):
         monkeypatch.setattr(translating, "BEYOND", further)
         for answer in ask_each(engine, Translate(beams=2, max_length=limit), records(TEXTS)):
@@ -116,6 +118,22 @@ def test_a_corpus_score_by_hand():
     """Two sentences, of which one differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity penalty."""
     found = translation_scores(["the cat sat on the mat", "a dog ran"], ["the cat sat on a mat", "a dog ran"])
     assert found["bleu"] == pytest.approx(100 * (8 / 9 * 5 / 7 * 3 / 5 * 1 / 3) ** 0.25)
+
+
+def test_a_translation_is_spelt_in_the_pieces_of_its_language(tmp_path: pathlib.Path):
+    tokenizer = load_tokenizer(write_marian(tmp_path, separate=True))
+    words = len(json.loads((tmp_path / "target_vocab.json").read_text()))
+    sizes = {"vocab_size": tokenizer.size, "decoder_vocab_size": words, "num_layers": 1, "decoder_layers": 1, "hidden_size": 16}
+    config = ModelConfig(**published("transformer_base") | sizes | {"intermediate_size": 32, "initializer_range": 0.5})
+    params = jax.tree.map(np.asarray, nn.unbox(initial_parameters(config, jax.random.key(0))))
+    marian = Engine(Model(params=params, config=config, tokenizer=tokenizer, source="marian"))
+    ids = [*tokenizer.encode("The object"), tokenizer.sep_id]
+    (best,) = translating.translate(marian, [ids], max_length=12)
+    (answer,) = ask_each(marian, Translate(max_length=12), records(["The object"]))
+    spelt, pieces = answer["translation"], json.loads((tmp_path / "target_vocab.json").read_text())
+    own = {i: piece for piece, i in pieces.items()}
+    assert spelt.replace(" ", "") == "".join(own[i] for i in best.ids if i != pieces["<unk>"]).replace("\u2581", "")
+    assert spelt != tokenizer.decode(best.ids)
 
 
 def test_the_held_out_pairs_of_a_corpus_are_translated(engine: Engine, tokenizer: Tokenizer, monkeypatch):

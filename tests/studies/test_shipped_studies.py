@@ -16,7 +16,7 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.studies import arms
 from bert_jax.studies.arms import check_finetuning, finetuning_values, pretraining_values
 from bert_jax.studies.parts import part_groups
-from bert_jax.tasks.registry import head_class
+from bert_jax.tasks.registry import task_head_class
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STUDIES = sorted((REPOSITORY / "experiments" / "studies").glob("*.py"))
@@ -43,7 +43,7 @@ def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str,
     for arm in study.arms:
         for task in study.tasks:
             values = finetuning_values(study, arm, task, 0)
-            head = head_class(FinetuningExperiment.from_dict({**values, "init_from": "any"}).task)
+            head = task_head_class(FinetuningExperiment.from_dict({**values, "init_from": "any"}).task)
             check_finetuning(values, experiments[study.trainer(arm).name], head.typical())
     assert study.expected
     assert part_groups(study)

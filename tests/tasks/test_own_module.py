@@ -14,7 +14,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.registry import head_class, load_task
+from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.text_task import TextTask
 
 FLAG = "config.task.module"
@@ -28,16 +28,16 @@ def config_of(directory: pathlib.Path, text: str, name: str = "colours") -> Task
 
 
 def test_the_head_of_an_own_task_is_known_without_its_data(tmp_path: pathlib.Path):
-    assert head_class(config_of(tmp_path, WHOLE + "raise ValueError")) is TokenHead
+    assert task_head_class(config_of(tmp_path, WHOLE + "raise ValueError")) is TokenHead
 
 
 def test_the_tasks_of_the_project_stay_beside_those_of_the_file(tmp_path: pathlib.Path):
-    assert head_class(config_of(tmp_path, WHOLE + "pass", name="swag")) is ChoiceHead
+    assert task_head_class(config_of(tmp_path, WHOLE + "pass", name="swag")) is ChoiceHead
 
 
 def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_later(tmp_path: pathlib.Path):
     classes = "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
-    assert head_class(config_of(tmp_path, classes + WHOLE + "pass")) is TokenHead
+    assert task_head_class(config_of(tmp_path, classes + WHOLE + "pass")) is TokenHead
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: pathlib.Pat
     monkeypatch.chdir(tmp_path)
     config_of(tmp_path, WHOLE)
     with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is not a file"):
-        head_class(TaskConfig(name="colours", module="colors.py"))
+        task_head_class(TaskConfig(name="colours", module="colors.py"))
 
 
 def test_what_the_file_raises_is_told_with_its_line_and_what_others_raise_is_not(tmp_path: pathlib.Path):

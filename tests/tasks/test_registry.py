@@ -12,7 +12,7 @@ from bert_jax.interface import python_files
 from bert_jax.tasks import boolq_task, registry
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.readers import catalogue
-from bert_jax.tasks.registry import EXPERIMENTS, NAMES, head_class, load_task
+from bert_jax.tasks.registry import EXPERIMENTS, NAMES, load_task, task_head_class
 
 DOCUMENTED = {
     *(f"glue/{name}" for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")),
@@ -58,7 +58,7 @@ def test_every_task_of_official_files_has_an_experiment_that_names_it():
     ],
 )
 def test_the_head_of_every_task_is_known_without_its_files(kind: str, names: set[str]):
-    assert {name for name in DOCUMENTED if head_class(TaskConfig(name=name)).kind == kind} == names
+    assert {name for name in DOCUMENTED if task_head_class(TaskConfig(name=name)).kind == kind} == names
 
 
 def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.MonkeyPatch):
@@ -166,7 +166,7 @@ def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, t
     tokenizer = load_tokenizer(vocab)
     task = load_task(TaskConfig(name=name, data_dir=str(folder), train_rows=50, length=64), say=lambda message: None)
     assert (task.name, len(task.splits["train"])) == (name, 50)
-    assert type(task.head) is head_class(TaskConfig(name=name))
+    assert type(task.head) is task_head_class(TaskConfig(name=name))
     draw = np.random.default_rng(0)
     features = task.features("dev", tokenizer)
     assert sorted({feature.example for feature in features}) == list(range(len(task.splits["dev"])))

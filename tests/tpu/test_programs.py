@@ -29,7 +29,7 @@ from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.sharding.rules import BATCH
 from bert_jax.tasks.config import TaskConfig
-from bert_jax.tasks.registry import head_class
+from bert_jax.tasks.registry import task_head_class
 from bert_jax.tpu import programs
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.programs import (
@@ -232,7 +232,7 @@ def test_a_tasks_rows_are_enough_for_its_batch_and_divide_among_devices_and_micr
     flags = (("training.batch_size", f"{batch}"), ("training.accumulation", f"{accumulation}"))
     program = step("glue.py:mrpc", *flags)
     assert (program.rows, program.length, program.batch["labels"].shape[0]) == (rows, 128, rows)
-    head = head_class(TaskConfig(name="glue/mrpc")).typical()
+    head = task_head_class(TaskConfig(name="glue/mrpc")).typical()
     assert program.flops == rows * task_row_flops(SMALL, head, RowShape(head.layout, 128, 2))
 
 

@@ -75,10 +75,12 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         seen.append((site, dropout.rate, int(dropout.seed)))
 
     class Attention:
-        def computes(self, model: ModelConfig, length: int) -> bool:
-            return True
+        def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
+            return not selects
 
-        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any) -> Any:
+        def __call__(
+            self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any
+        ) -> Any:
             note("attention", dropout)
             return qkv[0]
 

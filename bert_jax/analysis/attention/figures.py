@@ -13,16 +13,16 @@ from bert_jax.analysis.windows import Kind
 from bert_jax.interface.figures import BLUE, ORANGE, new_figure
 
 COLOURS = (BLUE, ORANGE)
-"""The colours of the first and the second text."""
+"""The colours of the words of the first and of the second text."""
 SPECIAL = "#8a9099"
 MOST_LINES = 80
-"""Words or pieces up to which a figure has room for lines between them."""
+"""Maximum number of words or pieces for which the figure draws lines."""
 LEAST = 0.01
-"""The smallest weight that has a line."""
+"""Smaller weights get no line."""
 
 
 def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
-    """Returns the heat maps of all heads, layers from top to bottom; dark is the root of a weight near 1."""
+    """Draws the heat maps of all heads, with layers from top to bottom. Darkness is the square root of the weight."""
     weights = (found.words if in_words else found.pieces).values
     layers, heads = weights.shape[:2]
     figure = new_figure(0.85 * heads + 0.6, 0.85 * layers + 0.8, "attention of every head: rows attend to columns")
@@ -38,8 +38,8 @@ def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
 
 
 def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = True) -> Figure:
-    """Returns one head: lines from the words on the left to those on the right, and the heat map; of a long text the heat map
-    alone."""
+    """Draws one head: lines from the words on the left to the words on the right, and the heat map. Long texts get only the heat
+    map."""
     weights = (found.words if in_words else found.pieces).sel(layer=layer, head=head).values
     labels, colours = _labels(found, in_words)
     count = len(labels)
@@ -54,7 +54,7 @@ def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = Tru
 
 
 def _labels(found: Attention, in_words: bool) -> tuple[list[str], list[str]]:
-    """Returns the words or pieces, and the colour of each."""
+    """Returns the words or pieces, and a colour for each."""
     of_word = [
         SPECIAL if kind in (Kind.CLS, Kind.SEP) else COLOURS[segment]
         for kind, segment in zip(found.kinds, found.segments, strict=True)

@@ -20,28 +20,28 @@ from bert_jax.prediction.questions import NOT_FINITE
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention:
-    """The weights between the pieces and between the words of a text. Those of each piece, and of each word, sum to 1."""
+    """The weights between the pieces and between the words of a text. The weights of each piece, and of each word, sum to 1."""
 
     model: str
     pieces: NamedArray
     """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of `tokens`, from 0."""
     words: NamedArray
-    """float32 [layer, head, from, to], likewise of `word_texts`: the sum over the pieces of the attended word, the mean
-    over the pieces of the attending word."""
+    """float32 [layer, head, from, to], for the entries of `word_texts`: the sum over the pieces of the attended word, and the
+    mean over the pieces of the attending word."""
     tokens: tuple[str, ...]
-    """The pieces, [CLS] and [SEP] among them."""
+    """The pieces, including [CLS] and [SEP]."""
     word_texts: tuple[str, ...]
     word_of_token: tuple[int, ...]
-    """The number of each piece's word."""
+    """For each piece, the number of its word."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
-    """For each word 0 if it is in the first text, 1 if it is in the second."""
+    """For each word, 0 if it is in the first text and 1 if it is in the second."""
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:
-    """Returns the weights of all layers and heads for one window. Raises UserError where they are not finite, and for a model
-    without attention."""
+    """Returns the weights of all layers and heads for one window. Raises UserError if they are not finite, or if the model has no
+    attention."""
     engine.require_attention("to show")
     config, item = engine.config, window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
@@ -49,8 +49,8 @@ def read_attention(engine: Engine, window: Window) -> Attention:
     _, starts = np.unique(numbers, return_index=True)
     n = len(numbers)
     pieces, words = pieces[:, :, :n, :n], words[:, :, starts[:, None], starts]
-    if not np.isfinite(words).all():  # sums of the weights of all pieces
-        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+    if not np.isfinite(words).all():  # each word's sum over the weights of its pieces
+        raise UserError(f"{engine.name} returns {NOT_FINITE}")
     every = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
     second = window.segment_b or len(window.words)
     return Attention(
@@ -66,7 +66,7 @@ def read_attention(engine: Engine, window: Window) -> Attention:
 
 
 def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
-    """Returns (layer, head) from the name of a head such as "8-10". Raises UserError for one that the model does not have."""
+    """Parses the name of a head such as "8-10" and returns (layer, head). Raises UserError if the model has no such head."""
     found = re.fullmatch(r"([0-9]+)-([0-9]+)", name)
     if found is None:
         raise UserError(f"--head={cut(name)} is not the name of a head: LAYER-HEAD, such as 1-{min(2, heads)}")
@@ -74,7 +74,7 @@ def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
     if layer is None or head is None:
         hint = nearest(name, head_names(layers, heads)) if layers * heads <= 400 else ""
         hint = f"; {hint}" if hint.startswith("did") else ""
-        raise UserError(f"--head={cut(name)} is not there: the model has layers 1 to {layers} of heads 1 to {heads}{hint}")
+        raise UserError(f"--head={cut(name)} does not exist: the model has layers 1 to {layers} with heads 1 to {heads}{hint}")
     return layer, head
 
 

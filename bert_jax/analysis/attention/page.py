@@ -1,4 +1,5 @@
-"""The attention of one text as a self-contained page: one HTML file that needs no network, for any browser of 2023 or later."""
+"""Renders the attention of one text as a self-contained HTML page, which needs no network and runs in any browser from 2023
+on."""
 
 from __future__ import annotations
 
@@ -18,16 +19,17 @@ from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.windows import Kind
 
 THUMBNAIL = 64
-"""Dots of a thumbnail along each side, at most; a dot shows the largest of the weights that it covers."""
+"""Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
-"""Weights up to this number are stored in 16 bits, more of them in 8."""
+"""Up to this many weights are stored in 16 bits each, more in 8 bits."""
 
 
 def attention_page(found: Attention, head: str | None = None) -> str:
-    """Returns the page, which opens with `head`.
+    """Returns the page, which opens showing `head`.
 
-    Weights are stored as roots, whose steps are fine where weights are small: w in b bits is exact to about sqrt(w) / 2**b. Each
-    head is packed by itself and unpacked when it is shown, so a page of 144 heads and 512 tokens opens as quickly as a small one.
+    Weights are stored as square roots, so that small weights have a finer resolution: w in b bits is exact to about sqrt(w) /
+    2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512 tokens opens as
+    quickly as a small one.
     """
     weights = found.pieces.values
     bits = 16 if weights.size <= PRECISE else 8
@@ -59,7 +61,7 @@ def attention_page(found: Attention, head: str | None = None) -> str:
 
 
 def thumbnail(weights: Float32[np.ndarray, "L L"]) -> UInt8[np.ndarray, "_ _"]:
-    """Returns a head as a small image: the roots of the largest weights of blocks, in 8 bits."""
+    """Returns a head as a small 8-bit image: each dot is the square root of the largest weight in its block."""
     edges = np.unique(np.linspace(0, len(weights), min(len(weights), THUMBNAIL) + 1).astype(int)[:-1])
     largest = np.maximum.reduceat(np.maximum.reduceat(weights, edges, axis=0), edges, axis=1)
     return np.rint(255 * np.sqrt(largest)).astype(np.uint8)

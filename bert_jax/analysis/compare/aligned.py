@@ -1,7 +1,7 @@
 """Aligns the words of two models with different pieces, so that one compiled function measures both word by word.
 
-A window has the same words for both models. In a batch it takes as many columns as the longer of its two rows of pieces, and
-word z of a window is `z` columns after the window's first in both models, so attention and vectors refer to the same words.
+A window has the same words for both models. In a batch it has as many columns as the longer of its two rows of pieces. Word z of
+a window is at column z of the window for both models, so attention and vectors refer to the same words.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ class Other:
 
 @dataclasses.dataclass(frozen=True)
 class WindowPair:
-    """The same words in the pieces of two models."""
+    """The same words, split into the pieces of each of two models."""
 
     own: Window
     other: Window
 
     def item(self, pads: tuple[int, int], masked: Sequence[int] = (), masks: tuple[int, int] | None = None) -> Item:
-        """Returns both rows of pieces, filled with `pads` to the same length, as the columns that `own_batch` and `other_batch`
-        read.
+        """Returns one item for both models: the columns that `own_batch` and `other_batch` read. Both rows of pieces are filled
+        with `pads` to the same length.
 
-        The words `masked`, of one piece in both, are replaced by `masks`; the query positions are their positions in the first
-        model, where the columns "target", "other_target" and "other_position" hold their pieces and their position in the second.
+        The words `masked`, which are one piece in both models, are replaced by `masks`. The query positions are their positions
+        in the first model; there, the columns "target" and "other_target" hold their pieces, and "other_position" their position
+        in the second model.
         """
         sides = zip((self.own, self.other), masks or pads, strict=True)
         first, second = (self._row(window, masked, mask) for window, mask in sides)
@@ -76,7 +77,7 @@ class WindowPair:
 
 
 def with_column(item: Item, name: str, value: int) -> Item:
-    """Returns the item with one more number, the same for all of its tokens."""
+    """Returns the item with an additional column that has the same value for all tokens."""
     return dataclasses.replace(item, columns={**item.columns, name: [value] * len(item.ids)})
 
 
@@ -86,7 +87,7 @@ def own_batch(batch: Batch) -> dict[str, Any]:
 
 
 def other_batch(batch: Batch) -> dict[str, Any]:
-    """Returns the batch of the second model: windows at the same columns, of its own pieces."""
+    """Returns the batch of the second model: the same windows at the same columns, with its own pieces."""
     return {
         "input_ids": batch["other_ids"],
         "token_type_ids": jnp.zeros_like(batch["other_ids"]),
@@ -98,8 +99,7 @@ def other_batch(batch: Batch) -> dict[str, Any]:
 
 
 def aligned_slots(batch: Batch) -> Slots:
-    """Returns the slots like `maps.word_slots`, but word z of a window is z columns after the window's first, whatever its
-    pieces."""
+    """Returns slots like `maps.word_slots`, except that word z of a window is at column z of the window, whatever its pieces."""
     sequences, words = batch["sequence_ids"], batch["words"]
     columns = jnp.arange(sequences.shape[1], dtype=jnp.int32)[None]
     own = columns - batch["position_ids"] + words
@@ -114,16 +114,17 @@ def aligned_slots(batch: Batch) -> Slots:
 
 
 def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowPair]:
-    """Yields a text of any length as windows of the same words in the pieces of both models, cut where either table is full.
+    """Yields a text of any length as windows of the same words in the pieces of both models, each short enough for both position
+    tables.
 
-    The words come from the model that splits less: a SentencePiece model at white space, else at punctuation marks too. Of a
-    word with more pieces than a table, the first ones are read. Raises UserError for a text without a token.
+    The words are those of the model that splits less: a SentencePiece model splits at white space, the others also at punctuation
+    marks. Only the first pieces of a word that is longer than a table are read. Raises UserError if the text has no tokens.
     """
     engines = (engine, other)
     by_spaces = [each for each in engines if each.model.tokenizer.vocabulary.kind == "sentencepiece"]
     words = text_words((by_spaces or [engine])[0].model.tokenizer, text)
     if not words:
-        raise UserError(f"{shortened(text)} holds no token; give text")
+        raise UserError(f"{shortened(text)} has no tokens; give text")
     room = min(each.config.max_position for each in engines) - 2
     both = [[_in_pieces(each, word, room, n == 0) for n, word in enumerate(words)] for each in engines]
     waiting: list[tuple[Word, ...]] = []

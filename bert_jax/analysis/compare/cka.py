@@ -1,10 +1,10 @@
 """Linear centred kernel alignment (CKA) of the layers of two models, from sums over words.
 
-Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and
-Y [n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
-columns. That estimate is biased: with few words two unrelated layers are alike. The unbiased estimate is by Song et al. 2012
-("Feature Selection via Dependence Maximization", section 2.2), written here in sums over words too. Both are exact for all words,
-and memory does not grow with their number.
+Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and Y
+[n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
+columns. That estimate is biased: with few words, two unrelated layers look similar. The unbiased estimate is from Song et al.
+2012 ("Feature Selection via Dependence Maximization", section 2.2), also written as sums over words. Both use all words exactly,
+and memory does not grow with the number of words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, Float[Array, " ..."]]:
-    """Sums over R for every layer of one model and every layer of another; rows of 0 count nothing.
+    """Computes the sums over R for every layer of one model and every layer of another; rows of zeros contribute nothing.
 
     products [S, T, D, I]: x y'; norms [S, T]: |x|^2 |y|^2; left [S, T, D]: x |y|^2; right [S, T, I]: y |x|^2.
     """
@@ -35,15 +35,15 @@ def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, 
 
 
 def own_sums(x: Float[Array, "S R D"]) -> dict[str, Float[Array, " ..."]]:
-    """Returns the `cross_sums` of each layer and itself: products [S, D, D], norms [S], left and right [S, D]; and total [S, D],
-    of x."""
+    """Returns the `cross_sums` of each layer with itself: products [S, D, D], norms [S], left and right [S, D]; and total [S, D],
+    the sum of x."""
     found = jax.vmap(lambda one: jax.tree.map(lambda array: array.squeeze((0, 1)), cross_sums(one[None], one[None])))(x)
     return {**found, "total": x.sum(1)}
 
 
 def hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"], traces: tuple[float, float], n: float) -> float:
-    """Returns the unbiased HSIC of two layers: `sums` of the two, the sums x and y of their vectors, the sums of the squared
-    lengths."""
+    """Returns the unbiased HSIC of two layers, from their `cross_sums`, the sums x and y of their vectors, and the sums of the
+    squared norms."""
     product = sums["products"]
     together = (product**2).sum() - sums["norms"]
     apart = ((x**2).sum() - traces[0]) * ((y**2).sum() - traces[1]) / ((n - 1) * (n - 2))
@@ -52,13 +52,13 @@ def hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"],
 
 
 def biased_hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"], n: float) -> float:
-    """Returns HSIC as in the paper."""
+    """Returns HSIC as defined in the paper."""
     return float(((sums["products"] - np.outer(x, y) / n) ** 2).sum()) / (n - 1) ** 2
 
 
 def alignments(own: Sums, other: Sums, cross: Sums, n: float) -> tuple[Float64[np.ndarray, "S _"], Float64[np.ndarray, "S _"]]:
-    """Returns (unbiased CKA, CKA as in the paper) of every layer of one model and every layer of another. NaN for fewer than four
-    words, and for a layer that is the same for all words."""
+    """Returns (unbiased CKA, CKA as in the paper) of every layer of one model and every layer of another. They are NaN with fewer
+    than four words, and for a layer that is the same for all words."""
     models = (own, other)
     traces = [np.trace(sums["products"], axis1=1, axis2=2) for sums in models]
     found = np.full((2, len(traces[0]), len(traces[1])), np.nan)

@@ -21,7 +21,7 @@ from bert_jax.prediction.streams import read_texts
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes where the heads, layers and predictions of two models differ. Returns the exit status."""
+    """Writes how the heads, layers and predictions of two models differ. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = open_folder(flags, FILES, [records.file], flags.other or "random weights")
     options = read_options(Comparing, flags)
@@ -38,7 +38,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def print_comparison(found: Comparison) -> None:
-    """Prints how near heads, layers and predictions are."""
+    """Prints how close the heads, layers and predictions of the two models are."""
     if found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         mean = float(np.mean([every[i, j] for i, j in partners.items()]))

@@ -1,4 +1,4 @@
-"""Tables and figures of `compare`; each figure shows the table of its name."""
+"""Tables and figures of `compare`; each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FILES = (
     "differences.tsv",
 )  # fmt: skip
 _NAMES = 40
-"""With more heads than this, the axes of the figure name layers alone."""
+"""If there are more heads than this, the axes of the figure name only the layers."""
 
 
 def write_comparison(folder: Folder, found: Comparison) -> None:
-    """Writes all tables and figures; those of heads only if words were read for them, those of predictions if there are
-    any, and `moved` if both models have the same heads."""
+    """Writes all tables and figures: the heads' only if divergences were measured, the predictions' only if there are any, and
+    `moved` only if both models have the same heads."""
     if n := found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         names, others = found.divergence["head"], found.divergence["other"]
@@ -60,12 +60,12 @@ def write_comparison(folder: Folder, found: Comparison) -> None:
 
 
 def distances(found: Comparison) -> Float64[np.ndarray, "heads _"]:
-    """Returns the Jensen-Shannon distances, roots of the divergences, between the heads of both models."""
+    """Returns the Jensen-Shannon distances, the square roots of the divergences, between the heads of both models."""
     return np.sqrt(found.divergence.values)
 
 
 def prediction_rows(found: Predictions) -> Iterator[tuple[str, float, int]]:
-    """Yields a row for each measure."""
+    """Yields a row for each measure of the predictions."""
     yield "accuracy of the first", found.accuracy, found.n
     yield "accuracy of the second", found.other_accuracy, found.n
     yield "agreement", found.agreement, found.n
@@ -75,7 +75,7 @@ def prediction_rows(found: Predictions) -> Iterator[tuple[str, float, int]]:
 
 
 def divergences_figure(found: Comparison) -> Figure:
-    """Returns the distances between all heads of both models; dots are the heads that are matched."""
+    """Draws the distances between all heads of both models; dots mark the matched heads."""
     title = f"Jensen-Shannon distances between heads ({counted(found.n_divergence, 'word')}); dots: matched"
     figure = new_figure(8.6, 7.6, title)
     axes = figure.subplots()
@@ -92,7 +92,7 @@ def divergences_figure(found: Comparison) -> Figure:
 
 
 def moved_figure(found: Comparison) -> Figure:
-    """Returns the distance of every head to the head of the same name, as a grid of layers and heads."""
+    """Draws the distance of every head to the head with the same name, as a grid of layers and heads."""
     layers = len({str(name).partition("-")[0] for name in found.divergence["head"]})
     grid = np.diag(distances(found)).reshape(layers, -1)
     title = f"distance between heads of the same name ({counted(found.n_divergence, 'word')})"
@@ -103,7 +103,7 @@ def moved_figure(found: Comparison) -> Figure:
 
 
 def layers_figure(found: Comparison) -> Figure:
-    """Returns the unbiased CKA of all layers of both models."""
+    """Draws the unbiased CKA of all layers of both models."""
     cka = found.cka
     title = f"linear CKA of layers, unbiased ({counted(found.words, 'word')})"
     figure = new_figure(0.55 * cka.shape[1] + 2.2, 0.45 * cka.shape[0] + 1.6, title)

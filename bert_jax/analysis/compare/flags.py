@@ -19,13 +19,14 @@ class Comparing:
     masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "the share of the words that are masked", "SHARE")
     """The fraction of words to mask, among the words that are one piece in both models."""
     seed: CountOrZero = flag(0, "the seed of the masks and of random weights", "N")
-    """Of the choice of masked words."""
+    """Seed for choosing the masked words, and for the random weights of the control."""
     divergence_words: CountOrZero = flag(10_000, "the number of words on which heads are compared", "N")
-    """Words that the divergences between heads are averaged over; their cost grows with the product of the numbers of heads."""
+    """Number of words over which the divergences between heads are averaged. The cost grows with the product of the numbers of
+    heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Words of each row, evenly spaced, that the divergences are averaged over."""
+    """Number of words per row, evenly spaced, over which the divergences are averaged."""
     differences: CountOrZero = 20
-    """The masked words that are kept, of those that the models predict most differently."""
+    """Number of masked words to keep: those that the models predict most differently."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "compare")
@@ -38,5 +39,5 @@ def add_flags(parser: FlagParser) -> None:
     own = parser.group("compare (one of --with and --control is required)")
     other = own.add_mutually_exclusive_group(required=True)
     other.add_argument("--with", dest="other", type=nonempty, metavar="MODEL", help="the second model")
-    other.add_argument("--control", choices=("random-weights",), help=f"instead of it {CONTROLS['random-weights']}")
+    other.add_argument("--control", choices=("random-weights",), help=f"instead of --with: {CONTROLS['random-weights']}")
     add_option_flags(own, Comparing)

@@ -42,27 +42,28 @@ class Predictions:
 
     n: int
     accuracy: float
-    """The share of the words whose piece is the most probable one of the first model."""
+    """The fraction of words that the first model predicts correctly."""
     other_accuracy: float
     agreement: float
-    """The share of the words for which both name the same piece."""
+    """The fraction of words for which both models predict the same piece."""
     kl: float
-    """The mean KL(first | second) in nats; NaN for two vocabularies."""
+    """The mean KL(first
+    second) in nats; NaN if the vocabularies differ."""
     other_kl: float
     """The mean KL(second | first)."""
     differences: tuple[Difference, ...]
-    """The words with the largest KL(first | second), the largest first; none for two vocabularies."""
+    """The words with the largest KL(first
+    second), largest first; none if the vocabularies differ."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sizes", "same"))
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """Returns the most probable piece `own` [X] at the query positions, the `other` model's, the words' pieces target and
-    other_target, kl and other_kl (0 where the vocabularies are not the `same`), the window and the number of the word, and
-    whether it is masked: a query that only fills the batch is not. `sizes` are the sizes of the two vocabularies; logits behind
-    them are not of a piece.
-    """
+    """Returns, at the query positions: the most probable piece `own` [X] and the second model's `other`; the words' pieces target
+    and other_target; kl and other_kl (0 unless the vocabularies are the `same`); the number of the window and of the word; and
+    masked, which is False for queries that only fill the batch. `sizes` are the sizes of the two vocabularies; logits beyond
+    them belong to no piece."""
     at = batch["query_positions"]
 
     def column(name: str) -> Array:
@@ -88,19 +89,19 @@ def predictions(
 
 
 def twins(tokenizer: Tokenizer, other: Tokenizer) -> Int32[np.ndarray, " _"]:
-    """Returns, for each piece of the second vocabulary, the same piece of the first, or -1. Pieces are the same if they have the
-    same letters and both begin a word or both continue one."""
+    """Returns, for each piece of the second vocabulary, the same piece of the first, or -1. Two pieces are the same if they have
+    the same letters and both begin a word or both continue one."""
     known, others = ([read_piece(t, i) for i in range(t.size)] for t in (tokenizer, other))
     ids = {(piece.text, piece.continues): piece.id for piece in reversed(known)}
     return np.array([ids.get((piece.text, piece.continues), -1) for piece in others], np.int32)
 
 
 class MaskedWords:
-    """Masks words of a stream, the same ones for both models, and counts the predictions of both."""
+    """Masks words of a stream, the same words for both models, and counts the predictions of both."""
 
     def __init__(self, engines: tuple[Engine, Engine], share: float, seed: int, most: int):
-        """share: of the words of one known piece. most: the differences that are kept. Raises UserError where a model has no
-        trained head that predicts masked words."""
+        """share: the fraction to mask of the words that are one known piece. most: the number of differences to keep. Raises
+        UserError if a model has no trained head that predicts masked words."""
         for engine in engines:
             engine.require_direction("both", "predict masked words")
             engine.require(word_head(engine.config), "predict masked words")
@@ -115,8 +116,8 @@ class MaskedWords:
         self._differences: list[tuple[float, tuple[int, int], Difference]] = []
 
     def choose(self, pair: WindowPair) -> list[int]:
-        """Returns the numbers of the words of the next window that are masked: of the words of one known piece in both models a
-        random share, which depends on the seed and the words before alone."""
+        """Returns the numbers of the words to mask in the next window: a random share of the words that are one known piece in
+        both models. The choice depends only on the seed and the words before."""
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
             number
@@ -129,7 +130,7 @@ class MaskedWords:
         return [number for number, chosen in zip(fit, bernoulli(self._share, bits), strict=True) if chosen]
 
     def read(self, pairs: Sequence[WindowPair], start: int) -> None:
-        """Predicts the masked words of the next windows, of which the first has the number `start`."""
+        """Predicts the masked words of the next windows; `start` is the number of the first one."""
         chosen = [self.choose(pair) for pair in pairs]
         items = [
             with_column(pair.item(self._pads, masked, self._masks), "windows", place)
@@ -156,7 +157,7 @@ class MaskedWords:
         self._differences = sorted(self._differences)[: self._most]  # no two have the same key
 
     def result(self) -> Predictions:
-        """Returns the means. Raises UserError where no word was masked."""
+        """Returns the means. Raises UserError if no word was masked."""
         if not self._n:
             raise UserError("no word that was masked is one piece of both vocabularies")
         means = (self._sums / self._n).tolist()

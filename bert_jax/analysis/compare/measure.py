@@ -1,4 +1,4 @@
-"""The differences between two models, word by word on the same text: their heads, their layers and their predictions."""
+"""Compares the heads, layers and predictions of two models word by word on the same text."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import NOT_FINITE
 
 MOST_PRODUCTS = 512 << 20
-"""Bytes of the products of two models' layers that leave the devices with each batch; of larger models evenly spaced layers are
-compared."""
+"""Maximum bytes of products of two models' layers that leave the devices with each batch. Of larger models, evenly spaced layers
+are compared."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two models on the same words."""
+    """The differences between two models on the same words."""
 
     divergence: NamedArray
-    """[head, other]: the mean Jensen-Shannon divergence of the attention of a head of each model, in nats; NaN where no word was
-    read for it."""
+    """[head, other]: the mean Jensen-Shannon divergence between the attention of a head of each model, in nats; NaN if no word
+    was read for it."""
     n_divergence: int
-    """The number of words that the divergences are averaged over."""
+    """The number of words over which the divergences are averaged."""
     cka: NamedArray
     """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`); layer 0 is the embeddings."""
     biased_cka: NamedArray
@@ -52,7 +52,7 @@ class Comparison:
     windows: int
     predictions: Predictions | None
     missing: str
-    """The reason why there are no predictions, else ""."""
+    """The reason why there are no predictions; "" if there are some."""
 
     @property
     def same_shape(self) -> bool:
@@ -61,15 +61,16 @@ class Comparison:
 
 
 def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
-    """Returns head -> head of the other model, so that no head has two partners and the sum of the distances (square roots of the
-    divergences) is minimal (the Hungarian method, scipy's `linear_sum_assignment`). Of the larger model some have none."""
+    """Returns head -> head of the other model, matched one to one so that the sum of the distances (square roots of the
+    divergences) is minimal (the Hungarian method, scipy's `linear_sum_assignment`). If one model has more heads, some of them
+    have no partner."""
     return dict(zip(*(side.tolist() for side in scipy.optimize.linear_sum_assignment(np.sqrt(divergence))), strict=True))
 
 
 @flax.struct.dataclass
 class _Plan:
-    """The settings: the other model, the layers of both, and the vectors that are subtracted from theirs, since sums of
-    products of float32 are exact where the mean is small."""
+    """The settings: the other model, the layers of both, and the vectors that are subtracted from theirs. Subtracting keeps the
+    float32 sums of products accurate, which need a small mean."""
 
     other: Other
     shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]
@@ -79,8 +80,8 @@ class _Plan:
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan) -> dict[str, Any]:
-    """Sums over the words of a batch: words []; own, other and cross (`cka.py`) of the word vectors; with `sampled` words of each
-    row also sampled [], entropies and other_entropies of the heads and their mixtures (`divergence.py`)."""
+    """Sums over the words of a batch: words []; own, other and cross (`cka.py`) of the word vectors. With `sampled` words of each
+    row, also sampled [], entropies and other_entropies of the heads, and their mixtures (`divergence.py`)."""
     models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
     slots = [aligned_slots(own) for _, own, _ in models]
     words, _ = slots
@@ -107,7 +108,7 @@ def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan)
 
 
 def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the layers of both models that are compared: all, or evenly spaced ones where their products would exceed
+    """Returns the layers of both models to compare: all of them, or evenly spaced ones if their products would exceed
     MOST_PRODUCTS."""
     counts = [config.num_layers + 1, other.num_layers + 1]
     most = max(4, MOST_PRODUCTS // (4 * config.hidden_size * other.hidden_size))
@@ -128,7 +129,8 @@ def compare_models(
     options: Comparing,
     say: Callable[[str], None] = lambda note: None,
 ) -> Comparison:
-    """Compares two models on the windows of `aligned.paired_windows`, read as needed. `say` receives the number of words so far.
+    """Compares two models on the windows of `aligned.paired_windows`, read as needed. `say` is called with the number of words so
+    far.
 
     Raises UserError if heads are to be compared and a model has none, if there are no windows, or if a model returns numbers
     that are not finite.
@@ -170,7 +172,7 @@ def compare_models(
     if not n:
         raise UserError("there is no word to compare the models on; give text")
     if not all(np.isfinite(value).all() for value in totals.values()):
-        raise UserError(f"{engine.name}, or {other.name}, gives {NOT_FINITE}")
+        raise UserError(f"{engine.name}, or {other.name}, returns {NOT_FINITE}")
     if masked:
         try:
             predictions = masked.result()

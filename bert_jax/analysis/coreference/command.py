@@ -1,38 +1,35 @@
-"""The command `coreference`: the heads of a model against the antecedents of mentions."""
+"""The command `coreference`: which heads find the antecedents of mentions."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
-from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
+from bert_jax.analysis.command import exit_status, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.analysis.coreference.documents import TextFile
 from bert_jax.analysis.coreference.figures import FILES, best_in_group, write_coreference
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.analysis.reading import line_progress
-from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes how often every head finds an antecedent, and how often rules do. Returns the exit status."""
+    """Writes how often every head finds an antecedent, and how often rules find it. Returns the exit status."""
     file, choosing = open_with_choose(flags, open_texts, "documents")
     folder = open_folder(flags, FILES, [file.file])
-    options = read_options(Coreference, flags)
-    engine = load_analyser(flags).engine
 
-    def score(control: str) -> CoreferenceScores:
-        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), line_progress)
+    def score(engine: Engine, options: Coreference) -> CoreferenceScores:
+        return score_coreference(engine, file, choosing, options, line_progress)
 
-    found, controls = score_with_controls(flags, score)
+    _, found, controls = score_with_controls(flags, Coreference, score)
     write_coreference(folder, found, controls)
     print_scores(found, controls)
     for line in _left_out(file, found):
         print(line)
     print_written(folder)
-    return int(file.failed + (choosing.failed if choosing is not None else 0) > 0)
+    return exit_status(file, choosing)
 
 
 def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores]) -> None:
@@ -56,11 +53,11 @@ def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores
 
 
 def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
-    """Sentences that report what the numbers do not cover."""
+    """Yields sentences about mentions that the numbers do not cover."""
     lines = []
     outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
     if outside:
-        lines.append(f"{counted(outside, 'mention')} left out: the antecedents are in no window that holds the mention")
+        lines.append(f"{counted(outside, 'mention')} left out: their antecedents are not in the same window")
     neither = int(found.reported.n.values[:, -1].sum()) if file.asks_once else 0
     if neither:
         lines.append(f"{counted(neither, 'pronoun')} of neither name: counted only where neither is an answer")

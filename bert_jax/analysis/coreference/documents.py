@@ -1,4 +1,4 @@
-"""Documents with mentions, the questions that are asked about them, and the windows that the model reads."""
+"""Documents with mentions, the questions about them, and the windows that the model reads."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
-"""All mentions with an antecedent; each kind; and among pronouns, the third person and "it" alone."""
+"""All mentions with an antecedent; each kind of mention; and among pronouns, third-person pronouns and "it"."""
 NEITHER = "neither"
-"""The group of the pronouns that refer to neither of two names (GAP)."""
+"""The group of pronouns that refer to neither of the two names (GAP)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A mention whose antecedent is looked for."""
+    """A mention whose antecedent the heads have to find."""
 
     head: int
     """The number of its head word in the document."""
     limit: int
-    """The candidates are those with a smaller number."""
+    """The candidates are the head words with a smaller number."""
     right: frozenset[int]
-    """The candidates that are antecedents; empty where none is right."""
+    """The candidates that are antecedents; empty if none is correct."""
     guesses: tuple[int, ...]
     """The candidate that each rule chooses."""
     groups: tuple[str, ...]
-    """The groups of mentions that it counts in."""
+    """The groups of mentions in which it counts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Text(abc.ABC):
-    """The content of a file of any format: words, and questions about them."""
+    """The words of a text, whatever its file format, and the questions about them."""
 
     name: str
     words: tuple[str, ...]
@@ -55,16 +55,16 @@ class Text(abc.ABC):
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
         """Returns (the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the
-        groups of each mention that has antecedents, but none in [first, last))."""
+        groups of each mention that has antecedents, but none of them in [first, last))."""
 
 
 class TextFile(AnnotatedSource):
     """A file of texts."""
 
     groups: tuple[str, ...]
-    """The groups of mentions that are measured apart."""
+    """The groups of mentions that are scored separately."""
     rules: tuple[str, ...]
-    """The rules that heads are compared with."""
+    """The rules with which heads are compared."""
     asks_once = False
     """Whether every text has at most one question."""
 
@@ -73,19 +73,19 @@ class TextFile(AnnotatedSource):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences that report what the last iteration left out on purpose."""
+        """Sentences about what the last iteration left out on purpose."""
         return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Document(Text):
-    """The words and mentions of a text in which every mention may be an antecedent of a later one.
+    """A text in which every mention may be an antecedent of a later one.
 
     A mention is located at its head word: an antecedent is a mention of the same entity with an earlier head word.
     """
 
     mentions: tuple[Mention, ...]
-    """In the order of their head words."""
+    """Sorted by head word."""
 
     def candidates(self, first: int, last: int) -> tuple[int, ...]:
         """Returns the head words in [first, last), in order."""
@@ -120,8 +120,8 @@ class Document(Text):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a text that the model reads, and the questions about it. Word i of the text is word i - `first` + 1 of the
-    window, [CLS] being word 0; this number is the word's rank."""
+    """A part of a text that the model reads at once, and the questions about it. Word i of the text is word i - `first` + 1 of
+    the window, since [CLS] is word 0; this number is the word's rank."""
 
     window: Window
     first: int
@@ -131,10 +131,10 @@ class Section:
     """The groups of each mention whose antecedents are not in the window."""
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
-        """Returns the pieces, with a query at the first piece of each question's word. Its target is the limit of the ranks of
-        its candidates, and the column "candidates" holds a candidate's rank at its pieces, else 0.
+        """Returns the pieces, with a query at the first piece of each question's word. A query's target is the limit of its
+        candidates' ranks; the column "candidates" has a candidate's rank at its pieces, and 0 elsewhere.
 
-        order: for each place in the window the word of the text at that place, from 0; None: as in the text.
+        order: for each place in the window, the number of the word that is put there, from 0; None keeps the text's order.
         """
         words = self.window.words
         own = [0, *((i + 1 for i in order) if order is not None else range(1, len(words) - 1)), len(words) - 1]
@@ -151,15 +151,15 @@ class Section:
         )
 
     def shuffled(self, rng: np.random.Generator) -> list[int]:
-        """Returns a random order of the window's words, for `item`."""
+        """Returns a random order of the window's words, as an argument for `item`."""
         return [int(i) for i in rng.permutation(len(self.window.words) - 2)]
 
 
 def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
-    """Yields the sections of a text, each of at most `tokens` tokens with [CLS] and [SEP].
+    """Yields the sections of a text, each of at most `tokens` tokens including [CLS] and [SEP].
 
-    Each mention is asked about in one of them, which begins with the text or half a window before; windows begin and end between
-    sentences where they can.
+    Each mention is the subject of a question in exactly one section. That section starts at the beginning of the text, or half a
+    window before its first question. Windows start and end between sentences if possible.
     """
     _, _, counts = engine.model.tokenizer.encode_words(text.words)
     room = min(tokens, engine.config.max_position) - 2
@@ -171,10 +171,10 @@ def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
 
 
 def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (first, own, last) of windows over words of these sizes, each at most `room`: words [first, last) are read together,
-    and [own, last) are new. The words before them are as many sentences as half the room holds.
+    """Yields (first, own, last) for windows over words of these sizes, each of at most `room` tokens: words [first, last) are
+    read together, and [own, last) are new. The context before them is as many whole sentences as fit into half of the room.
 
-    sentences: the numbers of the first words of sentences.
+    sentences: the number of the first word of each sentence.
     """
     count = len(sizes)
     ends = [0, *itertools.accumulate(sizes)]

@@ -1,4 +1,4 @@
-"""Tables and figures of `coreference`; each figure shows the table of its name."""
+"""Tables and figures of `coreference`; each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScore
 
 
 def best_in_group(found: CoreferenceScores, group: str) -> Best | None:
-    """Returns the best head of a group; None where there is none."""
+    """Returns the best head of a group; None if the group has none."""
     return next((best for best in found.best if best.group == group), None)
 
 
@@ -76,13 +76,13 @@ def best_figure(found: CoreferenceScores, controls: Mapping[str, CoreferenceScor
         heights = [rate.accuracy for _, rate in shown]
         axes.bar([x for x, _ in shown], heights, bar, label=name, color=f"C{i}", yerr=ends, error_kw={"linewidth": 0.8})
         for x, rate in shown if name == "head" or name in controls else ():
-            low = rate.accuracy < 0.1  # the bar is too low for a name in it
+            low = rate.accuracy < 0.1  # the bar is too short for a name in it
             place, colour = (x, rate.high + 0.01 if low else 0.01), "black" if low else "white"
             axes.annotate(rate.chooser, place, rotation=90, fontsize=7, ha="center", va="bottom", color=colour)
     axes.set_xticks(range(len(found.best)), [f"{best.group}\nn = {best.n:,}" for best in found.best])
     axes.set_ylim(0, 1)
     name_axes(axes, y="accuracy")
-    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # further up it would lie on the title
+    figure.legend(fontsize=8, loc="outside right center", frameon=False)  # above this it would overlap the title
     return figure
 
 

@@ -15,7 +15,7 @@ from bert_jax.interface.ranges import Seed, check_ranges
 
 CONTROLS = {
     "random-weights": OF_WORDS["random-weights"],
-    "shuffled-words": "the words of each window in a random order, which the model reads; candidates and answers stay",
+    "shuffled-words": "the model reads the words of each window in a random order; candidates and answers stay the same",
 }
 """Control -> its description."""
 
@@ -25,17 +25,17 @@ class Coreference:
     """The options of the command `coreference`."""
 
     tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(
-        2**20, "tokens that are read together (default: as many as the model has positions)", "TOKENS", "--window"
+        2**20, "tokens per window (default: the size of the position table)", "TOKENS", "--window"
     )
-    """Most tokens of a window; the position table is the limit."""
+    """Maximum number of tokens in a window; the position table is the upper limit."""
     singletons: bool = flag(True, "candidates are mentions of entities mentioned at least twice", name="--coreferent")
-    """Whether mentions of entities that are mentioned once are candidates; CoNLL-2012 does not annotate them."""
+    """Whether mentions of entities that are mentioned only once are candidates; CoNLL-2012 does not annotate such entities."""
     control: str = ""
-    """One of CONTROLS; none if it is empty."""
+    """One of CONTROLS, or "" for none."""
     replicates: Replicates = flag(1000, "replicates of the bootstrap", "N")
-    """Replicates of the bootstrap over documents."""
+    """The number of bootstrap replicates over documents."""
     seed: Seed = flag(0, "the seed of the bootstrap and of the control", "N")
-    """Of the bootstrap and of the control."""
+    """The seed of the bootstrap and of the control."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "coreference")
@@ -49,7 +49,7 @@ def add_flags(parser: FlagParser) -> None:
     own = parser.group("coreference")
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
-    of_choose = "a file on which heads are chosen (default: every other document of --input, from the first on)"
+    of_choose = "a file for choosing heads (default: every other document of --input, from the first)"
     own.add_argument("--choose", type=nonempty, metavar="FILE", help=of_choose)
     described = "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
     of_control = f"measure a control as well; may be repeated. {described}"

@@ -1,6 +1,7 @@
-"""The antecedents that every head finds: the candidate that it attends to most (arXiv:1906.04341, section 4.3).
+"""Measures how often each head finds antecedents: its answer is the candidate that it attends to most (arXiv:1906.04341, section
+4.3).
 
-The best head of some documents is measured on others, with bootstrap intervals, and compared with rules.
+The head that is best on some documents is scored on others, with bootstrap intervals, and compared with rules.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
 SECTIONS = 64
-"""Windows per device that are measured together."""
+"""The number of windows per device that are measured together."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Antecedents:
-    """The number of antecedents that each head and each rule finds, by document and group of mentions."""
+    """How many antecedents each head and each rule finds, by document and group of mentions."""
 
     right: NamedArray
-    """[document, group, chooser]: mentions whose chosen candidate is an antecedent; int32. The choosers are the heads, named
-    LAYER-HEAD, then the rules."""
+    """[document, group, chooser]: the mentions whose chosen candidate is an antecedent; int32. The choosers are the heads, named
+    LAYER-HEAD, followed by the rules."""
     n: NamedArray
     """[document, group]: mentions with an antecedent in the window."""
     outside: NamedArray
-    """[document, group]: mentions with antecedents, but none in the window; they are not in `n`."""
+    """[document, group]: mentions with antecedents, but none in the window; they are not counted in `n`."""
     attention: NamedArray | None
-    """[document, head] for texts with one question (GAP), else None: the attention to the chosen candidate; float32."""
+    """[document, head] for texts with one question (GAP), otherwise None: the attention to the chosen candidate; float32."""
     heads: int
-    """The number of heads: the choosers after them are rules."""
+    """The number of heads; the remaining choosers are rules."""
     windows: int
 
     def part(self, documents: Sequence[int]) -> Antecedents:
-        """Returns the documents of these numbers."""
+        """Returns the documents with these numbers."""
 
         def some(array: NamedArray) -> NamedArray:
             names = [array["document"][i] for i in documents]
@@ -64,10 +65,10 @@ class Antecedents:
 def measure_antecedents(
     engine: Engine, file: TextFile, options: Coreference, say: Callable[[str], None] = lambda note: None
 ) -> Antecedents:
-    """Returns the antecedents that heads and rules find in the texts of a file, which are read as needed. `say` receives the
+    """Counts the antecedents that heads and rules find in the texts of a file, which are read as needed. `say` is called with the
     number of mentions so far.
 
-    Raises UserError where no mention has an antecedent, and where the model gives numbers that are not finite.
+    Raises UserError if no mention has an antecedent, or if the model returns numbers that are not finite.
     """
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)
@@ -82,7 +83,8 @@ def measure_antecedents(
         return [file.groups.index(group) for group in groups]
 
     def read() -> Iterator[tuple[int, Section]]:
-        """Yields (number of the document, section) of all texts. Counts the mentions whose antecedents are outside."""
+        """Yields (number of the document, section) for all texts, and counts the mentions whose antecedents are outside their
+        window."""
         for document, text in enumerate(file):
             names.append(text.name)
             right.append(np.zeros((len(file.groups), len(heads) + len(file.rules)), np.int32))
@@ -103,7 +105,7 @@ def measure_antecedents(
         items = [section.item(engine.config.has_segments, order) for (_, section), order in zip(group, orders, strict=False)]
         for (document, section), (ranks, weights) in zip(group, engine.run(favourites, items, "position"), strict=True):
             if not np.isfinite(weights).all():
-                raise UserError(f"{engine.name} gives {NOT_FINITE}")
+                raise UserError(f"{engine.name} returns {NOT_FINITE}")
             for question, chosen, own in zip(section.questions, ranks, weights, strict=True):
                 answers = [*(chosen.ravel() + section.first - 1), *question.guesses]
                 asked[document][places(question.groups)] += 1
@@ -126,7 +128,7 @@ def measure_antecedents(
 
 
 def coreferent(text: Text) -> Text:
-    """Returns a document without the mentions of entities that are mentioned once."""
+    """Returns a document without the mentions of entities that are mentioned only once."""
     if not isinstance(text, Document):
         return text
     entities = [mention.entity for mention in text.mentions]
@@ -136,9 +138,10 @@ def coreferent(text: Text) -> Text:
 
 @compiled
 def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
-    """Returns, for every query, the rank of the candidate that each head attends to most, and the attention to it, float32.
+    """Returns, for every query, the rank of the candidate that each head attends to most, and the attention to that candidate,
+    float32.
 
-    The batch is built by `Section.item`. A query without a candidate has rank 0, the rank of [CLS] at the start of its row.
+    The batch is built by `Section.item`. A query without candidates gets rank 0, the rank of [CLS].
     """
     slots = word_slots(batch)
     rows, columns = jnp.divmod(batch["query_positions"], batch["input_ids"].shape[1])
@@ -158,49 +161,50 @@ THREE_WAY = "A, B or neither"
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """The accuracy of one chooser, with the ends of the 95 % interval from a bootstrap over documents."""
+    """The accuracy of one head or rule, with the ends of the 95 % interval from a bootstrap over documents."""
 
     chooser: str
-    """A head, LAYER-HEAD, or a rule."""
+    """A head as LAYER-HEAD, or the name of a rule."""
     accuracy: float
     low: float
     high: float
     gain: float
-    """The accuracy of the chosen head less this one, in the same documents."""
+    """The chosen head's accuracy minus this one, on the same documents."""
     gain_low: float
     gain_high: float
     on_choice: float
-    """The accuracy in the documents that the head was chosen on."""
+    """The accuracy on the documents on which the head was chosen."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The chosen head of a group of mentions, and the rules."""
+    """The chosen head for a group of mentions, and the rules."""
 
     group: str
     head: Rate
     rules: tuple[Rate, ...]
     n: int
-    """The number of mentions that the rates are of."""
+    """The number of mentions."""
     documents: int
-    """The number of documents that hold them."""
+    """The number of documents with such mentions."""
     n_choice: int
     outside: int
-    """Mentions that are left out, since their antecedents are in none of the windows that hold them."""
+    """Mentions that are left out because their antecedents are in none of their windows."""
     threshold: float = np.nan
-    """Of the attention to a name below which the answer is neither of the two; chosen too. NaN in other groups."""
+    """If the attention to the chosen name is below this threshold, the answer is neither name. The threshold is chosen together
+    with the head. NaN in other groups."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CoreferenceScores:
-    """The antecedents that heads and rules find."""
+    """The scores of heads and rules on antecedents."""
 
     best: tuple[Best, ...]
-    """By group of mentions; for GAP also with neither name as an answer (THREE_WAY)."""
+    """The scores by group of mentions; for GAP also with neither name as a possible answer (THREE_WAY)."""
     choice: Antecedents
-    """Of the documents that heads are chosen on."""
+    """Counts on the documents on which heads are chosen."""
     reported: Antecedents
-    """Of the documents that rates are reported for."""
+    """Counts on the documents for which rates are reported."""
 
 
 def score_coreference(
@@ -210,16 +214,16 @@ def score_coreference(
     options: Coreference,
     progress: Show = in_silence,
 ) -> CoreferenceScores:
-    """Returns the heads that find antecedents in the documents of a file. They are chosen on the documents of `choosing`, or, if
-    it is None, on every other document of the file, starting with the first. `progress` gives for each file a function that shows
-    a note.
+    """Chooses the heads that find antecedents and scores them on the documents of a file. Heads are chosen on the documents of
+    `choosing`. If it is None, they are chosen on every other document of the file, starting with the first. `progress` returns
+    for each file a function that shows a note.
 
-    Raises UserError for a model without attention, where a part has no mention with an antecedent, and for two files of different
-    formats.
+    Raises UserError if the model has no attention, if a part has no mention with an antecedent, or if the formats of the two
+    files differ.
     """
     engine.require_attention("that could find antecedents")
     if choosing is not None and choosing.groups != file.groups:
-        raise UserError(f"{choosing.path} and {file.path} are of different formats; choose heads on texts of the same kind")
+        raise UserError(f"{choosing.path} and {file.path} have different formats; give two files of the same format")
     with progress(file) as say:
         reported = measure_antecedents(engine, file, options, say)
     if choosing is None:
@@ -231,17 +235,17 @@ def score_coreference(
 
 
 def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
-    """Returns every other document, from the first on, to choose heads on; and the documents between them. Raises UserError for
-    one."""
+    """Splits the documents in two halves: every other document, starting with the first, to choose heads on; and the rest. Raises
+    UserError if there is only one document."""
     count = len(found.n["document"])
     if count < 2:
-        raise UserError("there is one document, and heads are chosen on some and measured on others; give several, or --choose")
+        raise UserError("there is only one document, and heads are chosen on some, scored on others; give several, or --choose")
     return found.part(range(0, count, 2)), found.part(range(1, count, 2))
 
 
 def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference) -> list[Best]:
-    """Returns, for each group of mentions in both parts, the best head in `choice` (the first of equal ones) and its accuracy in
-    `reported`."""
+    """Returns, for each group of mentions in both parts, the best head in `choice` (the first of several equal ones) and its
+    accuracy in `reported`."""
     units = range(len(reported.n["document"]))
     weights = poisson_weights(options.seed, units, options.replicates).astype(np.float64)
     found = []
@@ -280,8 +284,8 @@ def _rates(
 
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
-    """Texts with one question, neither name being an answer too: the answer is neither where the attention to the chosen name
-    is below a threshold. Head and threshold are those with most right answers in `choice`."""
+    """Returns the scores of texts with one question if "neither name" is a possible answer: the answer is neither if the
+    attention to the chosen name is below a threshold. Head and threshold are chosen for the most correct answers in `choice`."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None
@@ -289,7 +293,7 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
     answers, attention = _names_right(choice), choice.attention.values
     neither = choice.n.values[:, list(choice.n["group"]).index(NEITHER)] > 0
     order = attention.argsort(0)
-    # at threshold k the k examples with the least attention are said to be neither
+    # at threshold k, the answer for the k examples with the least attention is "neither"
     gained = np.where(neither[order], 1, 0) - np.take_along_axis(answers, order, 0)
     right = answers.sum(0) + np.concatenate([np.zeros((1, gained.shape[1])), gained.cumsum(0)])
     k, head = (int(i) for i in np.unravel_index(right.argmax(), right.shape))
@@ -308,7 +312,7 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
 
 
 def _asked(found: Antecedents) -> list[int]:
-    """Returns the numbers of the texts whose question was asked."""
+    """Returns the numbers of the texts that have a question."""
     return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
 
 

@@ -1,4 +1,5 @@
-"""Mentions of entities: head word, kind and agreement by tags, features, parse and English pronouns; rules that resolve them."""
+"""Mentions of entities: head word, kind and agreement, found from tags, features, parse trees and English pronouns; rules that
+resolve mentions."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ class Traits:
     """The traits in which a mention agrees with its antecedent."""
 
     number: str = ""
-    """"singular", "plural", or "" where it is not known."""
+    """"singular", "plural", or "" if unknown."""
     person: str = ""
-    """"1", "2", "3", or "" where it is not known."""
+    """"1", "2", "3", or "" if unknown."""
     genders: frozenset[str] = EVERY_GENDER
-    """The genders that are possible."""
+    """The possible genders."""
 
     def agree(self, other: Traits) -> bool:
-        """Returns whether nothing that is known of both differs."""
+        """Returns whether the two agree: no trait that is known for both differs."""
         same_number = not (self.number and other.number) or self.number == other.number
         same_person = not (self.person and other.person) or self.person == other.person
         return same_number and same_person and bool(self.genders & other.genders)
@@ -38,7 +39,7 @@ class Mention:
 
     entity: str
     words: tuple[int, ...]
-    """The numbers of its words in the document, from 0, in order, with gaps for a discontinuous mention."""
+    """The numbers of its words in the document, from 0, in order; a discontinuous mention has gaps."""
     head: int
     """The number of its head word."""
     kind: str
@@ -71,7 +72,7 @@ PRONOUNS = {
     **_row("these those", "plural", "3"),
     **_row("who whom whose", "", "3", _PEOPLE),
 }
-"""English pronouns, in small letters."""
+"""English pronouns, in lower case."""
 _IT = frozenset(("it", "its", "itself"))
 _THIRD_PERSON = frozenset(word for word, traits in PRONOUNS.items() if traits.person == "3") - {
     "this", "that", "these", "those", "who", "whom", "whose",
@@ -83,7 +84,7 @@ _OF_ONE_GENDER = {
 
 
 def mention_kind(upos: str, xpos: str) -> str:
-    """Returns the kind of a mention with a head word of these tags ("_" where there is none): one of KINDS."""
+    """Returns the kind of a mention with a head word of these tags ("_" for a missing tag): one of KINDS."""
     if upos == "PRON" or (upos in ("DET", "_") and xpos in _PRONOUN_TAGS):
         return "pronoun"
     if upos == "PROPN" or (upos == "_" and xpos in ("NNP", "NNPS")):
@@ -94,7 +95,7 @@ def mention_kind(upos: str, xpos: str) -> str:
 def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
     """Returns the traits of a mention of these words.
 
-    tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" where it is not.
+    tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" if it is not annotated.
     """
     xpos, features = tags
     given = dict(feature.partition("=")[::2] for feature in features.split("|"))
@@ -110,7 +111,7 @@ def find_traits(words: Sequence[str], head: str, kind: str, tags: tuple[str, str
 
 
 def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
-    """Returns the genders that a noun phrase may have: by one of these words, else by its annotated type."""
+    """Returns the possible genders of a noun phrase, from one of these words if possible, otherwise from its annotated type."""
     for word in words:
         if word.lower() in _OF_ONE_GENDER:
             return _OF_ONE_GENDER[word.lower()].genders
@@ -120,7 +121,7 @@ def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
 
 
 def pronoun_groups(word: str, kind: str) -> tuple[str, ...]:
-    """Returns the groups of English pronouns that a mention with this head word is of."""
+    """Returns the groups of English pronouns to which a mention with this head word belongs."""
     if kind != "pronoun" or word.lower() not in _THIRD_PERSON:
         return ()
     return ("he, she, it, they", "it") if word.lower() in _IT else ("he, she, it, they",)
@@ -162,9 +163,9 @@ class Phrase:
 
 
 def read_parse(bits: Sequence[str]) -> Phrase | None:
-    """Returns the sentence's tree from the parse column; None where the column is empty ("-" or "*" everywhere).
+    """Returns the sentence's tree from the parse column; None if the column is empty ("-" or "*" everywhere).
 
-    Raises UserError where its brackets do not match.
+    Raises UserError if its brackets do not match.
     """
     if not any("(" in text for text in bits):
         return None
@@ -187,8 +188,8 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
 
 
 def find(tree: Phrase, first: int, last: int) -> Phrase:
-    """Returns the constituents of the words [first, last]: the smallest that has exactly them; else the parts of a larger one
-    that lie in them, as one."""
+    """Returns the constituents that cover the words [first, last]: the smallest constituent with exactly these words if there is
+    one, otherwise the parts of a larger one that lie within them, as one constituent."""
     while True:
         inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
         if not inner or (tree.first, tree.last) == (first, last):
@@ -201,10 +202,10 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """Returns the head word of a constituent: Collins' (1999, appendix A) rules for noun phrases, but the noun before a
-    possessive 's; of others the first verb or verb phrase, else the last word."""
+    """Returns the head word of a constituent. Noun phrases follow the rules of Collins (1999, appendix A), with the noun before a
+    possessive 's as an exception. The head of other constituents is the first verb or verb phrase, otherwise the last word."""
     part: Phrase | int = phrase
-    while isinstance(part, Phrase):  # no recursion: a file may nest deeper than Python does
+    while isinstance(part, Phrase):  # not recursive: a file may nest deeper than Python's recursion limit
         part = _head_part(part, tags)
     return part
 
@@ -226,8 +227,8 @@ def _head_part(phrase: Phrase, tags: Sequence[str]) -> Phrase | int:
 
 
 def last_noun(first: int, last: int, tags: Sequence[str]) -> int:
-    """Returns the head word of the words [first, last] by their tags alone: the last noun before a preposition, a relative
-    pronoun or a comma; else the last noun; else the last word."""
+    """Returns the head word of the words [first, last] from their tags alone: the last noun before a preposition, a relative
+    pronoun or a comma; otherwise the last noun; otherwise the last word."""
     end = next((i for i in range(first + 1, last + 1) if tags[i] in _BEGIN_MODIFIER), last + 1)
     for words in (range(first, end), range(first, last + 1)):
         nouns = [i for i in words if tags[i].startswith(("NN", "PRP"))]
@@ -250,13 +251,13 @@ def _ends(part: Phrase | int) -> tuple[int, int]:
 
 
 RULES = ("nearest mention", "same head word", "sieve")
-"""The nearest mention; the nearest with the same head word, else the nearest; `sieve`."""
+"""The nearest mention; the nearest with the same head word, or else the nearest; `sieve`."""
 
 
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
     """Returns the head word that each of RULES chooses for a mention.
 
-    before: the candidates, at least one, the nearest first, by their head words. words: the words of the document.
+    before: the head words of the candidates, nearest first; there is at least one. words: the words of the document.
     """
     same_head = _same_head(mention, words)
     nearest = before[0].head
@@ -264,8 +265,9 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
-    """Returns the head word of the nearest candidate that passes the first test which one of them passes: all words are the same,
-    the head word is the same, number, gender and person agree; else of the nearest. It follows Lee et al. 2011."""
+    """Returns the head word of the nearest candidate that passes the first test that any candidate passes: all words are the
+    same; the head word is the same; number, gender and person agree. If none passes, returns that of the nearest. This follows
+    Lee et al. 2011."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,

@@ -1,18 +1,19 @@
-"""Files with coreference -> documents: CoNLL-U with `Entity=`, CoNLL-2012 and GAP; the first line of a file tells the format.
+"""Reads files with coreference as documents: CoNLL-U with `Entity=`, CoNLL-2012 and GAP. The format is recognised by the first
+line.
 
 CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
-first is the entity. The head word of a mention comes from the tree, or, in a file without trees, is the last word of its minimal
-span (`minspan`) or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention. An entity with split
-antecedents (`SplitAnte=`) has them nowhere as mentions of its own: they are no antecedents, and its first mention has none.
-Mentions on empty nodes are left out with them.
+first is the entity. The head word of a mention comes from the tree. In a file without trees it is the last word of its minimal
+span (`minspan`), or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention. An entity with split
+antecedents (`SplitAnte=`) has no mention of all its antecedents together, so they do not count as antecedents, and its first
+mention has none. Mentions on empty nodes are left out with the nodes.
 
-CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is that of its
-constituent in the parse column, and where the column is empty the last noun of the mention. Only mentions with an antecedent or a
-later mention are annotated in this format.
+CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is the head of
+its constituent in the parse column. If that column is empty, it is the mention's last noun. This format annotates only mentions
+with an antecedent or a later mention.
 
-GAP (Webster et al. 2018): a pronoun and two names in a text, one of which or neither it refers to. The candidates are the head
-words of the two names, before the pronoun or after it. The head word of a name is its last word, but for "Jr." and the like. A
-pronoun that refers to neither name has no right candidate.
+GAP (Webster et al. 2018): a text with a pronoun and two names; the pronoun refers to one of them, or to neither. The candidates
+are the head words of the two names, before the pronoun or after it. The head word of a name is its last word, except for "Jr."
+and the like. If a pronoun refers to neither name, no candidate is correct.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from bert_jax.tasks.readers.tables import Say
 def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextFile:
     """Opens a file of CoNLL-U with `Entity=`, of CoNLL-2012 ("#begin document") or of GAP ("ID", TAB, "Text", ...).
 
-    Raises UserError for standard input and where the file cannot be read.
+    Raises UserError for standard input, and if the file cannot be read.
     """
     if os.fspath(path) == "-":
         raise UserError("--input=- is standard input, and the format is recognised by a file's first line; give a file")
@@ -74,7 +75,7 @@ _SIGNS = ("(", ")", "|", "")
 
 
 class Bracket(NamedTuple):
-    """A bracket of a word, which opens or closes the mention of this key: "(key", "key)", or both."""
+    """A bracket at a word, which opens or closes the mention with this key, or both: "(key", "key)", "(key)"."""
 
     key: str
     opens: bool
@@ -82,8 +83,7 @@ class Bracket(NamedTuple):
 
 
 def read_brackets(text: str) -> tuple[list[Bracket], str]:
-    """Reads the brackets in the field of a word, in order, and returns them with the rest of the field. Takes time in proportion
-    to the length."""
+    """Reads the brackets in the field of a word, in order, and returns them with the rest of the field. Runs in linear time."""
     found: list[Bracket] = []
     rest = []
     parts = [*_BRACKETS.findall(text), "", ""]
@@ -103,21 +103,21 @@ def read_brackets(text: str) -> tuple[list[Bracket], str]:
 
 
 class Opened(NamedTuple):
-    """A bracket that was opened."""
+    """A bracket that has been opened."""
 
     key: str
     place: str
     sentence: int
     first: int
-    """The number of its first word in the sentence."""
+    """The position of its first word in the sentence."""
     fields: Mapping[str, str]
     """The further fields of the bracket, by name."""
     number: int
-    """Of the brackets of the document, in the order in which they were opened."""
+    """Its position in the order in which the document's brackets were opened."""
 
 
 class _DocumentReader:
-    """The words, sentences and mentions of one document that were read so far; brackets may be nested and may overlap."""
+    """Collects the words, sentences and mentions of one document as they are read; brackets may be nested and may overlap."""
 
     def __init__(self, name: str, report: Say):
         self._name, self._report = name, report
@@ -159,12 +159,12 @@ class _DocumentReader:
         return ended, rest
 
     def add(self, mention: Mention, start: int) -> None:
-        """Adds a mention whose words are counted from the word `start` of the document."""
+        """Adds a mention whose words are numbered from the document's word `start`."""
         words = tuple(start + word for word in mention.words)
         self._mentions.append(dataclasses.replace(mention, words=words, head=start + mention.head))
 
     def document(self) -> Document:
-        """Returns the document, at its end; mentions that are open are reported."""
+        """Returns the document at its end, and reports mentions that are still open."""
         for opened in sorted(itertools.chain(*self._open.values()), key=lambda opened: opened.number):
             self._report(f"{opened.place}the mention ({cut(opened.key)} is never closed; it is left out")
         mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
@@ -178,7 +178,8 @@ _MOST_PARTS = 1_000
 
 
 class CorefudFile(TextFile):
-    """The documents of a CoNLL-U file; a file without `# newdoc` is one document. Raises UserError as `Treebank` does."""
+    """The documents of a CoNLL-U file; a file without `# newdoc` is one document. Raises UserError in the same cases as
+    `Treebank`."""
 
     groups = GROUPS
     rules = RULES
@@ -191,10 +192,10 @@ class CorefudFile(TextFile):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence about split antecedents, if there are any."""
+        """Returns a sentence about split antecedents, if there are any."""
         if not self._split:
             return ()
-        return (f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together are none",)
+        return (f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together are no antecedent",)
 
     def __iter__(self) -> Iterator[Document]:
         self._split = 0
@@ -222,7 +223,7 @@ class CorefudFile(TextFile):
 
 @dataclasses.dataclass
 class _Parts:
-    """The parts so far of a discontinuous mention."""
+    """The parts of a discontinuous mention that have been read so far."""
 
     entity: str
     count: int
@@ -237,7 +238,7 @@ class _CorefudReader(_DocumentReader):
     def __init__(self, name: str, report: Say):
         super().__init__(name, report)
         self._parts: dict[tuple[str, int, int], list[_Parts]] = {}
-        """Those that are incomplete, by entity, number of parts, and number of parts that were found."""
+        """Incomplete mentions, by entity, number of parts, and number of parts found."""
 
     def read(self, sentence: Sentence, fields: Sequence[str]) -> None:
         """Adds a sentence."""
@@ -248,10 +249,10 @@ class _CorefudReader(_DocumentReader):
             for opened in ended:
                 self._close(opened, range(opened.first, i + 1), sentence)
             if rest:
-                self._report(f"{sentence.places[i]}Entity={cut(value)} is not brackets of mentions; correct it")
+                self._report(f"{sentence.places[i]}Entity={cut(value)} has no valid brackets of mentions; correct it")
 
     def document(self) -> Document:
-        """Returns the document, at its end."""
+        """Returns the document at its end."""
         document = super().document()
         for parts in sorted(itertools.chain(*self._parts.values()), key=lambda parts: parts.first.number):
             had = f"has {parts.found} of its {parts.count} parts"
@@ -308,7 +309,7 @@ _NUMBER, _WORD, _TAG, _PARSE, _NAMED = 2, 3, 4, 5, 10
 class Conll2012File(TextFile):
     """The documents of a CoNLL-2012 file, one for each part of a text.
 
-    Raises UserError where the file cannot be read, and at the end of an iteration that found no document.
+    Raises UserError if the file cannot be read, and at the end of an iteration that found no document.
     """
 
     groups = GROUPS
@@ -346,7 +347,7 @@ class Conll2012File(TextFile):
             self.tell(f"{self.path}, line {self.line}: the file ends without '#end document'; is it whole?")
             yield reader.document()
         elif not found:
-            raise UserError(f"{self.path} holds no document that can be read; give a file of CoNLL-2012")
+            raise UserError(f"{self.path} has no document that can be read; give a file of CoNLL-2012")
 
     def _read(self, reader: _Conll2012Reader | None, rows: Sequence[Record]) -> None:
         if rows and reader is None:
@@ -359,7 +360,7 @@ class _Conll2012Reader(_DocumentReader):
     """Reads the sentences of one document of CoNLL-2012."""
 
     def read(self, rows: Sequence[Record]) -> None:
-        """Adds a sentence; reports one that cannot be read."""
+        """Adds a sentence, or reports that it cannot be read."""
         try:
             columns, tree = _sentence(rows)
         except UserError as error:
@@ -380,7 +381,7 @@ class _Conll2012Reader(_DocumentReader):
                     traits = dataclasses.replace(traits, number="plural")
                 self.add(Mention(opened.key, tuple(words), head, kind, traits), self._starts[-1])
             if rest.strip("|-_"):
-                self._report(f"{record.place}the last column {cut(row[-1])!r} is not brackets of mentions or -; correct it")
+                self._report(f"{record.place}the last column {cut(row[-1])!r} is neither brackets of mentions nor -; correct it")
 
 
 def _split(record: Record) -> list[str]:
@@ -391,8 +392,8 @@ def _split(record: Record) -> list[str]:
 
 
 def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
-    """Returns (the columns of each word of a sentence, its parse). Raises UserError for a sentence that cannot be read, also
-    where the numbers of the words begin anew: an empty line between two sentences is missing."""
+    """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read, or if the
+    numbers of the words start again, which means that the empty line between two sentences is missing."""
     first, last = rows[0], -1
     columns: list[list[str]] = []
     if len(rows) > MOST_WORDS:
@@ -422,7 +423,7 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
 
 
 def _named(column: Sequence[str]) -> list[str]:
-    """Returns the type of the named entity that each word is in; "" for none."""
+    """Returns, for each word, the type of the named entity that contains it; "" for none."""
     found = []
     inside = ""
     for text in column:
@@ -454,7 +455,7 @@ class PronounText(Text):
         return tuple(sorted(name for name in {*self.names} if first <= name < last))
 
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """Returns the single question if the pronoun is in [own, last); both names have to be in [first, last)."""
+        """Returns the only question if the pronoun is in [own, last) and both names are in [first, last)."""
         if not own <= self.pronoun < last or self.label is None:
             return [], []
         groups = (NEITHER,) if self.label == NEITHER else ("all", *((self.gender,) if self.gender else ()))
@@ -470,12 +471,13 @@ class PronounText(Text):
 class GapFile(TextFile):
     """The texts of a GAP file.
 
-    Raises UserError for a file that cannot be read, that lacks columns, and at the end where no row can be read.
+    Raises UserError if the file cannot be read or lacks columns, and at the end of an iteration if no row can be read.
     """
 
     groups = ("all", "masculine", "feminine", NEITHER)
     rules = ("nearest name", "name before", "first name")
-    """The name that is fewer words away; the nearest before the pronoun, else the nearest; the first in the text."""
+    """The rules: the name that is fewer words away; the nearest before the pronoun, or else the nearest; the first in the
+    text."""
     asks_once = True
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):

@@ -1,12 +1,11 @@
-"""The command `dependencies`: the heads of a model against the relations of a treebank."""
+"""The command `dependencies`: which heads find the relations of a treebank."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from bert_jax.analysis.command import (
-    load_analyser,
+    exit_status,
     open_folder,
     open_with_choose,
     print_written,
@@ -17,30 +16,28 @@ from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, writ
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import Best, DependencyScores, score_dependencies
 from bert_jax.analysis.reading import Treebank, line_progress
-from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
+    """Writes how often every attention head finds a dependent's head, by relation. Returns the exit status."""
     treebank, choosing = open_with_choose(flags, lambda path: Treebank(path, needs_heads=True), "sentences")
     folder = open_folder(flags, FILES, [treebank.file])
-    options = read_options(Dependencies, flags)
-    engine = load_analyser(flags).engine
 
-    def score(control: str) -> DependencyScores:
-        return score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), line_progress)
+    def score(engine: Engine, options: Dependencies) -> DependencyScores:
+        return score_dependencies(engine, treebank, choosing, options, line_progress)
 
-    found, controls = score_with_controls(flags, score)
+    engine, found, controls = score_with_controls(flags, Dependencies, score)
     write_dependencies(folder, found, controls, flags.least)
     print_scores(found, controls, flags.least)
     if write_windows(folder, engine.config):
         write_fits(folder, found)
         print_fits(found, flags.least)
     if found.across:
-        print(f"{counted(found.across, 'dependent')} left out: their heads are in other windows of sentences that were cut")
+        print(f"{counted(found.across, 'dependent')} left out: the sentence was cut, and their head is in another window")
     print_written(folder)
-    return int(treebank.failed + (choosing.failed if choosing is not None else 0) > 0)
+    return exit_status(treebank, choosing)
 
 
 def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
@@ -64,7 +61,7 @@ def print_scores(found: DependencyScores, controls: dict[str, DependencyScores],
 
 
 def print_fits(found: DependencyScores, least: int) -> None:
-    """Prints the share of each relation's dependents whose heads a sliding layer can see."""
+    """Prints the fraction of each relation's dependents whose heads are within the window of a sliding layer."""
     sizes = dict(zip(found.n["relation"], zip(found.near.values, found.n.values, strict=True), strict=True))
     shares = (f"{best.relation} {100 * sizes[best.relation][0] / best.n:.1f} %" for best in frequent(found, least))
     print(f"dependents whose heads are within the window: {', '.join(shares) or 'see dependency_windows.tsv'}")

@@ -32,7 +32,7 @@ CONTROL_COLUMNS = (
 
 
 def write_dependencies(folder: Folder, found: DependencyScores, controls: Mapping[str, DependencyScores], least: int) -> None:
-    """Writes all tables, and the figure of the relations with at least `least` dependents, if there is one."""
+    """Writes all tables, and the figure of the relations with at least `least` dependents if there are any."""
     rows = (
         (one.relation, one.name, one.layer, one.head, one.direction, one.accuracy, one.low, one.high, f"{one.offset:+}",
          one.baseline, one.accuracy - one.baseline, one.gain_low, one.gain_high, one.chosen_at, one.n_choosing, one.n)
@@ -68,7 +68,7 @@ def write_dependencies(folder: Folder, found: DependencyScores, controls: Mappin
 
 
 def write_fits(folder: Folder, found: DependencyScores) -> None:
-    """Writes for each relation how many of its dependents have their heads in the window of sliding layers."""
+    """Writes for each relation how many dependents have their head within the window of the sliding layers."""
     rows = ((name, near, n) for name, near, n in zip(found.n["relation"], found.near.values, found.n.values, strict=True) if n)
     folder.table("dependency_windows.tsv", ("relation", "within_window", "n"), rows)
 
@@ -79,15 +79,15 @@ def frequent(found: DependencyScores, least: int) -> list[Best]:
 
 
 def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
-    """Returns the interval of the difference in accuracy between a relation's head and the control's."""
+    """Returns the interval of the difference between the accuracies of a relation's head and of the control's."""
     differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
     low, high = interval(differences)
     return float(low), float(high)
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
-    """Returns a heat map of relations and heads, each in the direction that is better on the sentences for choosing; next to it
-    the chosen heads with their intervals, and the chosen offsets."""
+    """Draws a heat map of relations and heads, each in the direction that is better on the sentences for choosing, and next to it
+    the chosen heads with their intervals and the chosen offsets."""
     rows = frequent(found, least)
     layers, heads = found.accuracy["layer"], found.accuracy["head"]
     title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "
@@ -109,7 +109,8 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
 
 
 def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarray, "_ heads"]:
-    """Returns the accuracy of every head for each relation of `rows`, in the direction that was better for choosing."""
+    """Returns the accuracy of every head for each relation in `rows`, in the direction that was better on the sentences for
+    choosing."""
     at = [list(found.accuracy["relation"]).index(best.relation) for best in rows]
     better = found.choosing.values[at].argmax(1)[:, None]
     return np.take_along_axis(found.accuracy.values[at], better, 1).reshape(len(rows), -1)

@@ -17,14 +17,14 @@ from bert_jax.interface.ranges import MAX_COUNT, CountOrZero, InRange, check_ran
 class Dependencies:
     """The options of the command `dependencies`."""
 
-    reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "the farthest fixed offset of the baseline", "WORDS")
-    """The farthest fixed offset of the baseline, in words."""
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "the largest fixed offset of the baseline", "WORDS")
+    """The largest fixed offset of the baseline, in words."""
     replicates: Replicates = flag(1000, "replicates of the bootstrap", "N")
-    """Replicates of the bootstrap over sentences."""
+    """The number of bootstrap replicates over sentences."""
     control: str = ""
-    """One of CONTROLS; none if it is empty."""
+    """One of CONTROLS, or "" for none."""
     seed: CountOrZero = flag(0, "the seed of the bootstrap and of controls", "N")
-    """Of the bootstrap and of the control."""
+    """The seed of the bootstrap and of the control."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "dependencies")
@@ -37,7 +37,7 @@ def add_flags(parser: FlagParser) -> None:
     format_flag(parser.group("output"))
     own = parser.group("dependencies")
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
-    of_choose = "a treebank on which heads and offsets are chosen (default: every other sentence of --input, from the first on)"
+    of_choose = "a treebank for choosing heads and offsets (default: every other sentence of --input, from the first)"
     own.add_argument("--choose", type=nonempty, metavar="FILE", help=of_choose)
     of_control = "measure a control as well; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
     own.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=of_control)

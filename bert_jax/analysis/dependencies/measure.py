@@ -1,4 +1,4 @@
-"""Heads against the dependency relations of a treebank: chosen on some sentences, measured on others."""
+"""Scores heads on the dependency relations of a treebank: they are chosen on some sentences and scored on others."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from bert_jax.tasks.readers.conllu import Sentence
 
 DIRECTIONS = ("dependent -> head", "head -> dependent")
 MOST_RELATIONS = 255
-"""The most relations of a treebank. Universal Dependencies has about 60 with the subtypes of one language."""
+"""The maximum number of relations in a treebank. Universal Dependencies has about 60, including the subtypes of one language."""
 PICKS = ("own", "family", "whole")
-"""A dependent belongs to these groups of relations: its own relation, all subtypes of its relation, and all relations."""
+"""The groups to which a dependent belongs: its own relation, its relation with all subtypes, and all relations."""
 
 
 class Relations:
-    """The relations, numbered in order of appearance from 1; 0 marks a word that is not counted."""
+    """Numbers the relations in order of appearance from 1; 0 marks a word that is not counted."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str, place: str) -> int:
-        """Returns the number of a relation. Raises UserError for more than MOST_RELATIONS."""
+        """Returns the number of a relation. Raises UserError if there are more than MOST_RELATIONS."""
         if name not in self._numbers:
             if len(self.names) == MOST_RELATIONS:
                 raise UserError(
-                    f"{place}{name!r} is relation {MOST_RELATIONS + 1} of this treebank, and {MOST_RELATIONS} is the most; "
+                    f"{place}{name!r} is relation {MOST_RELATIONS + 1} of this treebank, and {MOST_RELATIONS} is the maximum; "
                     "correct the relations (column 8)"
                 )
             self.names.append(name)
@@ -54,32 +54,33 @@ class Relations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dependents:
-    """Counted dependents of one batch, one entry each in every array."""
+    """The counted dependents of one batch; every array has one entry for each."""
 
     sentence: Int64[np.ndarray, " dependents"]
     """The number of its sentence."""
     relation: Int64[np.ndarray, " dependents"]
     distance: Int64[np.ndarray, " dependents"]
-    """From the dependent to its head, in words: 1 is the next word."""
+    """The distance from the dependent to its head, in words: 1 is the next word."""
     hits: Int64[np.ndarray, "dependents 3"]
-    """For each group of PICKS 1 if the head that was picked for the group finds the head of the dependent."""
+    """For each group in PICKS, 1 if the attention head picked for the group finds the dependent's head."""
 
 
 @dataclasses.dataclass
 class HitCounts:
-    """The sums over the dependents of some sentences, by the number of their relation."""
+    """Sums over the dependents of some sentences, by the number of their relation."""
 
     hits: Int64[np.ndarray, "2 N H relations"]
-    """By direction, layer and head."""
+    """Hits by direction, layer and attention head."""
     distances: Int64[np.ndarray, "relations _"]
     """The number of dependents at each distance of their head, from -reach to reach."""
     counts: Int64[np.ndarray, " relations"]
     """The number of dependents."""
     near: Int64[np.ndarray, " relations"]
-    """The number of dependents of which a piece and one of their head's are in each other's window in sliding layers."""
+    """The number of dependents that are close enough to their head for sliding layers: a piece of one is within the window of a
+    piece of the other."""
     sentences: int = 0
     across: int = 0
-    """Dependents that are not counted, since their head is in another window of a sentence that is cut."""
+    """Dependents that are not counted because the sentence was cut and their head is in another window."""
 
     @property
     def size(self) -> str:
@@ -97,8 +98,8 @@ def count_hits(
 ) -> HitCounts:
     """Returns the sums over `sentences`, which are read as they are needed.
 
-    picks: for each relation the heads that are picked for its groups, as indices of a flat [2, N, H] plus 1; 0 for none. use: is
-    called after each batch with the sums so far and the dependents of the batch. Raises UserError where the model gives numbers
+    picks: for each relation, the attention heads picked for its groups, as indices into a flat [2, N, H] plus 1; 0 for none. use:
+    called after each batch with the sums so far and the dependents of the batch. Raises UserError if the model returns numbers
     that are not finite.
     """
     config, size = engine.config, MOST_RELATIONS + 1
@@ -111,14 +112,14 @@ def count_hits(
     picked = np.zeros((size, len(PICKS)), np.int64) if picks is None else picks
 
     def items() -> Iterator[Item]:
-        """Yields the windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across
-        windows."""
+        """Yields the windows of all sentences with the columns of `dependency_hits`; counts sentences, and dependents whose head
+        is in another window."""
         for number, sentence in enumerate(sentences):
             found.sentences += 1
             for window in word_windows(engine, sentence.words):
                 item = window.item(config.has_segments)
                 inside = range(window.start, window.start + len(window.words) - 2)
-                heads, own = np.zeros((2, len(window.words)), np.int64)  # of each word; 0 where the head is not in the window
+                heads, own = np.zeros((2, len(window.words)), np.int64)  # of each word; 0 if its head is not in the window
                 for word, i in enumerate(inside, 1):
                     if sentence.heads[i] in inside:
                         heads[word] = sentence.heads[i] - inside.start + 1
@@ -128,7 +129,7 @@ def count_hits(
                 words = np.flatnonzero(own)
                 first, last = np.searchsorted(word_of, words), np.searchsorted(word_of, words, "right")
                 its_first, its_last = np.searchsorted(word_of, heads[words]), np.searchsorted(word_of, heads[words], "right")
-                gap = np.maximum(its_first - last, first - its_last) + 1  # in pieces, between the nearest two
+                gap = np.maximum(its_first - last, first - its_last) + 1  # the smallest distance between their pieces
                 np.add.at(found.near, own[words][gap <= config.sliding_radius], 1)
                 columns = {"heads": heads[word_of], "relations": own[word_of], "sentences": np.full(len(word_of), number)}
                 columns |= dict(zip(PICKS, picked[own[word_of]].T, strict=True))
@@ -137,7 +138,7 @@ def count_hits(
 
     for batch in engine.batches(dependency_hits, items()):
         if not batch["finite"]:
-            raise UserError(f"{engine.name} gives {NOT_FINITE}")
+            raise UserError(f"{engine.name} returns {NOT_FINITE}")
         there = batch["relation"] > 0
         dependents = Dependents(*(batch[field.name][there].astype(np.int64) for field in dataclasses.fields(Dependents)))
         found.hits += batch["sums"].astype(np.int64)
@@ -152,16 +153,16 @@ def count_hits(
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
     """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
-    The batch has the columns of words, and: "heads", the number of the head's word in the window; "relations", 0 for a word that
-    is not counted; those of PICKS; "sentences". Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 where none is
-    counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
+    In addition to the columns of words the batch has "heads", the number of the head's word in the window; "relations", 0 for a
+    word that is not counted; the columns named in PICKS; and "sentences". Returns sums int32 [2, N, H, relations]; relation [B,
+    Z], 0 for words that are not counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
     """
     slots = word_slots(batch)
     maps = layer_maps(params, batch, slots, config, True)
     relation = jnp.where(slots.of_text, batch["relations"], 0)
     of_text = slots.together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
     others = of_text & (slots.number[:, :, None] != slots.number[:, None, :])
-    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # nothing where it is 0, the number of [CLS]
+    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # 0 is the number of [CLS]: nothing is counted there
     hits = jnp.stack([jnp.stack([finds(layer, gold, others, to) for layer in maps]) for to in (3, 2)])  # [2, N, B, H, Z]
     of_relation = jax.nn.one_hot(relation, MOST_RELATIONS + 1, dtype=jnp.float32)
     flat = hits.swapaxes(2, 3).reshape(-1, *relation.shape)
@@ -182,7 +183,7 @@ def finds(
     """Returns whether the weight between a word and its head, `gold` [.., word, head], exceeds the weight of each of its
     `others`.
 
-    axis: the axis of the heads in `attention`; 3, where words attend to their heads, or 2, where heads attend to words.
+    axis: the axis of the heads in `attention`: 3 if words attend to their heads, 2 if heads attend to words.
     """
     rest = others & ~gold
     place = gold.argmax(2)
@@ -194,13 +195,13 @@ def finds(
 
 
 WHOLE = "all"
-"""The group of all relations but punctuation; the root has no head, and is never counted."""
+"""The group of all relations except punctuation. The root has no head and is never counted."""
 PUNCTUATION = "punct"
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The head that was chosen for a relation, and the offset, with their accuracies on other sentences."""
+    """The attention head chosen for a relation, and the offset, with their accuracies on other sentences."""
 
     relation: str
     direction: str
@@ -211,16 +212,16 @@ class Best:
     high: float
     """The ends of the 95 % interval of the accuracy, from the bootstrap over sentences."""
     offset: int
-    """Of the head from the dependent: 1 is the next word."""
+    """The chosen offset of the head from the dependent: 1 is the next word."""
     baseline: float
-    """The accuracy of the offset."""
+    """The accuracy of the chosen offset."""
     gain_low: float
     gain_high: float
-    """The ends of the interval of accuracy - baseline."""
+    """The ends of the interval of accuracy minus baseline."""
     n: int
     """The number of dependents."""
     chosen_at: float
-    """The accuracy on the sentences that the head was chosen on."""
+    """The accuracy on the sentences on which the head was chosen."""
     n_choosing: int
 
     @property
@@ -230,48 +231,51 @@ class Best:
 
     @property
     def beats_offset(self) -> bool:
-        """Whether the interval of the gain lies above 0."""
+        """Whether the interval of the gain is above 0."""
         return self.gain_low > 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DependencyScores:
-    """Accuracies of all heads by relation. A relation with subtypes has a row for each ("nsubj", "nsubj:pass") and one for all of
-    them ("nsubj:*"); "all" are all but punctuation. NaN where there is no dependent."""
+    """The accuracies of all attention heads by relation. A relation with subtypes has a row for each of them ("nsubj",
+    "nsubj:pass") and one for all together ("nsubj:*"); "all" covers everything except punctuation. NaN if there are no
+    dependents."""
 
     best: tuple[Best, ...]
-    """The relations that both parts of the sentences hold, "all" first, then by falling n."""
+    """The relations in both parts of the sentences: "all" first, then by decreasing n."""
     accuracy: NamedArray
-    """[relation, direction, layer, head] on the sentences that are reported."""
+    """[relation, direction, layer, head] on the reported sentences."""
     choosing: NamedArray
-    """[relation, direction, layer, head] on those that the heads are chosen on."""
+    """[relation, direction, layer, head] on the sentences for choosing."""
     baseline: NamedArray
-    """[relation, offset] on the sentences that are reported."""
+    """[relation, offset] on the reported sentences."""
     n: NamedArray
-    """[relation]: the number of dependents that are reported."""
+    """[relation]: the number of reported dependents."""
     n_choosing: NamedArray
-    """[relation]: the number that the heads are chosen on."""
+    """[relation]: the number of dependents on which heads are chosen."""
     near: NamedArray
-    """[relation]: the number that are reported and whose heads are in the window of sliding layers; 0 in a model without."""
+    """[relation]: the number of reported dependents whose heads are within the window of sliding layers; 0 for a model without
+    such layers."""
     replicates: NamedArray
-    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. Those of two models, or of a
-    model and a control, are pairs, if sentences and seed are the same."""
+    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. The replicates of two models, or
+    of a model and a control, are pairs if sentences and seed are the same."""
     sentences: int
-    """The number of sentences that are reported."""
+    """The number of reported sentences."""
     sentences_choosing: int
     across: int
-    """Dependents of both parts that are left out, since their head is in another window of a sentence that is cut."""
+    """Dependents of both parts that are left out because the sentence was cut and their head is in another window."""
 
 
 def score_dependencies(
     engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
 ) -> DependencyScores:
-    """Returns the heads that find the relations of a treebank. They are chosen on the treebank `choosing`, or, if it is None, on
-    every other sentence of the treebank, starting with the first. `progress` gives for each file a function that shows a note.
+    """Chooses the attention heads that find the relations of a treebank and scores them. They are chosen on the treebank
+    `choosing`. If it is None, they are chosen on every other sentence of the treebank, starting with the first. `progress`
+    returns for each file a function that shows a note.
 
-    For each group of relations, head and offset are the best on the sentences for choosing, of equal ones the first; accuracies
-    and their intervals are of the other sentences. Raises UserError for a model without attention, where a part has no word with
-    a head, and where no relation is in both.
+    For each group of relations, head and offset are the best on the sentences for choosing (the first of several equal ones);
+    accuracies and their intervals are measured on the other sentences. Raises UserError if the model has no attention, if a part
+    has no word with a head, or if the parts have no relation in common.
     """
     engine.require_attention("that could find relations")
     if options.control == "random-weights":
@@ -287,7 +291,7 @@ def score_dependencies(
         sentences = controlled(choosing or treebank.half(0), 1)
         chosen = count_hits(engine, sentences, relations, options.reach, use=lambda found, _: say(found.size))
     if not chosen.counts.any():
-        raise UserError("the sentences that heads are chosen on hold no word with a head; give more sentences")
+        raise UserError("no word has a head in the sentences for choosing heads; give more sentences")
     groups, of_relation = _groups(relations.names)
     # [group, relation]: 1 where a relation belongs to a group
     members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
@@ -297,7 +301,7 @@ def score_dependencies(
     sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
 
     def use(found: HitCounts, dependents: Dependents) -> None:
-        """Adds, for each sentence, the dependents of every group, those that its head finds and those that its offset finds."""
+        """Adds, for each sentence, the dependents of every group, and how many of them its attention head and its offset find."""
         say(found.size)
         units, unit = np.unique(dependents.sentence, return_inverse=True)
         values = np.zeros((len(units), 3, len(groups)), np.int64)
@@ -317,7 +321,7 @@ def score_dependencies(
         hits = np.moveaxis(counts.hits, -1, 0).reshape(MOST_RELATIONS + 1, -1)
         return np.asarray((members @ hits) / (members @ counts.counts)[:, None]).reshape(-1, *counts.hits.shape[:-1])
 
-    with np.errstate(invalid="ignore"):  # a replicate may hold no dependent of a rare relation
+    with np.errstate(invalid="ignore"):  # a replicate may have no dependent of a rare relation
         of_head, of_offset = sums.replicates[1:] / sums.replicates[0]
         choice, accuracy, baseline = shares(chosen), shares(found), (members @ found.distances) / n[:, None]
     low, high = interval(of_head)
@@ -331,7 +335,7 @@ def score_dependencies(
         chance = int(n[g]), float(choice[g][at]), int(n_choosing[g])
         best.append(Best(*name, shown, below, above, int(offsets[g]), at_offset, least, most, *chance))
     if not best:
-        raise UserError("no relation is both in the sentences that heads are chosen on and in the others; give more sentences")
+        raise UserError("the sentences for choosing heads and the others have no relation in common; give more sentences")
     config, relation = engine.config, {"relation": groups}
     layers = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
     every: Axes = {**relation, "direction": DIRECTIONS, **layers}
@@ -351,14 +355,14 @@ def score_dependencies(
 
 
 def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relations 3"]]:
-    """Returns (the names of all groups, for each relation the indices of its groups of PICKS)."""
+    """Returns (the names of all groups; for each relation, the indices of its groups in PICKS)."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(name.partition(":")[0], []).append(name)
     groups = (WHOLE, *names, *(f"{family}:*" for family, members in families.items() if len(members) > 1))
     place = {name: i for i, name in enumerate(groups)}
     of_relation = np.full((MOST_RELATIONS + 1, len(PICKS)), -1, np.int64)
-    of_relation[1:, 2] = 0  # a relation that only the sentences to report hold belongs to the whole
+    of_relation[1:, 2] = 0  # a relation that occurs only in the reported sentences counts only in "all"
     for number, name in enumerate(names, 1):
         family = place.get(f"{name.partition(':')[0]}:*", -1)
         of_relation[number] = place[name], family, -1 if name == PUNCTUATION else 0

@@ -1,9 +1,9 @@
-"""The heads of BERT-Base as Clark et al. published them, and the names of their relations in Universal Dependencies.
+"""The attention heads of BERT-Base as published by Clark et al., and their relations' names in Universal Dependencies.
 
-The figures are those that the notebook of their code prints for table 1 of the paper (arXiv:1906.04341; Syntax_Analysis.ipynb of
+The figures are printed by the notebook of their code for table 1 of the paper (arXiv:1906.04341; Syntax_Analysis.ipynb of
 github.com/clarkkev/attention-analysis), for the development set of the Penn Treebank in Stanford Dependencies, with heads counted
-from 1 as in the paper. Head and offset were chosen on the sentences that they are reported on. Their "all" counts punctuation and
-roots as well, and in "poss" a possessive noun is predicted by its "'s".
+from 1 as in the paper. Head and offset were chosen on the same sentences for which they are reported. Their "all" also counts
+punctuation and roots, and in "poss" a possessive noun is predicted by its "'s".
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ npadvmod 186 44.6 34.9 -2 2-6 < | obl:npmod obl:unmarked | near | obl:unmarked a
 neg 167 72.5 68.3 +1 4-10 > | | other | is advmod
 prt 116 99.1 91.4 -1 6-7 > | compound:prt | same |
 """
-"""Relation, number of dependents (0: not given), accuracy in percent, accuracy of the best offset, this offset, head, direction:
-">" is dependent -> head, "<" head -> dependent. Then the relation of Universal Dependencies 2, or several of which a treebank has
-one; how near it is; the difference."""
+"""Relation, number of dependents (0: not published), accuracy in percent, accuracy of the best offset, that offset, head,
+direction: ">" is dependent -> head, "<" head -> dependent. Then the relation in Universal Dependencies 2, or several of which
+a treebank has one; how near it is; the difference."""
 PUBLISHED_COLUMNS = (
     "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
     "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",
@@ -58,7 +58,7 @@ PUBLISHED_COLUMNS = (
 
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
-    """Returns (the relation among a treebank's `names` that is nearest to a Stanford relation, "" for none; how near; the
+    """Returns (the nearest relation to a Stanford relation among a treebank's `names`, "" for none; how near it is; the
     difference). `columns` are the columns of the table.
 
     A treebank that has "pobj", "dobj" or "nn" is in Stanford Dependencies, and has the relation itself.
@@ -70,8 +70,7 @@ def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[
 
 
 def published_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """Yields a row of PUBLISHED_COLUMNS for each relation of the table, with the head that was found for the relation nearest to
-    it."""
+    """Yields a row of PUBLISHED_COLUMNS for each relation of the table, with the head found here for the nearest relation."""
     heads = {row.relation: row for row in found.best}
     for line in TABLE.strip().splitlines():
         theirs, *nearest = (column.strip() for column in line.split("|"))

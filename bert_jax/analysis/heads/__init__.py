@@ -1,4 +1,4 @@
-"""Statistics of the attention of every head over texts of any number and length.
+"""Measures statistics of every head's attention over texts of any number and length.
 
 In: windows of words. Out: means over all words, tables, figures.
 

@@ -1,4 +1,4 @@
-"""Tables and figures of the heads' statistics; each figure shows the table of its name."""
+"""Tables and figures of the heads' statistics; each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILES = (
 
 
 def write_heads(folder: Folder, found: HeadStatistics) -> None:
-    """Writes all tables and figures. Of a model with one head, or without a divergence, there is neither tree nor plane."""
+    """Writes all tables and figures. A model with one head, or a result without divergences, gets no tree and no plane."""
     every = [(i, j, f"{layer}-{head}", layer, head) for i, layer in enumerate(found.statistics["layer"])
              for j, head in enumerate(found.statistics["head"])]  # fmt: skip
     rows = (
@@ -68,8 +68,7 @@ def write_heads(folder: Folder, found: HeadStatistics) -> None:
 
 
 def statistics_figure(found: HeadStatistics) -> Figure:
-    """Draws, for each statistic, the heads as a grid of layers and heads, and the value of a head that attends equally to all
-    words."""
+    """Draws each statistic as a grid of layers and heads, with the value of a head that attends uniformly to all words."""
     array = found.statistics
     height = max(2.2, 0.24 * len(array["layer"]) + 1.0)
     figure = new_figure(13.0, 2 * height + 0.6, f"what heads attend to: means over {counted(int(found.n.values[0]), 'word')}")
@@ -81,7 +80,7 @@ def statistics_figure(found: HeadStatistics) -> Figure:
 
 
 def distances_figure(found: HeadStatistics) -> Figure:
-    """Returns the mean attention to the word at each distance: a line for each head, a panel for each layer."""
+    """Draws the mean attention to the word at each distance: a line for each head, a panel for each layer."""
     array = found.profile
     layers, distances = array["layer"], [int(distance) for distance in array["distance"]]
     columns = min(4, len(layers))
@@ -96,13 +95,13 @@ def distances_figure(found: HeadStatistics) -> Figure:
         axes.plot(distances, found.uniform_profile.values, color="black", linewidth=0.8, linestyle=":", label="uniform")
         axes.set_title(f"layer {layer}", fontsize=9, loc="left")
         axes.set_ylim(0, 1)
-        axes.tick_params(labelsize=7, labelbottom=i + columns >= len(layers))  # where no panel is below it
+        axes.tick_params(labelsize=7, labelbottom=i + columns >= len(layers))  # no panel is below it
     figure.legend(*every[0].get_legend_handles_labels(), fontsize=7, loc="outside right upper", frameon=False)
     return figure
 
 
 def tree_figure(found: HeadStatistics) -> Figure:
-    """Returns the dendrogram of the heads; a name has the colour of its layer."""
+    """Draws the dendrogram of the heads; a name has the colour of its layer."""
     names = [str(name) for name in found.divergence["head"]]
     drawn = scipy.cluster.hierarchy.dendrogram(tree(found.divergence.values), no_plot=True, labels=names)
     title = f"Jensen-Shannon distances between heads, average linkage ({counted(found.n_divergence, 'word')})"
@@ -120,7 +119,8 @@ def tree_figure(found: HeadStatistics) -> Figure:
 
 
 def plane_figure(found: HeadStatistics) -> Figure:
-    """Returns the heads as points whose distances approximate theirs as well as possible, coloured by layer."""
+    """Draws the heads as points, coloured by layer, whose distances approximate the distances between the heads as well as
+    possible."""
     figure = new_figure(8.0, 7.0, f"heads by their Jensen-Shannon distances ({counted(found.n_divergence, 'word')})")
     axes, points, colours = figure.subplots(), plane(found.divergence.values), _colours(figure, found)
     for colour, (x, y) in zip(colours.values(), points, strict=True):
@@ -132,7 +132,7 @@ def plane_figure(found: HeadStatistics) -> Figure:
 
 
 def _colours(figure: Figure, found: HeadStatistics) -> dict[str, str]:
-    """Returns the colour of each head, by its layer, with a legend of the layers."""
+    """Returns the colour of each head's layer, and adds a legend of the layers."""
     layers = found.statistics["layer"]
     shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, len(layers)))
     by_layer = {str(layer): to_hex(shade) for layer, shade in zip(layers, shades, strict=True)}

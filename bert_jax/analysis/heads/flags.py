@@ -17,14 +17,15 @@ class Heads:
     """The options of the command `heads`."""
 
     in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
-    """Whether attention is measured between words; else between pieces."""
-    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "the farthest distance of the distance profile", "WORDS")
-    """The farthest distance of the distance profile, in words. Twice as many numbers are held for each pair of words of a batch:
-    540 MB at most on a CPU, for rows of 512 tokens."""
+    """Whether attention is measured between words; otherwise between pieces."""
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "the largest distance in the distance profile", "WORDS")
+    """The largest distance in the distance profile, in words. The memory for a batch is twice this many numbers per pair of
+    words: at most 540 MB on a CPU, for rows of 512 tokens."""
     divergence_words: CountOrZero = flag(10_000, "words over which divergences between heads are averaged", "N")
-    """Words that the divergences between heads are averaged over; their cost grows with the square of the number of heads."""
+    """Number of words over which the divergences between heads are averaged. The cost grows with the square of the number of
+    heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Words of each row, evenly spaced, that the divergences are averaged over."""
+    """Number of words per row, evenly spaced, over which the divergences are averaged."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "heads")

@@ -1,4 +1,4 @@
-"""Statistics of the attention of every head over any number of texts, summed on the devices batch by batch."""
+"""Computes statistics of every head's attention over any number of texts, summed on the devices batch by batch."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
 STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next")
-"""Entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the one before and the one after."""
+"""The entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the word before and the word after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 WINDOWS = 128
-"""Windows per device that are measured together; after each group, the words of the divergences are counted."""
+"""The number of windows per device that are measured together. After each group, the words for the divergences are counted."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadStatistics:
-    """Means over the words of all texts. The attention to [CLS] and [SEP] counts, the attention from them does not."""
+    """Means over the words of all texts. Attention to [CLS] and [SEP] is counted; attention from them is not."""
 
     statistics: NamedArray
-    """[statistic, layer, head] of STATISTICS."""
+    """[statistic, layer, head], with the entries of STATISTICS."""
     profile: NamedArray
-    """[distance, layer, head]: the mean attention to the word at that distance, if the text has one; negative: before."""
+    """[distance, layer, head]: the mean attention to the word at that distance, over words that have one; negative distances are
+    words before."""
     uniform: NamedArray
-    """[statistic] of a head with uniform attention over the words of a text, [CLS] and [SEP] included."""
+    """[statistic] of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
-    """[distance] of the same head."""
+    """[distance] of the same uniform head."""
     n: NamedArray
-    """[statistic]: the number of words that are averaged."""
+    """[statistic]: the number of words in the mean."""
     n_profile: NamedArray
     """[distance]: the number of words that have a word at that distance."""
     divergence: NamedArray
     """[head, other]: the mean Jensen-Shannon divergence of the attention of two heads, in nats (arXiv:1906.04341, section 6)."""
     n_divergence: int
-    """The number of words that the divergences are averaged over."""
+    """The number of words over which the divergences are averaged."""
     windows: int
-    """The number of texts, or of parts of texts that are longer than the position table."""
+    """The number of texts; texts longer than the position table count once for each part."""
 
 
 def head_names(layers: int, heads: int) -> list[str]:
@@ -60,10 +61,10 @@ def head_names(layers: int, heads: int) -> list[str]:
 def measure_heads(
     engine: Engine, windows: Iterable[Window], options: Heads, say: Callable[[str], None] = lambda note: None
 ) -> HeadStatistics:
-    """Returns the statistics of all heads over `windows`, which are read as needed. `say` receives the number of words so far.
+    """Returns the statistics of all heads over `windows`, which are read as needed. `say` is called with the number of words so
+    far.
 
-    Raises UserError for a model without attention, if there are no windows, and if the model returns numbers that are not
-    finite.
+    Raises UserError if the model has no attention, if there are no windows, or if the model returns numbers that are not finite.
     """
     engine.require_attention("to measure")
     totals: dict[str, Float64[np.ndarray, " ..."]] = {}
@@ -85,7 +86,7 @@ def measure_heads(
     if not totals or not totals["words"]:
         raise UserError("there is no word to measure attention on; give text")
     if not all(np.isfinite(value).all() for value in totals.values()):
-        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+        raise UserError(f"{engine.name} returns {NOT_FINITE}")
     return _statistics(engine.config, totals, options, done)
 
 
@@ -93,10 +94,10 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns the sums over the words of a batch that the statistics are made of, float32, with the numbers of words.
+    """Returns float32 sums over the words of a batch, from which the statistics are computed, with the numbers of words.
 
     words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
-    of them; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].
+    for the same targets; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].
     """
     slots = word_slots(batch, in_words)
     maps = layer_maps(params, batch, slots, config, in_words)
@@ -119,8 +120,8 @@ def head_sums(
 
 
 def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
-    """Returns 1 where a word [.., from, to, ..] has one of these relations to another word of its text: it is [CLS], is [SEP], is
-    punctuation, or is `reach` words before, ..., 0, ..., `reach` words after it, both being words of a text."""
+    """Returns 1 for each relation that a word [.., from, to, ..] has to another word of its text: it attends to [CLS], to [SEP],
+    to punctuation, or to the word `reach` words before, ..., 0, ..., `reach` words after it, if both are words of a text."""
     together = slots.together
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])
@@ -148,7 +149,7 @@ def _statistics(
     reach, words = options.reach, totals["words"]
     layers, heads = range(1, config.num_layers + 1), range(1, config.num_heads + 1)
     kinds, middle = len(_KINDS), len(_KINDS) + reach
-    # a word that has no [SEP] or punctuation in its text still has attention to give: it counts as one that gives it none
+    # a word without [SEP] or punctuation in its text still attends somewhere: it counts with an attention of 0
     counts = np.concatenate([np.full(kinds, words), totals["counts"][kinds:]])
     with np.errstate(invalid="ignore"):
         means = np.moveaxis(totals["relations"] / counts, -1, 0)

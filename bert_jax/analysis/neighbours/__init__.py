@@ -1,4 +1,4 @@
-"""The pieces nearest to a word, and the words of a text nearest to a word in context.
+"""Finds the pieces nearest to a word, and the words of a text nearest to a word in context.
 
 In: words, and a text. Out: nearest pieces and words by layer, the senses of a word.
 

@@ -1,4 +1,5 @@
-"""The command `neighbours`: the nearest pieces of a word, and in a text the nearest words and the senses of a word in context."""
+"""The command `neighbours`: the pieces nearest to a word; in a text, the words nearest to a word in context, and the word's
+senses."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from bert_jax.prediction.streams import check_not_files, read_texts
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes the nearest pieces of words and, in a text, the nearest words in context. Returns the exit status."""
+    """Writes the nearest pieces of words and, if a text is given, the nearest words in context. Returns the exit status."""
     check_not_files(flags.words)
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = open_folder(flags, FILES if records else (PIECES,), [records.file] if records else ())
@@ -27,9 +28,9 @@ def run(flags: argparse.Namespace) -> int:
     checked_layers(options.layers, engine.config.num_layers)
     plain = [word for word in flags.words if marked_window(engine, word) is None]
     if records is None and len(plain) < len(flags.words):
-        raise UserError("a word in context is looked for in a text; name one with --input=FILE")
+        raise UserError("a word in context is compared with the words of a text; name one with --input=FILE")
     if plain and records and engine.config.spells_words:
-        print("the nearest pieces are left out: a model of characters has no table of them", file=sys.stderr)
+        print("the nearest pieces are left out: a character model has no table of pieces", file=sys.stderr)
     elif plain:
         pieces = nearest_pieces(engine.model, plain, options.count)
         write_pieces(folder, pieces)
@@ -57,7 +58,7 @@ def print_pieces(found: list[WordPieces]) -> None:
 
 
 def print_nearest(found: Neighbours) -> None:
-    """Prints the three nearest words of each word in context, in the last of the layers."""
+    """Prints, for the last of the layers, the three nearest words of each word in context."""
     layers = found.random["layer"]
     s = len(layers) - 1
     print(f"layer {layers[s]}: the mean cosine of any two words is {found.random.values[s]:.3f}")
@@ -69,7 +70,8 @@ def print_nearest(found: Neighbours) -> None:
 
 
 def print_missing(found: Neighbours, source: str) -> int:
-    """Reports the words that the text does not hold, but for those that stand in a context of their own. Returns their number."""
+    """Reports the words that do not occur in the text, except those that were given in a context of their own. Returns their
+    number."""
     missing = [own.word for own in found.occurrences if not own.n and not own.marked]
     for word in missing:
         print(f"error: {word!r} is not in {source}, so it has no senses; give another text or word", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Tables and figures of `neighbours`; each figure shows the table of its name."""
+"""Tables and figures of `neighbours`; each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from bert_jax.interface.words import counted
 PIECES = "pieces.tsv"
 FILES = (PIECES, "neighbours.tsv", "layers.tsv", "layers.png", "senses.tsv", "senses.png")
 _ACROSS = 5
-"""Panels side by side."""
+"""The number of panels in a row."""
 _LEGEND = 110
 """The maximum number of characters of a context in a legend."""
 
 
 class Measure(NamedTuple):
-    """A mean cosine of a layer."""
+    """A mean cosine at one layer."""
 
     measure: str
     layer: int
@@ -46,21 +46,21 @@ class Measure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """The occurrences of a word in the plane of every layer, in clusters of the last layer."""
+    """The occurrences of a word in the plane of every layer, clustered in the last layer."""
 
     word: str
     occurrences: Occurrences
     senses: Int[np.ndarray, " words"]
     points: tuple[Float64[np.ndarray, "words 2"], ...]
-    """Of each layer."""
+    """The points of each layer."""
     marked: tuple[Float64[np.ndarray, "_ 2"], ...]
-    """The words in context that are this word, in the plane of each layer."""
+    """In the plane of each layer, the words in context that are this word."""
     shares: tuple[float, ...]
-    """The share of the variance that each plane holds."""
+    """The fraction of the variance that each plane explains."""
 
 
 def draw(found: Neighbours, occurrences: Occurrences, senses: int) -> Drawn:
-    """Returns the occurrences of a word, of which there is one at least, as points and as at most `senses` clusters."""
+    """Returns the occurrences of a word, of which there is at least one, as points and as at most `senses` clusters."""
     marked = found.vectors.values[:, list(occurrences.marked)]
     planes = [principal_plane(x, own) for x, own in zip(occurrences.vectors.values, marked, strict=True)]
     points, others, shares = zip(*planes, strict=True)
@@ -80,7 +80,7 @@ def write_pieces(folder: Folder, found: Sequence[WordPieces]) -> None:
 
 
 def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Drawn]:
-    """Writes the tables and figures of words in context. Returns the words that are in the text, as they are drawn."""
+    """Writes the tables and figures of words in context. Returns the words that occur in the text, as they are drawn."""
     if found.marked:
         layers = found.cosines["layer"]
         near = sorted(found.contexts.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))
@@ -102,8 +102,8 @@ def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Dra
 
 
 def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measure]:
-    """Yields the mean cosines of each layer: of any two words, of occurrences of a word, of words in context, of these and the
-    nearest word."""
+    """Yields the mean cosines of each layer: between any two words, between the occurrences of a word, between words in context,
+    and between a word in context and its nearest word."""
     for s, name in enumerate(found.random["layer"]):
         layer = int(name)
         yield Measure("any two words", layer, float(found.random.values[s]), found.words * (found.words - 1) // 2)
@@ -122,7 +122,7 @@ def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measur
 
 
 def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[object, ...]]:
-    """Yields a row for each point of the figure; a word in context has no number and no sense."""
+    """Yields a row for each point of the figure; for a word in context, number and sense are empty."""
     for own in drawn:
         n = len(own.senses)
         for s, layer in enumerate(found.random["layer"]):
@@ -134,8 +134,8 @@ def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[obje
 
 
 def layers_figure(measures: Sequence[Measure]) -> Figure:
-    """Returns the mean cosines over the layers: a line for each measure."""
-    figure = new_figure(9.0, 5.0, "cosines by layer; that of any two words is the measure of all others")
+    """Draws the mean cosines over the layers, with a line for each measure."""
+    figure = new_figure(9.0, 5.0, "cosines by layer; compare them with the cosine of any two words")
     axes = figure.subplots()
     for name in dict.fromkeys(each.measure for each in measures):
         own = [each for each in measures if each.measure == name]
@@ -150,7 +150,7 @@ def layers_figure(measures: Sequence[Measure]) -> Figure:
 
 
 def senses_figure(found: Neighbours, drawn: Sequence[Drawn]) -> Figure:
-    """Draws the occurrences of each word in the plane, with a panel for each layer. The colour is the sense; stars are words in
+    """Draws the occurrences of each word in the plane, with a panel for each layer. Colours are senses; stars are words in
     context."""
     layers = [int(layer) for layer in found.random["layer"]]
     rows = -(-len(layers) // _ACROSS)
@@ -189,7 +189,7 @@ def _short(text: str) -> str:
 
 
 def summary(own: Drawn) -> Iterator[str]:
-    """Returns lines about a word: its count in the text, and for each sense its central occurrence."""
+    """Returns lines about a word: its count in the text, and the central occurrence of each sense."""
     kept = len(own.senses)
     sample = f", {kept:,} of them drawn at random" if kept < own.occurrences.n else ""
     yield f"{own.word}: {counted(own.occurrences.n, 'occurrence')}{sample}"

@@ -15,14 +15,14 @@ SENSES = Interval(ge=1, le=10)
 
 @dataclasses.dataclass(frozen=True)
 class Neighbouring:
-    """The options of the command `neighbours` for words in context."""
+    """The options of the command `neighbours` that concern words in context."""
 
     layers: tuple[CountOrZero, ...] = flag((), "a layer; 0 is the embeddings; may be repeated (default: all)", "N", "--layer")
-    """0 is the embeddings, N the last layer; all of them where none is named."""
-    count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "nearest words to keep", "N")
-    """The nearest words that are kept for each word in context and layer."""
-    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "occurrences of a word to draw, at most", "N")
-    """The occurrences of each word that are kept: of more, a random sample."""
+    """The layers to compare: 0 is the embeddings, N the last layer. If none is named, all of them."""
+    count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "the number of nearest words to keep", "N")
+    """The number of nearest words to keep for each word in context and layer."""
+    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "the largest number of occurrences of a word to draw", "N")
+    """The maximum number of occurrences of each word to keep; if there are more, a random sample is kept."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "neighbours")
@@ -37,5 +37,5 @@ def add_flags(parser: FlagParser) -> None:
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
     add_option_flags(own, Neighbouring, "layers", "count")
-    own.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="clusters of the occurrences of a word")
+    own.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="clusters per word")
     add_option_flags(own, Neighbouring, "occurrences")

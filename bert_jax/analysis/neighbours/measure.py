@@ -1,7 +1,8 @@
-"""Words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two words.
+"""Compares words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two
+words.
 
-The text is a stream: its word vectors are computed in batches on all devices, and of each batch the nearest words alone leave the
-devices, so that memory does not grow with the text.
+The text is a stream. Its word vectors are computed in batches on all devices, and only the nearest words of each batch leave the
+devices, so memory does not grow with the text.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Vectors = Float[np.ndarray, "words D"]
 
 
 def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape D"]:
-    """Returns the vectors at length 1; 0 stays 0."""
+    """Scales the vectors to length 1; zero vectors stay zero."""
     exact = np.asarray(vectors, np.float64)
     return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=-1, keepdims=True), 1e-12))
 
@@ -41,8 +42,8 @@ def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape 
 def principal_plane(
     vectors: Vectors, marked: Float[np.ndarray, "_ D"]
 ) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
-    """Returns (the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share
-    of the variance that the plane holds, NaN without a variance).
+    """Returns (the first two principal components of the vectors scaled to length 1; the points of `marked` in the same plane;
+    the fraction of the variance that the plane explains, NaN if there is no variance).
 
     Distances between vectors of length 1 are sqrt(2 - 2 cosine).
     """
@@ -51,15 +52,15 @@ def principal_plane(
     _, sizes, axes = np.linalg.svd(points - middle, full_matrices=False)
     axes = axes[:2]
     largest = axes[np.arange(len(axes)), np.abs(axes).argmax(1)]
-    axes = np.pad(axes * np.sign(largest)[:, None], ((0, 2 - len(axes)), (0, 0)))  # an axis has no direction of its own
+    axes = np.pad(axes * np.sign(largest)[:, None], ((0, 2 - len(axes)), (0, 0)))  # the direction of an axis is arbitrary
     total = float((sizes**2).sum())
     share = float((sizes[:2] ** 2).sum()) / total if total > 1e-12 else float("nan")
     return (points - middle) @ axes.T, (unit(marked) - middle) @ axes.T, share
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """Returns the number of each vector's cluster, from 1 for the largest: `count` clusters at most of Ward's method on the
-    vectors at length 1 (Ward 1963, as scipy's `linkage`)."""
+    """Returns the number of each vector's cluster, where 1 is the largest cluster. Ward's method makes at most `count` clusters
+    of the vectors scaled to length 1 (Ward 1963, as in scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
     joined = scipy.cluster.hierarchy.linkage(unit(vectors), "ward")
@@ -70,8 +71,8 @@ def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
 
 
 def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
-    """Returns the mean cosine of two different vectors and the number of pairs, of "any" cluster, of the "same", of "other" ones;
-    the mean of no pair is NaN."""
+    """Returns the mean cosine of pairs of different vectors and the number of pairs: of "any" pair, of pairs in the "same"
+    cluster, and in "other" clusters. The mean of no pairs is NaN."""
     points = unit(vectors)
     upper = np.triu_indices(len(points), 1)
     cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
@@ -80,7 +81,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """Returns the number of the vector with the largest cosine to the mean of its cluster, for each cluster."""
+    """Returns, for each cluster, the number of the vector with the largest cosine to the cluster's mean."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():
@@ -95,7 +96,7 @@ class NearPiece:
 
     piece: str
     cosine: float
-    """Between its input embedding and the word's."""
+    """The cosine between its input embedding and the word's."""
     norm: float
     """The length of its input embedding."""
 
@@ -106,16 +107,16 @@ class WordPieces:
 
     word: str
     pieces: tuple[str, ...]
-    """Its own pieces; the word's embedding is the mean of theirs."""
+    """The word's own pieces; its embedding is the mean of their embeddings."""
     norm: float
-    """The length of that mean."""
+    """The length of this mean."""
     nearest: tuple[NearPiece, ...]
     n: int
-    """The number of pieces that were compared: all but its own."""
+    """The number of pieces that were compared: all except its own."""
 
 
 def one_word(tokenizer: Tokenizer, text: str) -> Word:
-    """Returns the only word of `text`. Raises UserError if it has none or several."""
+    """Returns the only word of `text`. Raises UserError if the text has no words or several."""
     words = text_words(tokenizer, text)
     if len(words) != 1:
         raise UserError(
@@ -128,14 +129,14 @@ def one_word(tokenizer: Tokenizer, text: str) -> Word:
 def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
     """Returns the `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
 
-    A word of several pieces has the mean of their embeddings; its own pieces are left out. Raises UserError for what is not one
-    word.
+    A word of several pieces is represented by the mean of their embeddings; its own pieces are left out. Raises UserError for a
+    text that is not exactly one word.
     """
     tokenizer = model.tokenizer
     if model.config.spells_words:
         raise UserError(
-            f"{model.source} computes word vectors from characters, so it has no table of them; name another model, or a text "
-            "with --input=FILE, in which words are compared"
+            f"{model.source} computes word vectors from characters, so it has no table of them; name another model, or compare "
+            "the words of a text with --input=FILE"
         )
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: tokenizer.size]
     norms = np.linalg.norm(table, axis=1)
@@ -156,49 +157,49 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
 
 
 Key = tuple[int, int]
-"""A word of the text: the number of its window, and its number there."""
+"""A word of the text: the number of its window, and its number within the window."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Occurrences:
-    """A word in a text."""
+    """The occurrences of a word in a text."""
 
     word: str
     n: int
-    """How often it is there."""
+    """How often it occurs."""
     contexts: tuple[str, ...]
-    """Of the occurrences that are kept, in the order of the text."""
+    """The contexts of the occurrences that are kept, in the order of the text."""
     vectors: NamedArray
     """[layer, occurrence, dimension], float32."""
     marked: tuple[int, ...]
-    """The numbers of the words in context, among `Neighbours.marked`, that are this word."""
+    """The indices in `Neighbours.marked` of the words in context that are this word."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Words in context, with their nearest words of a text."""
+    """Words in context, and the words of a text that are nearest to them."""
 
     marked: tuple[str, ...]
-    """The words in context that were asked for: sentences with one word in brackets."""
+    """The words in context: sentences with one word in brackets, as given."""
     vectors: NamedArray
-    """[layer, marked, dimension]: their vectors, float32."""
+    """[layer, marked, dimension]: the vectors of the words in context, float32."""
     cosines: NamedArray
-    """[layer, marked, rank]: cosines of the nearest words of the text, float32; NaN if the text has no more words."""
+    """[layer, marked, rank]: the cosines of the nearest words of the text, float32; NaN if the text has fewer words."""
     contexts: Mapping[tuple[int, int, int], str]
-    """The nearest words in their context, by the indices of `cosines`."""
+    """The nearest words, shown in their context, by the indices of `cosines`."""
     random: NamedArray
-    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), with which a cosine is to be
-    compared."""
+    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), as a reference for the other
+    cosines."""
     words: int
-    """The number of words of the text."""
+    """The number of words in the text."""
     windows: int
     occurrences: tuple[Occurrences, ...]
-    """Of every word that was asked for, in context or not."""
+    """The occurrences of every word that was asked for, whether it was given in a context or not."""
 
 
 @compiled
 def marked_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...]) -> Float[Array, "X S D"]:
-    """Returns the vectors of the words at the query positions, in each of `layers`."""
+    """Returns the vectors of the words at the query positions, for each of `layers`."""
     found = word_vectors(params, batch, word_slots(batch), config, layers)
     return jnp.moveaxis(found.reshape(len(layers), -1, found.shape[-1])[:, batch["query_positions"]], 1, 0)
 
@@ -213,9 +214,10 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """Returns, for the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their
-    `window` and `number`; total [S, D], the sum of the vectors at length 1, and words []; and of the words at the query positions
-    occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no word."""
+    """Returns, for the words of a batch: the cosines [S, Q, count] of the words nearest to each query, -inf for missing ones,
+    with their `window` and `number`; total [S, D], the sum of the vectors scaled to length 1, and words []; and, for the words
+    at the query positions, occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no
+    word."""
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
     flat = found.reshape(len(layers), -1, found.shape[-1])
@@ -238,7 +240,7 @@ def nearest_words(
 
 
 class Nearest:
-    """The `count` nearest words so far of each query and layer; of equally near ones, those that come first in the text."""
+    """The `count` nearest words so far for each query and layer. Among equally near words, the first in the text is kept."""
 
     def __init__(self, layers: int, queries: int, count: int):
         self._count = count
@@ -262,13 +264,13 @@ class Nearest:
         return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
 
     def describe(self, context: Callable[[Key], str]) -> None:
-        """Stores the contexts of all words that are kept, and forgets all others."""
+        """Stores the contexts of all words that are kept, and drops all others."""
         self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in {*self.keys().values()}}
 
 
 class Sample:
-    """A random sample of `most` occurrences of a word (reservoir sampling, Vitter's algorithm R), drawn in the order of the
-    text."""
+    """A random sample of `most` occurrences of a word, drawn in the order of the text (reservoir sampling, Vitter's algorithm
+    R)."""
 
     def __init__(self, most: int):
         self._most = most
@@ -298,7 +300,7 @@ def checked_layers(layers: Sequence[int], last: int) -> tuple[int, ...]:
     """Returns `layers` in order, or all layers if none are named. Raises UserError for a layer that does not exist."""
     for layer in layers:
         if not 0 <= layer <= last:
-            raise UserError(f"--layer={layer} is not there: the model has layers 0 (the embeddings) to {last}")
+            raise UserError(f"--layer={layer} does not exist: the model has layers 0 (the embeddings) to {last}")
     return tuple(sorted(set(layers))) or tuple(range(last + 1))
 
 
@@ -309,11 +311,11 @@ def find_neighbours(
     options: Neighbouring,
     say: Callable[[str], None] = lambda note: None,
 ) -> Neighbours:
-    """Returns the words of `windows` that are nearest to words in context, and the occurrences there of all `words`.
+    """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in them.
 
-    words: each a word, or a sentence with one word in brackets. `say` receives the number of words so far. Cosines are between
-    the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text is not
-    one word, if a layer does not exist, and if there are no windows.
+    words: each is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines are
+    between the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text
+    is not one word, if a layer does not exist, or if there are no windows.
     """
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size
 
@@ -360,7 +362,7 @@ def find_neighbours(
     if not n:
         raise UserError("there is no word to compare with; give text")
     if not (np.isfinite(total).all() and np.isfinite(queries).all()):
-        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+        raise UserError(f"{engine.name} returns {NOT_FINITE}")
 
     by_layer, dimension = {"layer": list(layers)}, {"dimension": range(1, width + 1)}
     occurrences = []

@@ -1,13 +1,13 @@
-"""Probes: small models that are trained on the vectors and the attention of a model, which stays as it is.
+"""Trains probes: small models on the vectors and the attention of a frozen model.
 
 In: an Engine, and files of annotated words. Out: accuracies and tree scores by layer, as arrays with named axes.
 
     flags.py       the options of the command, `Probing`, and its flags
-    annotated.py   CoNLL-U or CoNLL files -> sentences with labels and trees; labels as numbers, and their control task
+    annotated.py   CoNLL-U or CoNLL files -> sentences with labels and trees; labels as numbers, and the control task
     features.py    the vectors of words at every layer; for a whole file, in float16
     linear.py      linear probes of labels, of all layers and a learned mix together
-    structural.py  structural probes: distances and depths in trees under a linear map, and their scores
-    parser.py      parsers on attention, on attention and words, and on the distance between words
+    structural.py  structural probes: distances and depths in trees after a linear map, and their scores
+    parser.py      parsers that read attention, attention and words, or the distance between words
     measure.py     all probes of a model: options and results
     figures.py     the tables and figures
     command.py     `analyse probe`

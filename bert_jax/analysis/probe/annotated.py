@@ -1,4 +1,4 @@
-"""CoNLL-U or CoNLL files -> sentences with labels and trees, spread evenly over the file."""
+"""Reads CoNLL-U or CoNLL files as sentences with labels and trees, and picks sentences evenly spread over a file."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ TAG = "tag"
 
 @dataclasses.dataclass(frozen=True)
 class Annotated:
-    """A sentence: its words, and a label for each word by the name of the kind of label."""
+    """A sentence: its words and, for each kind of label, a label for each word."""
 
     words: tuple[str, ...]
     labels: Mapping[str, tuple[str, ...]]
-    """"upos", "xpos" and "relation" of CoNLL-U, or "tag"; NO_LABEL where a word has none."""
+    """"upos", "xpos" and "relation" for CoNLL-U, "tag" for CoNLL; NO_LABEL for words without a label."""
     heads: tuple[int, ...] = ()
-    """For each word the number of its head, from 0; -1 for the root. Empty where the file gives no tree with one root."""
+    """For each word, the number of its head, from 0; -1 for the root. Empty if the file has no tree with exactly one root."""
     punctuation: tuple[bool, ...] = ()
-    """For each word whether its universal part of speech is PUNCT; empty without heads."""
+    """For each word, whether its universal part of speech is PUNCT; empty without heads."""
 
 
 class AnnotatedFile:
-    """The sentences of a CoNLL-U file (named .conllu, compressed or not), else of a CoNLL file with a tag in one column.
+    """The sentences of a CoNLL-U file (with a name in .conllu, possibly compressed), otherwise of a CoNLL file with a tag in one
+    column.
 
-    Each iteration reads a CoNLL-U file anew; a CoNLL file is in memory. A CoNLL-U sentence that cannot be read is reported to
-    `report` (default: standard error), counted in `failed` and left out. Raises UserError for a file that cannot be read.
+    Each iteration reads a CoNLL-U file anew; a CoNLL file is held in memory. A CoNLL-U sentence that cannot be read is reported
+    to `report` (default: standard error), counted in `failed` and left out. Raises UserError if the file cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], column: int = -1, report: Callable[[str], object] | None = None):
@@ -62,7 +63,7 @@ class AnnotatedFile:
 
     @property
     def failed(self) -> int:
-        """The number of sentences that could not be read so far."""
+        """The number of sentences so far that could not be read."""
         return self._treebank.failed if self._treebank else 0
 
 
@@ -72,7 +73,7 @@ def is_conllu(path: str) -> bool:
 
 
 def annotated(sentence: Sentence) -> Annotated:
-    """Returns the labels and the tree of a sentence of CoNLL-U; no tree where several words are roots."""
+    """Returns a CoNLL-U sentence with its labels and its tree; there is no tree if several words are roots."""
     labels = {"upos": sentence.upos, "xpos": sentence.xpos, "relation": sentence.relations}
     if sentence.heads.count(-1) != 1:
         return Annotated(sentence.words, labels)
@@ -80,8 +81,8 @@ def annotated(sentence: Sentence) -> Annotated:
 
 
 def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
-    """Sentences evenly spread over `sentences`, which are iterated over twice, of at most `words` words together; all of them if
-    they have no more. Long sentences are as likely as short ones."""
+    """Yields evenly spread `sentences` with at most `words` words in total, or all of them if they have no more. Long sentences
+    are as likely as short ones. `sentences` is iterated over twice."""
     total = sum(len(sentence.words) for sentence in sentences)
     share, taken = min(words, total), 0
     for i, sentence in enumerate(sentences):
@@ -93,9 +94,9 @@ def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
 
 
 NONE = -1
-"""The number of no label: the word counts neither in training nor in the score."""
+"""The number for "no label": such a word counts neither in training nor in the score."""
 Type = tuple[int, ...]
-"""The pieces of a word."""
+"""The pieces of a word, which identify its type."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,11 +105,12 @@ class Labels:
 
     name: str
     classes: tuple[str, ...]
-    """The labels of the training part, in alphabetical order."""
+    """The labels in the training part, in alphabetical order."""
     training: Int32[np.ndarray, " _"]
     """A label for each word, from 0; NONE for no label."""
     evaluation: Int32[np.ndarray, " _"]
-    """As above; the number of classes for a label that the training part lacks, which no probe can find."""
+    """The same for the evaluation part. A label that does not occur in the training part, which no probe can find, is the number
+    of classes."""
 
     @property
     def n(self) -> int:
@@ -117,7 +119,7 @@ class Labels:
 
 
 def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
-    """Returns the labels of one kind."""
+    """Returns the labels of one kind as numbers."""
     known = [label for sentence in training for label in sentence.labels.get(name, ())]
     classes = sorted({*known} - {NO_LABEL})
     numbers = {label: i for i, label in enumerate(classes)} | {NO_LABEL: NONE}
@@ -131,8 +133,8 @@ def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Anno
 
 
 def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type], seed: int) -> Labels:
-    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type has one label,
-    drawn at random from the distribution of the labels of the training part. A word without a label has none here either."""
+    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type gets one label,
+    drawn at random from the label distribution of the training part. Words without a label get none here either."""
     counts = np.bincount(labels.training[labels.training != NONE], minlength=len(labels.classes))
     ends = np.cumsum(counts) / counts.sum()
     drawn: dict[Type, int] = {}
@@ -152,13 +154,14 @@ def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[
 
 
 def _uniform(word: Type, seed: int) -> float:
-    """Returns a number from [0, 1) that follows from the seed and the word."""
+    """Returns a number in [0, 1) that depends only on the seed and the word."""
     digest = hashlib.blake2b(repr((seed, word)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / 2**53
 
 
 def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type]) -> float:
-    """Returns the accuracy of the most frequent label of each word type, and for a new type of the most frequent label of all."""
+    """Returns the accuracy of predicting each word type's most frequent label, and for unseen types the most frequent label
+    overall."""
     labelled = [pair for pair in zip(training, labels.training.tolist(), strict=True) if pair[1] != NONE]
     by_type: dict[Type, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for word, label in labelled:
@@ -172,5 +175,5 @@ def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequ
 
 
 def _most_frequent(counts: collections.Counter[int]) -> int:
-    """Returns the most frequent item; among equally frequent ones, the first one counted."""
+    """Returns the most frequent item, or the first of several equally frequent ones."""
     return max(counts, key=counts.__getitem__)

@@ -1,4 +1,4 @@
-"""The command `probe`: tests which linguistic properties probes find in vectors and attention, layer by layer."""
+"""The command `probe`: which linguistic properties probes find in vectors and attention, layer by layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(flags: argparse.Namespace) -> int:
         print(f"{control or own.name}: {_read(found)}")
         print_found(found)
         if found.structure and not found.parsers and not own.config.has_attention:
-            print(f"parsers are left out: a {own.config.encoder} model has no attention that they could read")
+            print(f"parsers are left out: a {own.config.encoder} model has no attention for them to read")
         print_written(folder)
     return int(training.failed + evaluation.failed > 0)
 
@@ -46,7 +46,7 @@ def _read(found: Probes) -> str:
 
 
 def print_found(found: Probes) -> None:
-    """Prints the best layer and the mix of each score, and the parsers."""
+    """Prints the best layer and the mix for each score, and the parsers."""
     if found.labels:
         print(f"{'label':24} layer  accuracy  control  selectivity    mix  word type")
         (mean, _), (gap, _) = over_seeds(found.labels.accuracy), over_seeds(selectivity(found.labels))

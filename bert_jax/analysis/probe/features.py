@@ -1,4 +1,4 @@
-"""The vectors of words at every layer. The vectors of a file are held in float16."""
+"""Computes the vectors of words at every layer, and holds the vectors of a file in float16."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
 Say = Callable[[int, int], None]
-"""Called with the progress: the amount of work done, and the total."""
+"""Called with the amount of work done, and the total."""
 CHUNK = 4096
-"""Words whose mean and deviation are computed together."""
+"""The number of words whose mean and deviation are computed at once."""
 
 
 def silent(done: int, total: int) -> None:
-    """Shows no progress."""
+    """Ignores progress."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,25 +34,25 @@ class Features:
     """The vectors of the words of some sentences."""
 
     vectors: Float16[np.ndarray, "R S D"]
-    """Of every word the embeddings and the output of every layer."""
+    """For every word, its embedding and the output of every layer."""
     starts: Int64[np.ndarray, " sentence_bounds"]
-    """The number of the first word of each sentence, then the number of all words."""
+    """The number of the first word of each sentence, followed by the number of all words."""
     sentences: list[Annotated]
     types: list[tuple[int, ...]]
-    """The pieces of each word: words with the same pieces are of one type."""
+    """The pieces of each word: words with the same pieces have the same type."""
     cut: list[bool]
-    """Whether a sentence is longer than the position table, and was read in windows."""
+    """For each sentence, whether it is longer than the position table and was read in windows."""
 
     @property
     def size(self) -> int:
-        """The bytes of the vectors."""
+        """The size of the vectors in bytes."""
         return self.vectors.nbytes
 
 
 @compiled
 def layer_vectors(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
-    """Returns the vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the
-    output of every layer."""
+    """Returns the embeddings and the output of every layer for each word, as the mean over its pieces, at the column of its first
+    token."""
     found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
     return jnp.moveaxis(found, 0, 2)
 
@@ -65,7 +65,7 @@ def read_features(
 ) -> Features:
     """Returns the vectors of all words of `sentences`, which have at most `words` words.
 
-    Raises UserError for no word, and where the model gives numbers that are not finite.
+    Raises UserError if there are no words, or if the model returns numbers that are not finite.
     """
     config = engine.config
     vectors = np.empty((words, config.num_layers + 1, config.hidden_size), np.float16)
@@ -78,7 +78,7 @@ def read_features(
             for window in own:
                 firsts = _first_tokens(window)
                 found = next(answers)[firsts]
-                with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused below
+                with np.errstate(over="ignore"):  # values too large for float16 become infinite, and are rejected below
                     vectors[done : done + len(firsts)] = found
                 done += len(firsts)
                 types += [word.ids for word in window.words[1:-1]]
@@ -90,12 +90,12 @@ def read_features(
         raise UserError(f"the limit of {counted(words, 'word')} holds no whole sentence; raise it")
     vectors = vectors[:done]
     if not all(np.isfinite(vectors[i : i + CHUNK]).all() for i in range(0, done, CHUNK)):
-        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+        raise UserError(f"{engine.name} returns {NOT_FINITE}")
     return Features(vectors, np.array(starts), kept, types, cut)
 
 
 def _first_tokens(window: Window) -> list[int]:
-    """Returns the columns of the first tokens of the words, without [CLS] and [SEP]."""
+    """Returns the columns of the words' first tokens, without [CLS] and [SEP]."""
     ends = itertools.accumulate(len(word.ids) for word in window.words)
     columns = [0, *ends]
     return [column for column, word in zip(columns, window.words, strict=False) if word.kind in (Kind.WORD, Kind.PUNCTUATION)]
@@ -110,12 +110,12 @@ class Scale:
 
 
 ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16).smallest_subnormal)
-"""An entry whose deviation is below this share of its mean, or this number, is constant: float16, in which vectors are held,
-rounds by up to half as much."""
+"""An entry counts as constant if its deviation is below this fraction of its mean, or below this number: rounding to float16, in
+which vectors are held, causes up to half as much."""
 
 
 def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
-    """Returns the scale of these vectors; an entry that is constant, up to the rounding of float16, has deviation 1."""
+    """Returns the scale of these vectors; entries that are constant, up to the rounding of float16, get deviation 1."""
     chunks = [vectors[i : i + CHUNK].astype(np.float64) for i in range(0, len(vectors), CHUNK)]
     mean = sum(chunk.sum(0) for chunk in chunks) / len(vectors)
     variance = sum(((chunk - mean) ** 2).sum(0) for chunk in chunks) / len(vectors)
@@ -125,7 +125,7 @@ def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
 
 
 def in_batches(order: Sequence[int] | Int64[np.ndarray, " _"], size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
-    """Yields the elements of `order`, `size` at a time; the last batch is filled with -1."""
+    """Yields the elements of `order`, `size` at a time; the last batch is padded with -1."""
     for start in range(0, len(order), size):
         batch = np.full(size, -1, np.int64)
         batch[: len(order[start : start + size])] = order[start : start + size]

@@ -1,4 +1,4 @@
-"""The tables and figures of probes; each figure shows the table of its name."""
+"""The tables and figures of probes; each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_probes(folder: Folder, found: Probes) -> None:
 
 
 def over_seeds(array: NamedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (mean, standard deviation) over the seeds, the last axis. The deviation of one seed is NaN."""
+    """Returns (mean, standard deviation) over the seeds, the last axis. With one seed the deviation is NaN."""
     values = np.asarray(array.values)
     count = values.shape[-1]
     deviation = values.std(-1, ddof=1) if count > 1 else np.full(values.shape[:-1], np.nan)
@@ -73,7 +73,7 @@ def selectivity(found: LabelProbes) -> NamedArray:
 
 
 def labels_figure(found: LabelProbes) -> Figure:
-    """Draws, for each kind of label, the curves of accuracy and control over the layers, and the baseline of word types."""
+    """Draws, for each kind of label, the accuracy and the control over the layers, and the baseline of word types."""
     labels = found.accuracy["label"]
     figure = new_figure(4.2 * len(labels) + 0.6, 3.8, "linear probes of labels, by layer (0: embeddings)")
     every = panels(figure, len(labels), len(labels), sharey=True)
@@ -91,7 +91,7 @@ def labels_figure(found: LabelProbes) -> Figure:
 
 
 def structure_figure(found: StructureProbes) -> Figure:
-    """Draws, for each score, the curve over the layers and the value of right-branching trees."""
+    """Draws each score over the layers, and its value for right-branching trees."""
     scores = found.scores["score"]
     figure = new_figure(3.2 * len(scores) + 0.6, 3.4, "structural probes, by layer (0: embeddings; dotted: right-branching)")
     mean, deviation = over_seeds(found.scores)
@@ -106,9 +106,9 @@ def structure_figure(found: StructureProbes) -> Figure:
 
 
 def parsers_figure(found: ParserProbes) -> Figure:
-    """Returns the share of the words whose head is found, by parser."""
+    """Draws the fraction of words whose head is found, by parser."""
     names = [str(name) for name in found.accuracy["parser"]]
-    figure = new_figure(7.5, 0.4 * len(names) + 1.2, f"parsers: the head is found of {counted(found.n, 'word')}")
+    figure = new_figure(7.5, 0.4 * len(names) + 1.2, f"heads found by parsers, of {counted(found.n, 'word')}")
     axes = figure.subplots()
     colours = matplotlib.colormaps["Blues"](np.linspace(0.8, 0.3, len(names)))
     axes.barh(names, found.accuracy.values, color=colours)
@@ -122,7 +122,7 @@ def parsers_figure(found: ParserProbes) -> Figure:
 
 
 def _curve(axes: Axes, mean: np.ndarray, deviation: np.ndarray, colour: str, name: str) -> None:
-    """Draws the layers as a line and the mix as a point next to it, with bars of one standard deviation."""
+    """Draws the layers as a line, with the mix as a separate point, and bars of one standard deviation."""
     places, errors = np.arange(len(mean)), np.nan_to_num(deviation)
     axes.errorbar(places[:-1], mean[:-1], errors[:-1], color=colour, marker="o", markersize=3, linewidth=1.2, label=name)
     axes.errorbar(places[-1:], mean[-1:], errors[-1:], color=colour, marker="D", markersize=5)

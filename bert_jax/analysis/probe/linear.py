@@ -1,7 +1,7 @@
-"""Linear probes: softmax regressions of labels on the vectors of words, of each layer and of a learned mix of them.
+"""Linear probes: softmax regressions of labels on word vectors, one for each layer and one for a learned mix of the layers.
 
-The mixes are trained with Adam, then all regressions to convergence with L-BFGS: a probe that stops early finds less of the
-control task than can be found, and the selectivity would be too large.
+The mixes are trained with Adam, then all regressions to convergence with L-BFGS. A probe that stops early would underfit the
+control task, and the selectivity would be too large.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from bert_jax.analysis.probe.features import Say, Scale, fit_scale, in_batches, 
 from bert_jax.model.features import LayerMix
 
 BATCH = 256
-"""Words of a step."""
+"""The number of words in a step."""
 LEARNING_RATE = 2e-3
-"""Of Adam on standardised vectors, with a cosine to 0 over all steps."""
+"""The learning rate of Adam on standardised vectors; a cosine decays it to 0 over all steps."""
 PENALTY = 2.5e-3
-"""Times the sum of the squares of the kernel is added to the mean cross-entropy, so that there is one best probe: with few
-words and many entries the labels are separable, and the kernel would grow without bound."""
+"""The weight of the squared norm of the kernel in the loss, added to the mean cross-entropy, so that there is one best probe:
+with few words and many entries the labels are separable, and the kernel would grow without bound."""
 ITERATIONS, TOLERANCE = 500, 1e-5
-"""L-BFGS ends after this many iterations, or when the loss decreases by less than this fraction."""
+"""L-BFGS stops after this many iterations, or when the loss decreases by less than this fraction."""
 Probe = dict[str, PyTree[jax.Array]]
 State = tuple[Any, Any]
 
 
 def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -> Float[Array, "S R D"]:
-    """Returns the vectors, layer by layer, with mean 0 and deviation 1 in each entry of each layer.
+    """Returns the vectors, layer by layer, standardised so that each entry of each layer has mean 0 and deviation 1.
 
-    They are read in float32, to which NumPy converts those that are held in float16: XLA compiles no float16 for CPUs without
-    instructions for it.
+    They are used in float32. NumPy does the conversion from float16, since XLA compiles no float16 for CPUs without instructions
+    for it.
     """
     mean, deviation = scale
     return (jnp.moveaxis(vectors, 1, 0) - mean[:, None]) / deviation[:, None]
 
 
 def with_mix(mix: Mapping[str, Array], vectors: Float[Array, "S R D"]) -> Float[Array, "A R D"]:
-    """Returns the vectors of all hidden states, and last their learned mix; A = S + 1."""
+    """Returns the vectors of all hidden states, followed by their learned mix; A = S + 1."""
     mixed: Any = LayerMix(len(vectors)).apply({"params": mix}, vectors[:, None])
     return jnp.concatenate([vectors, mixed])
 
@@ -83,7 +83,7 @@ def _mean_loss(logits: Float[Array, "R C"], labels: Int[Array, " R"]) -> Float[A
 
 
 def initial_probes(layers: int, width: int, classes: Mapping[str, int], seed: int) -> dict[str, Probe]:
-    """Probes of `classes` labels each on a mix, whose kernels are normal with deviation 0.01."""
+    """Returns probes of `classes` labels each on a mix, whose kernels are normal with deviation 0.01."""
     keys = dict(zip(classes, jax.random.split(jax.random.key(seed), len(classes)), strict=True))
     return {
         name: {
@@ -104,11 +104,11 @@ def train_linear(
     say: Say = silent,
     layers: Mapping[str, Probe] | None = None,
 ) -> dict[str, Probe]:
-    """Returns the converged probes of all kinds of labels by name. Only their mixes depend on the `seed`: Adam reads the words in
-    another order in each of the `epochs`.
+    """Returns the converged probes of all kinds of labels by name. Only their mixes depend on the `seed`: in each of the
+    `epochs`, Adam reads the words in a different order.
 
-    layers: the probes of another seed, whose layer probes are reused for the kinds of labels that it has. `say` receives the
-    number of finished probes and of all probes.
+    layers: the probes of another seed, whose layer probes are reused for the kinds of labels in it. `say` is called with the
+    number of finished probes and the number of all probes.
     """
     known = {} if layers is None else layers
     mixes = train_mixes(vectors, labels, scale, epochs, seed)
@@ -163,8 +163,8 @@ def _mix(mix: Mapping[str, Array], vectors: Array, scale: tuple[Array, Array]) -
 def converged(
     read: Float[Array, "R D"], labels: Int[np.ndarray, " R"], classes: int
 ) -> tuple[Float32[np.ndarray, "D C"], Float32[np.ndarray, " C"]]:
-    """Returns the kernel and the bias with the least mean cross-entropy over the words with a label, plus PENALTY times the sum
-    of the squares of the kernel."""
+    """Returns the kernel and the bias that minimise the mean cross-entropy over the words with a label, plus PENALTY times the
+    sum of the squares of the kernel."""
     width, own = read.shape[1], jnp.asarray(labels)
 
     def loss(flat: Float64[np.ndarray, " _"]) -> tuple[float, Float64[np.ndarray, " _"]]:
@@ -187,7 +187,7 @@ def _penalised(probe: Float[Array, "_ C"], read: Float[Array, "R D"], labels: In
 def train_mixes(
     vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale, epochs: int, seed: int
 ) -> dict[str, Any]:
-    """Returns the mix of each kind of labels, trained with Adam together with a probe that reads it."""
+    """Returns the mix for each kind of label, trained with Adam together with a probe on it."""
     count, layers, width = vectors.shape
     probes = initial_probes(layers, width, {kind.name: len(kind.classes) for kind in labels}, seed)
     steps = epochs * -(-count // BATCH)
@@ -203,8 +203,8 @@ def train_mixes(
 
 @functools.lru_cache(maxsize=4)
 def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
-    """Returns (the compiled training step, (state, vectors, targets, scale) -> state; its optimizer: Adam with a cosine decay to
-    0 over `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
+    """Returns (the compiled training step, (state, vectors, targets, scale) -> state; its optimizer: Adam whose rate decays to 0
+    as a cosine over `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     @jax.jit
@@ -220,7 +220,7 @@ def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Cal
 def linear_accuracy(
     probes: Mapping[str, Probe], vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale
 ) -> dict[str, Float64[np.ndarray, " A"]]:
-    """Returns the share of the words with a label whose most likely class is theirs: for all hidden states and the mix."""
+    """Returns the fraction of labelled words whose most likely class is correct, for all hidden states and the mix."""
     right: dict[str, Any] = {kind.name: 0 for kind in labels}
     for chosen in in_batches(range(len(vectors)), BATCH):
         own = {kind.name: np.where(chosen >= 0, kind.evaluation[chosen], NONE) for kind in labels}

@@ -1,4 +1,4 @@
-"""All probes of a model: options and results."""
+"""Trains and scores all probes of a model: options and results."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 
 MIX = "mix"
-"""The name of the probe of the learned mix; probes of hidden states are named by the layer, 0 for the embeddings."""
+"""The name of the probe on the learned mix; probes on hidden states are named after the layer, 0 for the embeddings."""
 TASKS = ("label", "control")
 SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
 RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"
 Progress = Callable[[str, str], Say]
-"""Returns what shows the progress of a stage, given its name and the unit of its counts, such as "words"."""
+"""Returns a function that shows the progress of a stage, given the stage's name and the unit of its counts, such as "words"."""
 
 
 def silent_stage(stage: str, unit: str) -> Say:
-    """Shows no progress."""
+    """Ignores progress."""
     return silent
 
 
@@ -48,15 +48,15 @@ class LabelProbes:
     """Linear probes of labels."""
 
     accuracy: NamedArray
-    """[label, task, probe, seed]: of the label and of its control task; their difference is the selectivity."""
+    """[label, task, probe, seed]: accuracies on the label and on its control task; their difference is the selectivity."""
     mix: NamedArray
     """[label, layer, seed]: the weights of the hidden states in the learned mix."""
     majority: NamedArray
-    """[label]: the accuracy of the most frequent label of each word type."""
+    """[label]: the accuracy of predicting each word type's most frequent label."""
     n: NamedArray
-    """[label]: the number of words that are scored."""
+    """[label]: the number of scored words."""
     n_training: NamedArray
-    """[label]: the number of words of the training part."""
+    """[label]: the number of training words."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,11 +66,11 @@ class StructureProbes:
     scores: NamedArray
     """[score, probe, seed] of SCORES."""
     right_branching: NamedArray
-    """[score] of trees in which the head of each word is the word before it."""
+    """[score] of trees in which each word's head is the word before it."""
     n: NamedArray
-    """[score]: edges for "uuas", else sentences."""
+    """[score]: the number of edges for "uuas", otherwise of sentences."""
     n_training: int
-    """The number of sentences of the training part."""
+    """The number of training sentences."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,28 +78,28 @@ class ParserProbes:
     """Parsers on attention and on distance."""
 
     accuracy: NamedArray
-    """[parser]: the share of words whose head is found, of PARSERS and of the two baselines without weights."""
+    """[parser]: the fraction of words whose head is found, for PARSERS and the two baselines without weights."""
     n: int
-    """The number of words: all but roots and punctuation."""
+    """The number of words, without roots and punctuation."""
     distance: int
-    """The distance of the baseline FIXED, the most frequent one of the training part: -1 is the word before."""
+    """The distance of the baseline FIXED, the most frequent one in the training part: -1 is the word before."""
     n_training: int
-    """The number of words of the training part."""
+    """The number of training words."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Probes:
-    """All probes of a model; None for those that were not trained."""
+    """All probes of a model; probes that were not trained are None."""
 
     labels: LabelProbes | None
     structure: StructureProbes | None
     parsers: ParserProbes | None
     words: tuple[int, int]
-    """The numbers of words of the training and the evaluation part."""
+    """The number of words of the training and of the evaluation part."""
     cut: int
-    """Sentences longer than the position table: they were read in windows, and their trees are left out."""
+    """The sentences longer than the position table: they were read in windows, and their trees are left out."""
     size: int
-    """Bytes of the vectors that were held."""
+    """The size in bytes of the vectors that were held."""
 
 
 def measure_probes(
@@ -111,12 +111,12 @@ def measure_probes(
 ) -> Probes:
     """Trains probes on `training` and scores them on `evaluation`.
 
-    Parsers are left out for a model without attention. Raises UserError where both are one file, where they lack the annotation
-    of the probes that `options` names, where the model lacks the attention of parsers that it names, and where the model gives
-    numbers that are not finite.
+    Parsers are left out if the model has no attention. Raises UserError if both files are the same, if they lack the annotation
+    for a probe that `options` names, if it names parsers and the model has no attention, or if the model returns numbers that are
+    not finite.
     """
     if pathlib.Path(training.path).samefile(evaluation.path):
-        raise UserError(f"{evaluation.path} is the training file too; give another file to score the probes on")
+        raise UserError(f"{evaluation.path} is also the training file; give another file to score the probes on")
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))
     words = tuple(sum(len(sentence.words) for sentence in part) for part in parts)
     kinds = label_kinds(*parts)
@@ -125,7 +125,7 @@ def measure_probes(
     size = cut = 0
 
     def each_seed(what: str, unit: str) -> Iterator[tuple[int, Say]]:
-        """Yields every seed with the progress of its training."""
+        """Yields every seed together with a function that shows its progress."""
         for i in range(options.seeds):
             yield options.seed + i, progress(f"training {what} {i + 1} of {options.seeds}", unit)
 
@@ -183,7 +183,7 @@ def measure_probes(
 
 
 def label_kinds(training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> list[Labels]:
-    """Returns the kinds of labels that both parts have, in the training part at least two different ones."""
+    """Returns the kinds of labels that both parts have, with at least two different labels in the training part."""
     names = training[0].labels if training and evaluation else {}
     found = [numbered(name, training, evaluation) for name in names if name in evaluation[0].labels]
     return [labels for labels in found if len(labels.classes) > 1 and labels.n]
@@ -198,7 +198,7 @@ def _possible(
 ) -> tuple[str, ...]:
     """Returns the probes named in `options`, or all probes that the files and the model support."""
     if "parsers" in options.probes:
-        engine.require_attention("that parsers could read", "leave parsers out of the probes")
+        engine.require_attention("for parsers to read", "leave parsers out of the probes")
     for file, part in zip(files, parts, strict=True):
         if not part:
             raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
@@ -210,8 +210,7 @@ def _possible(
         if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path
             raise UserError(
-                f"{without} has no tree with one root and two words or more, which {probe} are trained on; give a treebank in "
-                "CoNLL-U"
+                f"{without} has no tree with one root and two words or more, to train {probe} on; give a treebank in CoNLL-U"
             )
     if not any(there.values()):
         raise UserError(

@@ -5,12 +5,12 @@ The probability that word i is the head of word j is the softmax over i of
     sum_k w_k a_k(i, j) + u_k a_k(j, i)
 
 where a_k(i, j) is the attention of head k from word i to word j. In the parser on attention and words, w_k and u_k are linear in
-the input embeddings of the words i and j (the mean over their pieces), which take the place of the paper's GloVe vectors. The
-parsers on distance have the same form, with an indicator for each distance between i and j in the place of attention. All of them
-are log-linear in their weights, which begin at 0: there is nothing to draw at random.
+the input embeddings of the words i and j (the mean over their pieces), which replace the paper's GloVe vectors. The parsers on
+distance have the same form, with an indicator for each distance between i and j instead of attention. All of them are log-linear
+in their weights, which start at 0, so nothing is random.
 
-Parsers predict the heads of all words except the root and punctuation; the answer is any other word of the sentence. The
-attention of a batch is read, used for training and forgotten, so that memory does not grow with the treebank.
+Parsers predict the heads of all words except the root and punctuation, among all other words of the sentence. The attention of a
+batch is computed, used for training and discarded, so memory does not grow with the treebank.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from bert_jax.prediction.packing import Item
 
 PARSERS = ("attention and words", "attention", "distance and words", "distance")
 REACH = 10
-"""The longest distance with an indicator of its own; longer ones share its indicator."""
+"""The longest distance with an indicator of its own; longer distances share its indicator."""
 ROWS = 4
-"""Rows of a step at most."""
+"""The maximum number of rows in a step."""
 LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
-"""Of Adam, with a cosine to 0 over all steps. Attention to a word is often far below 1: the weights of heads have to be large."""
+"""The learning rates of Adam; a cosine decays them to 0 over all steps. Attention to a word is often far below 1, so the weights
+of the heads have to be large."""
 NO_HEAD = 0
-"""In the column of heads: the word is the root, punctuation, or none of the text."""
+"""The value in the column of heads for the root, punctuation and tokens that are not words of the text."""
 Weights = Mapping[str, Mapping[str, Array]]
 
 
 def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
     """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the number of the
-    head of the token's word, [CLS] being 0; NO_HEAD where it is not asked for."""
+    head of the token's word, where [CLS] is 0; NO_HEAD for words whose head is not predicted."""
     for sentence in sentences:
         windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
         if len(windows) != 1:
@@ -62,9 +63,9 @@ def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Ite
 
 @compiled
 def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
-    """Returns the numbers that parsers read: "attention" [B, H, Z, Z] between words, of the heads of all layers; "words" [B, Z,
-    D], the input embeddings; "sequence", "number" and "heads" [B, Z]: the number of the text from 1, 0 where there is no word of
-    a text, that of the word in it, and that of its head."""
+    """Returns the inputs of parsers: "attention" [B, H, Z, Z] between words, for the heads of all layers; "words" [B, Z, D], the
+    input embeddings; and [B, Z]: "sequence", the number of the text from 1, or 0 where there is no word of a text; "number",
+    the number of the word in its text; and "heads", the number of its head."""
     slots = word_slots(batch)
     table = params["embeddings"]["word_embeddings"]["embedding"]
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
@@ -79,15 +80,16 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """Returns 1 where the second word is at distance h - REACH from the first, or beyond it for the first and last h."""
+    """Returns 1 where the second word is at distance h - REACH from the first; the first and last h also cover larger
+    distances."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
     return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)
 
 
 def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
-    """Returns zeros: "bias" [2, H], w and u; in the parsers on words also "head" and "dependent" [2, D, H], their parts that are
-    linear in the word i and in the word j."""
+    """Returns zeros: "bias" [2, H] for w and u. The parsers on words also have "head" and "dependent" [2, D, H], the parts of w
+    and u that are linear in the words i and j."""
     weights = {}
     for name in PARSERS:
         count = heads if name.startswith("attention") else 2 * REACH + 1
@@ -98,7 +100,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """Returns the sum above of each word i [.., i, ..] as the head of each word j [.., j]."""
+    """Returns the sum in the docstring above for each word i [.., i, ..] as the head of each word j [.., j]."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):
@@ -113,8 +115,8 @@ def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: F
 
 
 def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, Float[Array, "B Z Z"]]:
-    """Returns, by parser, the logarithm of the probability that word i [.., i, ..] is the head of word j [.., j]; of no other
-    than the words of the same text. `read` is what `parser_inputs` returns."""
+    """Returns, by parser, the log probability that word i [.., i, ..] is the head of word j [.., j], among the words of the same
+    text. `read` is the result of `parser_inputs`."""
     sequence = read["sequence"]
     same = (sequence[:, :, None] == sequence[:, None, :]) & (sequence > 0)[:, None, :]
     candidates = same & ~jnp.eye(sequence.shape[1], dtype=bool)[None]
@@ -125,14 +127,14 @@ def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, 
 
 
 def is_head(read: Mapping[str, Array]) -> Float[Array, "B Z Z"]:
-    """Returns 1 where word i [.., i, ..] is the head of word j [.., j] and j is scored."""
+    """Returns 1 where word i [.., i, ..] is the head of word j [.., j], if j is scored."""
     same = read["sequence"][:, :, None] == read["sequence"][:, None, :]
     asked = (read["heads"] != NO_HEAD) & (read["sequence"] > 0)
     return (same & (read["number"][:, :, None] == read["heads"][:, None, :]) & asked[:, None, :]).astype(jnp.float32)
 
 
 def parser_loss(weights: Weights, read: Mapping[str, Array]) -> Float[Array, ""]:
-    """Returns the sum over the parsers of the mean negative log probability of the heads."""
+    """Returns the mean negative log probability of the heads, summed over the parsers."""
     true = is_head(read)
     likelihoods = [(own * true).sum() for own in log_probabilities(weights, read).values()]
     return -sum(likelihoods, jnp.zeros(())) / jnp.maximum(true.sum(), 1.0)
@@ -141,9 +143,9 @@ def parser_loss(weights: Weights, read: Mapping[str, Array]) -> Float[Array, ""]
 def train_parsers(
     engine: Engine, sentences: Sequence[Annotated], passes: int, seed: int, say: Say = silent
 ) -> dict[str, dict[str, jax.Array]]:
-    """Returns the weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in another order.
+    """Returns the weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in a different order.
 
-    `say` receives the number of words read so far, and the total over all passes.
+    `say` is called with the number of words read so far, and the total over all passes.
     """
     config = engine.config
     weights = initial_weights(config.num_layers * config.num_heads, config.hidden_size)
@@ -168,7 +170,7 @@ def _optimizer() -> optax.GradientTransformation:
 
 @jax.jit
 def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Array, ""]]) -> State:
-    """Returns a step for every ROWS rows of a batch."""
+    """Yields a step for every ROWS rows of a batch."""
     rows = read["sequence"].shape[0]
     size = ROWS if rows % ROWS == 0 else 1
     parts = {name: x.reshape(rows // size, size, *x.shape[1:]) for name, x in read.items()}
@@ -186,8 +188,8 @@ def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Ar
 def parser_accuracy(
     engine: Engine, weights: Weights, sentences: Sequence[Annotated], say: Say = silent
 ) -> tuple[dict[str, float], int]:
-    """Returns (the unlabelled attachment score of each parser, the number of words): the share of words whose most likely head is
-    correct."""
+    """Returns (the unlabelled attachment score of each parser: the fraction of words whose most likely head is correct; the
+    number of words)."""
     right = dict.fromkeys(weights, 0)
     n = done = 0
     total = sum(len(sentence.words) for sentence in sentences)
@@ -210,8 +212,8 @@ def _right(weights: Weights, read: Mapping[str, Array]) -> tuple[dict[str, Array
 
 
 def offset_counts(engine: Engine, sentences: Iterable[Annotated]) -> collections.Counter[int]:
-    """Returns the number of words by the distance of their head, negative before them, of the words that parsers are asked
-    for."""
+    """Counts the words by the distance to their head, negative if the head comes first, for the words whose head parsers
+    predict."""
     offsets: collections.Counter[int] = collections.Counter()
     for item in parser_items(engine, sentences):
         asked = dict(zip(item.columns["words"], item.columns["heads"], strict=True))

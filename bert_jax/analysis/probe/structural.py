@@ -1,7 +1,8 @@
-"""Structural probes (Hewitt and Manning 2019, section 2): distances and depths of a tree under a linear map of the vectors.
+"""Structural probes (Hewitt and Manning 2019, section 2): tree distances and depths as norms of linearly mapped vectors.
 
-The squared distance |B(h_i - h_j)|^2 is to be the number of edges between two words, and |B h_i|^2 the depth of a word, where B
-has `rank` rows. Unlike in the paper the vectors are standardised, so that depths are measured from the mean vector.
+A matrix B with `rank` rows is trained so that the squared distance |B(h_i - h_j)|^2 is the number of edges between two words, and
+another so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so depths are measured from
+the mean vector.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from bert_jax.analysis.probe.linear import Probe, initial_mix, probe_step, stand
 from bert_jax.prediction.packing import power_of_two
 
 LENGTHS = range(5, 51)
-"""Rank correlations are averaged over sentences of one length, and these averages over the lengths from 5 to 50."""
+"""Rank correlations are averaged over the sentences of each length, and these averages over the lengths from 5 to 50."""
 
 
 def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
     """Returns the number of edges between any two words of a tree with one root."""
-    ancestors = np.zeros((len(heads), len(heads)))  # [word, ancestor], the word itself among them
+    ancestors = np.zeros((len(heads), len(heads)))  # [word, ancestor]; a word counts as its own ancestor
     for word in range(len(heads)):
         at = word
         while at >= 0:
@@ -38,8 +39,8 @@ def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
 
 
 def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int, int]]:
-    """Returns the edges (a, b), a < b, of the tree over all words with the least sum of distances."""
-    positive = np.triu(distances - distances.min() + 1.0, 1)  # an edge of 0 counts as none; a constant changes no tree
+    """Returns the edges (a, b), a < b, of the minimum spanning tree over all words."""
+    positive = np.triu(distances - distances.min() + 1.0, 1)  # the solver skips edges of 0; a constant changes no tree
     a, b = scipy.sparse.csgraph.minimum_spanning_tree(positive).nonzero()
     return {(int(i), int(j)) for i, j in zip(a, b, strict=True)}
 
@@ -47,7 +48,7 @@ def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int,
 def found_edges(
     distances: Float[np.ndarray, "A words words"], heads: Sequence[int], punctuation: Sequence[bool]
 ) -> tuple[Int64[np.ndarray, " A"], int]:
-    """Returns the two counts of UUAS, without punctuation: (edges of the tree that each spanning tree contains, edges of the
+    """Returns the two counts of UUAS, without punctuation: (edges of the tree that each spanning tree contains; edges of the
     tree)."""
     kept = [word for word, mark in enumerate(punctuation) if not mark]
     places = {word: place for place, word in enumerate(kept)}
@@ -62,7 +63,7 @@ def found_edges(
 def rank_correlations(
     a: Float[np.ndarray, "*shape words"], b: Float[np.ndarray, "*#shape words"]
 ) -> Float64[np.ndarray, "*shape"]:
-    """Returns Spearman's correlations over the last axis; NaN if one of the two is constant."""
+    """Returns Spearman's correlations over the last axis; NaN if either array is constant."""
     ranks = [scipy.stats.rankdata(x, axis=-1) for x in (a, b)]
     x, y = (rank - rank.mean(-1, keepdims=True) for rank in ranks)
     with np.errstate(invalid="ignore"):
@@ -72,7 +73,7 @@ def rank_correlations(
 def root_is_found(
     depths: Float[np.ndarray, "A words"], heads: Sequence[int], punctuation: Sequence[bool]
 ) -> Bool[np.ndarray, " A"]:
-    """Returns whether the word with the least depth, punctuation left out, is the root."""
+    """Returns whether the root is the word with the smallest depth, ignoring punctuation."""
     least = np.where(np.asarray(punctuation)[None], np.inf, depths).argmin(-1)
     return least == heads.index(-1)
 
@@ -80,7 +81,7 @@ def root_is_found(
 def mean_over_lengths(
     lengths: Sequence[int], correlations: Sequence[Float[np.ndarray, " A"]]
 ) -> tuple[Float64[np.ndarray, " A"], int]:
-    """Returns (mean over LENGTHS of the mean correlation of the sentences of each length, number of these sentences)."""
+    """Returns (the mean over LENGTHS of the mean correlation of the sentences of each length; the number of these sentences)."""
     chosen = [length for length in LENGTHS if length in lengths]
     if not chosen:
         return np.full(correlations[0].shape if len(correlations) else 1, np.nan), 0
@@ -91,7 +92,7 @@ def mean_over_lengths(
 
 
 class TreeScores:
-    """The scores of the distances and depths that some probes predict, sentence by sentence."""
+    """Accumulates the scores of the distances and depths that several probes predict, sentence by sentence."""
 
     def __init__(self) -> None:
         self._found: list[Int64[np.ndarray, " A"]] = []
@@ -108,20 +109,20 @@ class TreeScores:
         heads: Sequence[int],
         punctuation: Sequence[bool],
     ) -> None:
-        """Counts a sentence: its distances and depths by each probe, its tree."""
+        """Adds a sentence: its distances and depths as predicted by each probe, and its tree."""
         true = tree_distances(heads)
         found, edges = found_edges(distances, heads, punctuation)
         self._found.append(found)
         self._edges += edges
         self._roots.append(root_is_found(depths, heads, punctuation))
         self._lengths.append(len(heads))
-        # a probe whose distances are all equal orders nothing: its correlation counts as 0
+        # if a probe's distances are all equal, its correlation counts as 0
         self._distances.append(np.nan_to_num(rank_correlations(distances, true[None])).mean(-1))
         self._depths.append(np.nan_to_num(rank_correlations(depths, true[None, heads.index(-1)])))
 
     def results(self) -> dict[str, tuple[Float64[np.ndarray, " A"], int]]:
-        """Returns (value of each probe, n) of each score: UUAS over edges, the distances' correlation over sentences, the share
-        of roots that are found over sentences, the depths' correlation over sentences; NaN where n is 0."""
+        """Returns (value of each probe, n) of each score: UUAS over edges; and over sentences, the correlation of distances, the
+        fraction of roots found, and the correlation of depths. They are NaN if n is 0."""
         with np.errstate(invalid="ignore"):
             uuas = np.sum(self._found, axis=0) / np.float64(self._edges)
         return {
@@ -133,29 +134,29 @@ class TreeScores:
 
 
 def chain(count: int) -> tuple[Float64[np.ndarray, "words words"], Float64[np.ndarray, " words"]]:
-    """Returns the distances and depths of a right-branching tree, in which the head of each word is the word before it."""
+    """Returns the distances and depths of a right-branching tree, in which each word's head is the word before it."""
     places = np.arange(count, dtype=np.float64)
     return np.abs(places[:, None] - places[None]), places
 
 
 WORDS = 512
-"""Words of a step: sentences of about one length, as many as fit."""
+"""The number of words in a step: as many sentences of about the same length as fit."""
 SHORTEST = 16
-"""The least length of the rows of a step."""
+"""The minimum length of the rows of a step."""
 LEARNING_RATE = 1e-3
-"""Of Adam, with a cosine to 0 over all steps."""
+"""The learning rate of Adam; a cosine decays it to 0 over all steps."""
 Measured = dict[str, jax.Array]
 
 
 def tree_sentences(features: Features) -> list[int]:
-    """Returns the numbers of the sentences with a tree of two words or more, not all of them punctuation, that were read as a
-    whole."""
+    """Returns the numbers of the sentences that were read as a whole and have a tree of two words or more, not all of them
+    punctuation."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
     return [i for i, (own, cut) in numbered if len(own.heads) > 1 and not all(own.punctuation) and not cut]
 
 
 def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
-    """Returns the maps of distances and depths. A squared distance of standardised vectors begins at about 2."""
+    """Returns the initial maps of distances and depths. Squared distances of standardised vectors start at about 2."""
     names = ("distance", "depth")
     deviation = (width * rank) ** -0.5
     keys = jax.random.split(jax.random.key(seed), len(names))
@@ -166,8 +167,8 @@ def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
 
 
 def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measured:
-    """Returns the "distance" [A, B, Z, Z] and "depth" [A, B, Z] of the R words of B = `rows` sentences of Z words each, by the
-    probes of all hidden states and the mix."""
+    """Returns the "distance" [A, B, Z, Z] and "depth" [A, B, Z] that the probes of all hidden states and the mix predict for the
+    R words of B = `rows` sentences with Z words each."""
     exact = jax.lax.Precision.HIGHEST
     mapped = {
         name: jnp.einsum("ARD,ADO->ARO", with_mix(own["mix"], vectors), own["map"], precision=exact)
@@ -183,8 +184,8 @@ def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measure
 def structural_loss(
     probe: Probe, vectors: Float[Array, "S R D"], trees: Mapping[str, Float[Array, "B Z *_"]]
 ) -> Float[Array, ""]:
-    """Returns the sum over all probes of the losses of distance and of depth: the mean absolute difference over the pairs of
-    words, and over the words, of each sentence, averaged over the sentences.
+    """Returns the losses of distance and depth, summed over all probes: the mean absolute difference over the pairs of words of
+    each sentence, and over its words, averaged over the sentences.
 
     trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets, -1 where there is no word.
     """
@@ -201,17 +202,17 @@ def structural_loss(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sentences:
-    """Sentences of about one length as the rows of a step."""
+    """Sentences of about the same length, as the rows of a step."""
 
     numbers: list[int]
     vectors: Float32[np.ndarray, "R S D"]
-    """Of the words of all rows."""
+    """The vectors of the words of all rows."""
     trees: dict[str, Float32[np.ndarray, "B Z *_"]]
-    """As `structural_loss` reads them."""
+    """The trees in the form that `structural_loss` reads."""
 
 
 def batches(features: Features, numbers: Sequence[int]) -> Iterator[Sentences]:
-    """Yields the sentences of these numbers in their order, in rows of few lengths."""
+    """Yields the sentences with these numbers, in this order, in rows of few different lengths."""
     waiting: dict[int, list[int]] = {}
     for i in numbers:
         length = max(SHORTEST, power_of_two(len(features.sentences[i].words)))
@@ -248,9 +249,9 @@ def train_structural(
     seed: int,
     say: Say = silent,
 ) -> Probe:
-    """Returns the maps of distances and depths of all hidden states and the mix, trained with Adam on the sentences with a tree.
+    """Returns the maps of distances and depths for all hidden states and the mix, trained with Adam on the sentences with a tree.
 
-    `say` receives the number of finished sentences, and the total over all epochs.
+    `say` is called with the number of finished sentences, and the total over all epochs.
     """
     numbers = tree_sentences(features)
     _, layers, width = features.vectors.shape

@@ -1,4 +1,4 @@
-"""The tour of a vocabulary and of the parameters.
+"""Lists the pieces of a vocabulary and the parameters of a model.
 
 In: a Model, and a corpus. Out: pieces by kind, script and length; parameters by part.
 

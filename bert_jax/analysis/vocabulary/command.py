@@ -1,4 +1,4 @@
-"""The command `vocabulary`: the tour of a vocabulary and of the parameters."""
+"""The command `vocabulary`: the pieces of a vocabulary, and the parameters of a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def read_names(path: str) -> list[str]:
-    """Returns the names in a file, one a line. Raises UserError for a line that is not a text."""
+    """Reads names from a file, one per line. Raises UserError for a line that is not text."""
     names = []
     for record in read_records((), path, (Field("text"),)):
         if record.problem:

@@ -1,4 +1,4 @@
-"""Tables and figures of a vocabulary; each figure shows the table of its name."""
+"""Tables and figures of a vocabulary; each figure shows the table with the same name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = (
 
 
 def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
-    """Writes all tables and figures; unseen.tsv where there is a corpus."""
+    """Writes all tables and figures; unseen.tsv only with a corpus."""
     size, tokens = len(found.pieces), found.corpus_tokens
     header = ("id", "piece", "kind", "script", "characters", "name", "count", "n")
     said = {True: "yes", False: "no", None: ""}
@@ -49,28 +49,28 @@ def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
 
 
 def write_splits(folder: Folder, splits: Splits, new_words: int) -> None:
-    """Writes the words that the vocabulary splits to splits.tsv, and the `new_words` most frequent ones, one a line as
-    `convert --add-tokens` reads them, to words.txt."""
+    """Writes the words that the vocabulary splits to splits.tsv, and the `new_words` most frequent of them to words.txt, one per
+    line, the format of `convert --add-tokens`."""
     rows = ((one.word, " ".join(one.pieces), one.count, splits.words) for one in splits.split)
     folder.table("splits.tsv", ("word", "pieces", "count", "n"), rows)
     folder.write("words.txt", "".join(f"{one.word}\n" for one in splits.split[:new_words]).encode())
 
 
 def examples(pieces: Sequence[Piece], most: int = 12) -> str:
-    """Returns some of `pieces`, in equal steps from the first."""
+    """Returns a few of `pieces`, evenly spaced, starting with the first."""
     step = max(1, len(pieces) // most)
     return " ".join(piece.piece for piece in pieces[::step][:most])
 
 
 def lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """Returns the numbers of pieces by their characters: of those that begin words, and of those that continue them."""
+    """Counts the pieces by their length in characters: pieces that begin words, and pieces that continue them."""
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]
     whole = collections.Counter(len(piece.text) for piece in plain if not piece.continues)
     return whole, collections.Counter(len(piece.text) for piece in plain if piece.continues)
 
 
 def lengths_figure(found: Vocabulary) -> Figure:
-    """Returns the lengths of pieces, of those that begin words and those that continue them."""
+    """Draws the lengths of pieces that begin words and of pieces that continue them."""
     whole, inside = lengths(found)
     figure = new_figure(7.0, 3.6, f"lengths of {counted(whole.total() + inside.total(), 'piece')}")
     axes = figure.subplots()
@@ -87,7 +87,7 @@ def lengths_figure(found: Vocabulary) -> Figure:
 
 
 def parameters_figure(found: Vocabulary) -> Figure:
-    """Returns the parameters of each part as a bar, divided into its arrays."""
+    """Draws the parameters of each part as a bar, divided into its arrays."""
     parts = {part: arrays for part, arrays in found.parameters.items() if arrays}
     total, widest = found.num_parameters, max(sum(arrays.values()) for arrays in parts.values())
     figure = new_figure(9.0, 0.55 * len(parts) + 1.3, counted(total, "parameter"))
@@ -97,7 +97,7 @@ def parameters_figure(found: Vocabulary) -> Figure:
         left = 0
         for i, (name, count) in enumerate(arrays.items()):
             axes.barh(row, count, left=left, color=shades[i % len(shades)], edgecolor="white")
-            if count > 0.07 * widest:  # there is room for its name
+            if count > 0.07 * widest:  # its name fits
                 axes.text(left + count / 2, row, name.replace("_embeddings", ""), ha="center", va="center", fontsize=8)
             left += count
         axes.text(left, row, f" {left:,} ({100 * left / total:.1f} %)", va="center", fontsize=8)

@@ -12,7 +12,7 @@ def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the command."""
     format_flag(parser.group("output"))
     own = parser.group("vocabulary")
-    of_corpus = "a corpus that the command `corpus` has built, in which pieces are counted"
+    of_corpus = "a corpus built by the command `corpus`, to count the pieces in"
     own.add_argument("--corpus", type=nonempty, metavar="DIR", help=of_corpus)
     many = InRange(int, Interval(ge=1, le=100_000))
     of_words = "list the N most frequent words of the corpus that the vocabulary splits"

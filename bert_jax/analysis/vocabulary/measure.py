@@ -1,4 +1,4 @@
-"""The tour of a vocabulary: kinds, scripts, lengths and names of its pieces, and the parameters of the model by part."""
+"""Sorts the pieces of a vocabulary by kind, script, length and names, and counts the parameters of the model by part."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.pretraining import NEVER_TRAINED
 
 READ = 50_000_000
-"""Tokens of a corpus that are read at most."""
+"""The maximum number of tokens of a corpus to read."""
 SHORTEST = 3
-"""Characters of a word that is listed: shorter ones are seldom terms."""
-_FEWEST = 5  # times that a word occurs, to be listed
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers never vanish modulo 2^64
+"""The minimum length of a listed word in characters: shorter ones are seldom terms."""
+_FEWEST = 5  # how often a word must occur to be listed
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers are never 0 modulo 2^64
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitWord:
-    """A word of two or more pieces."""
+    """A word that the vocabulary splits into two or more pieces."""
 
     word: str
     pieces: tuple[str, ...]
     count: int
-    """How often it is in the corpus."""
+    """How often it occurs in the corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """The words of a corpus by the pieces that a vocabulary makes of them."""
+    """The words of a corpus, counted by how a vocabulary splits them."""
 
     words: int
-    """Words read, one-character marks among them."""
+    """The number of words read, including single punctuation marks."""
     pieces: int
-    """Their pieces."""
+    """The number of their pieces."""
     split: tuple[SplitWord, ...]
-    """The words of two or more pieces that occur at least five times, the most frequent first."""
+    """The words of two or more pieces that occur at least five times, most frequent first."""
 
     @property
     def pieces_per_word(self) -> float:
@@ -57,8 +57,8 @@ class Splits:
 
 
 def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
-    """Returns the split words in the first `READ` tokens of `corpus`, which `tokenizer` has made. Raises UserError for a
-    tokenizer whose pieces do not mark the continuation of words by ##, to which no words can be added."""
+    """Returns the split words in the first `READ` tokens of `corpus`, which was built with `tokenizer`. Raises UserError if the
+    tokenizer's pieces do not mark continuations by ##, since no words can be added to such a vocabulary."""
     if tokenizer.vocabulary.kind != "wordpiece":
         raise UserError(f"words cannot be added to a {tokenizer.vocabulary.kind} vocabulary; train a new one on this text")
     words = pieces = 0
@@ -66,7 +66,7 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
     made_of: dict[int, tuple[int, ...]] = {}  # hash of a word -> its ids
     for shard in corpus.tokens.shards:
         ids = np.asarray(shard[: READ - pieces])
-        starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the places at which words begin
+        starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the positions at which words begin
         sizes = np.diff(np.append(starts, len(ids)))
         words, pieces = words + len(starts), pieces + len(ids)
         several = np.flatnonzero(sizes > 1)
@@ -88,7 +88,7 @@ def _hashes(
     ids: Integer[np.ndarray, " T"], starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"]
 ) -> UInt64[np.ndarray, " W"]:
     """Returns a 64-bit polynomial hash of the ids of each word."""
-    begin = len(ids) - int(sizes.sum())  # a shard begins with a word, unless it was cut
+    begin = len(ids) - int(sizes.sum())  # a shard starts with a word, unless it was cut
     offsets = np.arange(begin, len(ids)) - np.repeat(starts, sizes)
     powers = _MULTIPLIER ** np.arange(sizes.max(initial=0), dtype=np.uint64)
     terms = (ids[begin:].astype(np.uint64) + np.uint64(1)) * powers[offsets]
@@ -96,18 +96,18 @@ def _hashes(
 
 
 KINDS = ("reserved", "character", "character inside words", "number", "word", "continuation")
-"""Every piece is of the first kind that fits: a name in brackets such as [CLS]; one character, at the beginning of words or
-inside them; digits and other numerals; the beginning of a word, mostly a whole one; what continues a word."""
+"""Every piece belongs to the first kind that fits: a name in brackets such as [CLS]; one character, at the beginning of words or
+inside them; digits and other numerals; the beginning of a word, which is mostly a whole word; the continuation of a word."""
 _RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
 _NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
-"""First words of the names of letters that do not name a script."""
+"""The first words of Unicode names of letters that do not name a script."""
 _SPACE = "\u2581"
-"""The sign of a space before a word, of SentencePiece and byte-level BPE."""
+"""The mark for a space before a word in SentencePiece and byte-level BPE."""
 _PARTS = {
     "attention": "attention", "attention_layer_norm": "attention",
     "feed_forward": "feed-forward", "feed_forward_layer_norm": "feed-forward",
 }  # fmt: skip
-"""The part that the arrays of a layer belong to."""
+"""The part to which the arrays of a layer belong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,30 +117,31 @@ class Piece:
     id: int
     piece: str
     text: str
-    """The piece without its sign of a continuation, or of a space before it."""
+    """The piece without its mark for a continuation or for a space before it."""
     kind: str
     continues: bool
     """Whether it continues a word."""
     script: str
-    """Of its letters, by Unicode's names: "latin", "cjk", ...; "digits", "marks" for punctuation and symbols; "mixed"."""
+    """The script of its letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
+    "mixed"."""
     is_name: bool | None = None
-    """In a cased vocabulary whether it begins with a capital and has no lower-case twin; with a list of names whether it is in
-    it; None where nothing tells."""
+    """With a list of names, whether it is in the list. Otherwise, in a cased vocabulary, whether it begins with a capital and has
+    no lower-case twin; None in an uncased vocabulary."""
     count: int | None = None
-    """How often it is in a corpus."""
+    """How often it occurs in a corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """All pieces of a vocabulary in their order, and the parameters of the model."""
+    """All pieces of a vocabulary in order, and the parameters of the model."""
 
     pieces: tuple[Piece, ...]
     parameters: Mapping[str, Mapping[str, int]]
-    """Part -> array -> the number of its parameters."""
+    """Part -> array -> number of parameters."""
     corpus_tokens: int | None = None
-    """The tokens of the corpus that pieces are counted in."""
+    """The number of tokens in the corpus in which pieces are counted."""
     splits: Splits | None = None
-    """The words of the corpus that the vocabulary splits, where they were asked for."""
+    """The words of the corpus that the vocabulary splits, if requested."""
 
     @property
     def num_parameters(self) -> int:
@@ -149,17 +150,17 @@ class Vocabulary:
 
     @property
     def unseen(self) -> list[Piece]:
-        """The pieces that are never in the corpus, without the reserved ones."""
+        """The pieces that never occur in the corpus, without the reserved ones."""
         return [piece for piece in self.pieces if piece.count == 0 and piece.kind != "reserved"]
 
 
 def read_vocabulary(
     model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
 ) -> Vocabulary:
-    """Returns the vocabulary of `model`, with counts from the directory `corpus` of the command `corpus`, and names from a list;
-    `with_splits` looks for the words of the corpus that the vocabulary splits.
+    """Returns the vocabulary of `model`, with counts from a corpus directory `corpus` and with names from a list. `with_splits`
+    also finds the words of the corpus that the vocabulary splits.
 
-    Raises UserError for a corpus that cannot be read, or of another vocabulary.
+    Raises UserError if the corpus cannot be read, or was built with another vocabulary.
     """
     tokenizer = model.tokenizer
     counts = splits = None
@@ -200,7 +201,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
-    """Returns the pieces with `is_name`, as far as `names` or capitals tell."""
+    """Returns the pieces with `is_name` set as far as `names` or capitals determine it."""
     if names is None and tokenizer.vocabulary.lowercase:
         return list(pieces)
     known = {name.casefold() for name in names or ()}
@@ -215,8 +216,8 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
 
 
 def letter_script(text: str) -> str:
-    """Returns the script of the letters of `text`, by the first word of their names in Unicode: "latin", "cjk", ...; "other" for
-    letters that are signs, such as the micro sign. Text without letters is "digits" or "marks"."""
+    """Returns the script of the letters of `text`, which is the first word of their Unicode names: "latin", "cjk", ...; "other"
+    for letters that are symbols, such as the micro sign. Text without letters is "digits" or "marks"."""
     letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
     if not letters:
         return "digits" if any(letter.isnumeric() for letter in text) else "marks"
@@ -228,8 +229,8 @@ def letter_script(text: str) -> str:
 
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns part -> array or layer of it -> number of parameters. The arrays of all Transformer layers are counted together.
-    Tables that are never trained are marked as fixed."""
+    """Returns part -> array, or layer of the part, -> number of parameters. The arrays of all Transformer layers are counted
+    together. Tables that are never trained are marked as fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():
         for name, branch in (tree["layers"] if part == "encoder" else tree).items():
@@ -250,7 +251,8 @@ def _size(tree: Any) -> int:
 
 
 def groups(found: Vocabulary) -> Iterator[tuple[str, str, list[Piece]]]:
-    """Yields (property, value, pieces with it) for kinds, scripts, names and, given a corpus, pieces that do not occur in it."""
+    """Yields (property, value, pieces with it) for kinds, scripts and names, and, if there is a corpus, the pieces that do not
+    occur in it."""
     for kind in KINDS:
         yield "kind", kind, [piece for piece in found.pieces if piece.kind == kind]
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]

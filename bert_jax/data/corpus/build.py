@@ -81,6 +81,11 @@ def build_corpus(
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
         languages = sources.languages_of(items)
+        if languages and tokenizer.separate_vocabularies:
+            raise UserError(
+                "--vocab is Marian's with a vocabulary for each language, and a corpus has one vocabulary; take a Marian whose "
+                "languages share one, or train one on both (--train-vocab=bpe)"
+            )
         held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
         if config.eval_sources and not held_out:
             raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")

@@ -11,7 +11,6 @@ files may be compressed. The lines are counted before anything is read, so a mis
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -24,7 +23,7 @@ from bert_jax import files
 from bert_jax.data.corpus.cleaning import without_controls
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import UNREADABLE, bare_name, damage, open_packed
+from bert_jax.storage.formats import bare_name, open_packed, reading_explained
 from bert_jax.storage.records import BOM
 
 UNNAMED = ("source", "target")
@@ -142,7 +141,7 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
         if not all(re.fullmatch(r"[1-9]\d{0,3}", field) for field in fields):
             raise UserError(f"--pair-fields={pair_fields}: columns are numbered from 1, as in --pair-fields=1,2")
         return PairFile("tsv", (path,), fields, UNNAMED), lines, size
-    fields = _two(pair_fields) if pair_fields else _text_fields(given, path)
+    fields = _two(pair_fields) if pair_fields else _text_fields(given, path) if lines else UNNAMED
     return PairFile("jsonl", (path,), fields, fields), lines, size
 
 
@@ -155,7 +154,13 @@ def _two(pair_fields: str) -> Pair:
 
 def _text_fields(given: str, path: str) -> Pair:
     """Returns the two text fields of the first record."""
-    record = _record(path, 0, _first_line(path))
+    try:
+        record = _record(next(_lines(path)).removeprefix(BOM).decode("utf-8", "replace"))
+    except _BadPair as error:
+        raise UserError(
+            f"--source={given}: the first record of {path} {error}; correct it, or name the fields with "
+            "--pair-fields=SOURCE,TARGET"
+        ) from None
     texts = [name for name, value in record.items() if isinstance(value, str)]
     if len(texts) != 2:
         named = ", ".join(texts) or "none"
@@ -166,8 +171,8 @@ def _text_fields(given: str, path: str) -> Pair:
     return texts[0], texts[1]
 
 
-def _record(path: str, number: int, line: str) -> files.JsonObject:
-    """Returns the object with the texts on line `number` (from 0): the record, or its field "translation"."""
+def _record(line: str) -> files.JsonObject:
+    """Returns the object with the texts of a line: the record, or its field "translation"."""
     try:
         record = files.parse_json(line)
     except ValueError as error:
@@ -182,36 +187,24 @@ class _BadPair(ValueError):
     """A line that is no pair; the text follows the file and the number of the line."""
 
 
-def _first_line(path: str) -> str:
-    with _file_errors(path), open_packed(path) as file:
-        return file.readline().removeprefix(BOM).decode("utf-8", "replace")
+def _lines(path: str) -> Iterator[bytes]:
+    with reading_explained(path), open_packed(path) as file:
+        yield from file
 
 
 def _survey(path: str) -> tuple[int, int, int]:
     """Returns (lines, lines with text, bytes) of a file."""
     lines = texts = size = 0
-    with _file_errors(path), open_packed(path) as file:
-        for line in file:
-            lines += 1
-            texts += not line.isspace()
-            size += len(line)
+    for line in _lines(path):
+        lines += 1
+        texts += not line.isspace()
+        size += len(line)
     return lines, texts, size
 
 
 def _line(path: str, number: int) -> str:
-    with _file_errors(path), open_packed(path) as file:
-        line = next(itertools.islice(file, number, None)).decode("utf-8", "replace").strip()
+    line = next(itertools.islice(_lines(path), number, None)).decode("utf-8", "replace").strip()
     return json.dumps(line if len(line) <= 60 else f"{line[:57]}...", ensure_ascii=False)
-
-
-@contextlib.contextmanager
-def _file_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except UNREADABLE as error:
-        if fault := damage(path, error):
-            raise UserError(f"{path} is {fault}; fetch it again, or unpack the part that is intact") from error
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_pairs(
@@ -234,26 +227,22 @@ def read_pairs(
             counts["replaced-bytes"] += text.count("\ufffd")
             return text.rstrip("\r\n")
 
-    split: Callable[[str], Pair] = _split_tsv(file.fields) if file.kind == "tsv" else _split_json(file)
-    with contextlib.ExitStack() as opened:
-        for path in file.paths:
-            opened.enter_context(_file_errors(path))
-        columns = [opened.enter_context(open_packed(path)) for path in file.paths]
-        rows = itertools.islice(zip(*columns, strict=True), start, stop)
-        for number, row in enumerate(rows, start=start):
-            texts = [decoded(path, number, line) for path, line in zip(file.paths, row, strict=True)]
-            if file.kind == "lines":
-                yield texts[0], texts[1]
-                continue
-            try:
-                yield split(texts[0])
-            except _BadPair as error:
-                if not skip:
-                    raise UserError(
-                        f"{file.paths[0]}: line {number + 1:,} {error}; correct it, or pass --on-bad-records=skip"
-                    ) from None
-                counts["bad-records"] += 1
-                yield None
+    split: Callable[[str], Pair] = (_split_tsv if file.kind == "tsv" else _split_json)(file.fields)
+    rows = itertools.islice(zip(*map(_lines, file.paths), strict=True), start, stop)
+    for number, row in enumerate(rows, start=start):
+        texts = [decoded(path, number, line) for path, line in zip(file.paths, row, strict=True)]
+        if file.kind == "lines":
+            yield texts[0], texts[1]
+            continue
+        try:
+            yield split(texts[0])
+        except _BadPair as error:
+            if not skip:
+                raise UserError(
+                    f"{file.paths[0]}: line {number + 1:,} {error}; correct it, or pass --on-bad-records=skip"
+                ) from None
+            counts["bad-records"] += 1
+            yield None
 
 
 def _split_tsv(fields: Pair) -> Callable[[str], Pair]:
@@ -268,11 +257,11 @@ def _split_tsv(fields: Pair) -> Callable[[str], Pair]:
     return split
 
 
-def _split_json(file: PairFile) -> Callable[[str], Pair]:
+def _split_json(fields: Pair) -> Callable[[str], Pair]:
     def split(line: str) -> Pair:
-        record = _record(file.paths[0], 0, line)
+        record = _record(line)
         texts = []
-        for field in file.fields:
+        for field in fields:
             if field not in record:
                 raise _BadPair(f"has no field {field!r}; {nearest(field, map(str, record))} (--pair-fields)")
             if not isinstance(record[field], str):

@@ -18,7 +18,7 @@ from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import UNREADABLE, damage, open_packed
+from bert_jax.storage.formats import open_packed, reading_explained
 from bert_jax.storage.records import BOM, KINDS, UTF16, is_cut, read_lines
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
@@ -103,21 +103,16 @@ def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
 
 def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     item = span.item
-    try:
-        with pathlib.Path(item.path).open("rb") as raw:
-            if item.unit == "parts":
-                size = os.fstat(raw.fileno()).st_size
-                with open_packed(raw, item.path) as unpacked:
-                    for number, (place, data) in enumerate(_raw_documents(unpacked, item, 0, math.inf)):
-                        if span.start <= number % item.length < span.stop:
-                            yield from _document(item, place, data, raw.tell() / size, options, counts)
-            else:
-                for place, data in _raw_documents(raw, item, span.start, span.stop):
-                    yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
-    except UNREADABLE as error:
-        if fault := damage(item.path, error):
-            raise UserError(f"{item.path} is {fault}; fetch it again, or unpack the part that is intact") from error
-        raise UserError(f"{item.path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    with reading_explained(item.path), pathlib.Path(item.path).open("rb") as raw:
+        if item.unit == "parts":
+            size = os.fstat(raw.fileno()).st_size
+            with open_packed(raw, item.path) as unpacked:
+                for number, (place, data) in enumerate(_raw_documents(unpacked, item, 0, math.inf)):
+                    if span.start <= number % item.length < span.stop:
+                        yield from _document(item, place, data, raw.tell() / size, options, counts)
+        else:
+            for place, data in _raw_documents(raw, item, span.start, span.stop):
+                yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
 
 
 def _document(

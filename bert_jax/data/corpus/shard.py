@@ -138,7 +138,7 @@ class _SplitWriter:
         sides: list[array[int]] = []
         for side, text in enumerate(pair):
             ids = array(self._held.typecode)
-            tokenizer.append(text, ids)
+            tokenizer.append(text, ids, target=side == 1)
             counts[f"{SIDES[side]} characters"] += len(text)
             counts[f"{SIDES[side]} tokens"] += len(ids)
             counts[f"{SIDES[side]} unknown"] += sum(ids.count(id) for id in (tokenizer.unk_id, tokenizer.unk_id | BEGINS))

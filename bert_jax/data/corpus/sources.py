@@ -36,7 +36,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetch_chosen, fetched_files
-from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
+from bert_jax.storage.formats import bare_name, compression, open_packed, reading_explained, recognise
 from bert_jax.storage.paths import checked, is_remote
 from bert_jax.storage.records import BOM, UTF16
 from bert_jax.storage.records import KINDS as COLUMNAR
@@ -418,13 +418,8 @@ def _json_object(line: str) -> files.JsonObject:
 
 def _head(path: str, size: int) -> bytes:
     """Returns the first `size` bytes of a file, decompressed."""
-    try:
-        with open_packed(path) as file:
-            return file.read(size)
-    except UNREADABLE as error:
-        if fault := damage(path, error):
-            raise UserError(f"{path} is {fault}; fetch it again") from error
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    with reading_explained(path), open_packed(path) as file:
+        return file.read(size)
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:

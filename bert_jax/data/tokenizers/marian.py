@@ -54,9 +54,9 @@ class MarianPieces:
         """Appends the ids of a text of the source language to `out`."""
         out.extend(_encoded(text, self._source, self._ids))
 
-    def encode_target(self, text: str) -> list[int]:
-        """Returns the ids of a text of the target language."""
-        return _encoded(text, self._target, self._target_ids)
+    def append_target(self, text: str, out: array[int]) -> None:
+        """Appends the ids of a text of the target language to `out`."""
+        out.extend(_encoded(text, self._target, self._target_ids))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of a source, and for each its characters [start, end) of `text`."""

@@ -205,25 +205,25 @@ class Tokenizer:
         """The vocabulary: `pieces[i]` is the piece with id i."""
         return self._model.pieces
 
-    def append(self, text: str, out: array[int]) -> None:
+    @property
+    def separate_vocabularies(self) -> bool:
+        """Whether the ids of a target, the language that a translator writes, are of a vocabulary of its own."""
+        return isinstance(self._model, MarianPieces) and self._model.separate_vocabularies
+
+    def append(self, text: str, out: array[int], *, target: bool = False) -> None:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
-        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits."""
-        self._model.append(text, out)
+        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. A `target` is a text
+        in the language that a translator writes, for which Marian has a tokenizer of its own."""
+        if target and isinstance(self._model, MarianPieces):
+            self._model.append_target(text, out)
+        else:
+            self._model.append(text, out)
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text."""
+    def encode(self, text: str, *, target: bool = False) -> list[int]:
+        """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text. `target` as in `append`."""
         ids = array("I")
-        self._model.append(text, ids)
+        self.append(text, ids, target=target)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
-
-    def encode_target(self, text: str) -> list[int]:
-        """Returns the ids of a text in the language that a translator writes: those of `encode`, unless the language has a
-        tokenizer of its own, as Marian's."""
-        return self._model.encode_target(text) if isinstance(self._model, MarianPieces) else self.encode(text)
-
-    def decode_target(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids of `encode_target`."""
-        return self._model.decode_target(ids) if isinstance(self._model, MarianPieces) else self.decode(ids)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of `encode` and the characters [start, end) of `text` of each."""
@@ -287,9 +287,10 @@ class Tokenizer:
         first, *rest = [self._model.pieces[i] for i in ids]
         return first + "".join(piece.removeprefix(CONTINUATION) for piece in rest)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of these ids. WordPiece does not restore the original white space around punctuation."""
-        return self._model.decode(ids)
+    def decode(self, ids: Sequence[int], *, target: bool = False) -> str:
+        """Returns the text of these ids, of a `target` as in `append`. WordPiece does not restore the original white space around
+        punctuation."""
+        return self._model.decode_target(ids) if target and isinstance(self._model, MarianPieces) else self._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether each piece continues the word of the previous piece (`continuation_table`)."""

@@ -7,53 +7,42 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.interop.families.family import REQUIRED, Constant, Family, Key, Row, TokenId
+from bert_jax.interop.families.family import (
+    REQUIRED,
+    Constant,
+    Family,
+    Key,
+    Row,
+    TokenId,
+    attention,
+    classifiers,
+    linear,
+    norm,
+)
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import head_classes
 
+SELF = ("self.query", "self.key", "self.value")
 # Axis letters: D width, E width (as an output), H heads, G heads of keys and values, K head width, F feed-forward width, V
 # vocabulary, S positions, T token types, C = 2 classes, Y outputs of a task head.
 TABLE = (
     Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
     Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
     Row("embeddings/token_type_embeddings/embedding", "T D", "bert.embeddings.token_type_embeddings.weight", "T D"),
-    Row("embeddings/layer_norm/scale", "D", "bert.embeddings.LayerNorm.weight", "D"),
-    Row("embeddings/layer_norm/bias", "D", "bert.embeddings.LayerNorm.bias", "D"),
-    Row("encoder/layers/attention/query/kernel", "D H K", "bert.encoder.layer.{}.attention.self.query.weight", "(H K) D"),
-    Row("encoder/layers/attention/query/bias", "H K", "bert.encoder.layer.{}.attention.self.query.bias", "(H K)"),
-    Row("encoder/layers/attention/key/kernel", "D G K", "bert.encoder.layer.{}.attention.self.key.weight", "(G K) D"),
-    Row("encoder/layers/attention/key/bias", "G K", "bert.encoder.layer.{}.attention.self.key.bias", "(G K)"),
-    Row("encoder/layers/attention/value/kernel", "D G K", "bert.encoder.layer.{}.attention.self.value.weight", "(G K) D"),
-    Row("encoder/layers/attention/value/bias", "G K", "bert.encoder.layer.{}.attention.self.value.bias", "(G K)"),
-    Row("encoder/layers/attention/output/kernel", "H K D", "bert.encoder.layer.{}.attention.output.dense.weight", "D (H K)"),
-    Row("encoder/layers/attention/output/bias", "D", "bert.encoder.layer.{}.attention.output.dense.bias", "D"),
-    Row("encoder/layers/attention_layer_norm/scale", "D", "bert.encoder.layer.{}.attention.output.LayerNorm.weight", "D"),
-    Row("encoder/layers/attention_layer_norm/bias", "D", "bert.encoder.layer.{}.attention.output.LayerNorm.bias", "D"),
-    Row("encoder/layers/feed_forward/intermediate/kernel", "D F", "bert.encoder.layer.{}.intermediate.dense.weight", "F D"),
-    Row("encoder/layers/feed_forward/intermediate/bias", "F", "bert.encoder.layer.{}.intermediate.dense.bias", "F"),
-    Row("encoder/layers/feed_forward/output/kernel", "F D", "bert.encoder.layer.{}.output.dense.weight", "D F"),
-    Row("encoder/layers/feed_forward/output/bias", "D", "bert.encoder.layer.{}.output.dense.bias", "D"),
-    Row("encoder/layers/feed_forward_layer_norm/scale", "D", "bert.encoder.layer.{}.output.LayerNorm.weight", "D"),
-    Row("encoder/layers/feed_forward_layer_norm/bias", "D", "bert.encoder.layer.{}.output.LayerNorm.bias", "D"),
-    Row("pooler/dense/kernel", "D E", "bert.pooler.dense.weight", "E D"),
-    Row("pooler/dense/bias", "E", "bert.pooler.dense.bias", "E"),
-    Row("mlm_head/transform/kernel", "D E", "cls.predictions.transform.dense.weight", "E D"),
-    Row("mlm_head/transform/bias", "E", "cls.predictions.transform.dense.bias", "E"),
-    Row("mlm_head/layer_norm/scale", "D", "cls.predictions.transform.LayerNorm.weight", "D"),
-    Row("mlm_head/layer_norm/bias", "D", "cls.predictions.transform.LayerNorm.bias", "D"),
+    *norm("embeddings/layer_norm", "bert.embeddings.LayerNorm"),
+    *attention("encoder/layers/attention", "bert.encoder.layer.{}.attention", SELF, "output.dense"),
+    *norm("encoder/layers/attention_layer_norm", "bert.encoder.layer.{}.attention.output.LayerNorm"),
+    *linear("encoder/layers/feed_forward/intermediate", "D", "F", "bert.encoder.layer.{}.intermediate.dense"),
+    *linear("encoder/layers/feed_forward/output", "F", "D", "bert.encoder.layer.{}.output.dense"),
+    *norm("encoder/layers/feed_forward_layer_norm", "bert.encoder.layer.{}.output.LayerNorm"),
+    *linear("pooler/dense", "D", "E", "bert.pooler.dense"),
+    *linear("mlm_head/transform", "D", "E", "cls.predictions.transform.dense"),
+    *norm("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
     Row("mlm_head/bias", "V", "cls.predictions.bias", "V"),
     Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D"),
-    Row("nsp_head/dense/kernel", "D C", "cls.seq_relationship.weight", "C D"),
-    Row("nsp_head/dense/bias", "C", "cls.seq_relationship.bias", "C"),
-    *(
-        row
-        for kind, head in head_classes().items()
-        if head.architecture
-        for row in (
-            Row(f"{kind}_head/dense/kernel", "D Y", f"{head.module}.weight", "Y D"),
-            Row(f"{kind}_head/dense/bias", "Y", f"{head.module}.bias", "Y"),
-        )
-    ),
+    *linear("nsp_head/dense", "D", "C", "cls.seq_relationship"),
+    *classifiers("sequence", "token"),
+    *linear("span_head/dense", "D", "Y", "qa_outputs"),
+    *classifiers("choice"),
 )
 
 FIELDS = {
@@ -115,11 +104,10 @@ BERT = Family(
         "BertForMaskedLM": ("mlm_head",),
         "BertLMHeadModel": ("mlm_head",),
         "BertForNextSentencePrediction": ("pooler", "nsp_head"),
-        **{
-            head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
-            for kind, head in head_classes().items()
-            if head.architecture
-        },
+        "BertForSequenceClassification": ("pooler", "sequence_head"),
+        "BertForTokenClassification": ("token_head",),
+        "BertForQuestionAnswering": ("span_head",),
+        "BertForMultipleChoice": ("pooler", "choice_head"),
     },
     causal="BertLMHeadModel",
     tied={

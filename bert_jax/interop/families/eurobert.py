@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from bert_jax.interop.families.bert import ACTIVATIONS
-from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
+from bert_jax.interop.families.family import (
+    ENCODER_ONLY,
+    SIZES,
+    Constant,
+    Family,
+    Key,
+    Row,
+    TokenId,
+    attention,
+    classifiers,
+    linear,
+    norm,
+)
 from bert_jax.interop.families.rotary import HeadWidth, KeyValueHeads, RotaryTheta
 
 POOLINGS = {"late": "late", "bos": "cls", "mean": "mean"}
@@ -21,10 +33,7 @@ EUROBERT = Family(
     table=(
         Row("embeddings/word_embeddings/embedding", "V D", "model.embed_tokens.weight", "V D"),
         *norm("encoder/layers/attention_layer_norm", "model.layers.{}.input_layernorm"),
-        *linear("encoder/layers/attention/query", "D", "H K", "model.layers.{}.self_attn.q_proj"),
-        *linear("encoder/layers/attention/key", "D", "G K", "model.layers.{}.self_attn.k_proj"),
-        *linear("encoder/layers/attention/value", "D", "G K", "model.layers.{}.self_attn.v_proj"),
-        *linear("encoder/layers/attention/output", "H K", "D", "model.layers.{}.self_attn.o_proj"),
+        *attention("encoder/layers/attention", "model.layers.{}.self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj"),
         *norm("encoder/layers/feed_forward_layer_norm", "model.layers.{}.post_attention_layernorm"),
         *linear("encoder/layers/feed_forward/intermediate", "D", "F", "model.layers.{}.mlp.up_proj"),
         *linear("encoder/layers/feed_forward/gate", "D", "F", "model.layers.{}.mlp.gate_proj"),
@@ -33,15 +42,10 @@ EUROBERT = Family(
         Row("mlm_head/bias", "V", "lm_head.bias", "V"),
         Row("mlm_head/decoder", "V D", "lm_head.weight", "V D"),
         *linear("pooler/dense", "D", "E", "dense"),
-        *linear("sequence_head/dense", "D", "Y", "classifier"),
-        *linear("token_head/dense", "D", "Y", "classifier"),
+        *classifiers("sequence", "token"),
     ),
     keys=(
-        Key("vocab_size", "vocab_size"),
-        Key("hidden_size", "hidden_size"),
-        Key("intermediate_size", "intermediate_size"),
-        Key("num_hidden_layers", "num_layers"),
-        Key("num_attention_heads", "num_heads"),
+        *SIZES,
         KeyValueHeads(),
         HeadWidth(),
         Key("max_position_embeddings", "max_position", 8_192),
@@ -61,7 +65,7 @@ EUROBERT = Family(
         Constant("torch_dtype", "float32"),
     ),
     always=ALWAYS,
-    fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
+    fixed=ENCODER_ONLY,
     classes={
         "EuroBertModel": (),
         "EuroBertForMaskedLM": ("mlm_head",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +60,21 @@ def linear(ours: str, inputs: str, outputs: str, theirs: str, split: tuple[int, 
         Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", split),
         Row(f"{ours}/bias", outputs, f"{theirs}.bias", flat_out, split),
     )
+
+
+def attention(ours: str, theirs: str, inputs: Sequence[str], output: str) -> tuple[Row, ...]:
+    """Returns the rows of an attention, whose modules `inputs` and `output` are in `theirs`: of query, key and value, or one of
+    all three."""
+    rows: list[Row] = []
+    for n, (name, heads) in enumerate({"query": "H K", "key": "G K", "value": "G K"}.items()):
+        module, split = (inputs[n], (0, 1)) if len(inputs) == 3 else (inputs[0], (n, 3))
+        rows += linear(f"{ours}/{name}", "D", heads, f"{theirs}.{module}", split)
+    return (*rows, *linear(f"{ours}/output", "H K", "D", f"{theirs}.{output}"))
+
+
+def classifiers(*kinds: str) -> tuple[Row, ...]:
+    """Returns the rows of task heads, which all have the module "classifier"."""
+    return tuple(row for kind in kinds for row in linear(f"{kind}_head/dense", "D", "Y", "classifier"))
 
 
 def norm(ours: str, theirs: str, first: int = 0) -> tuple[Row, Row]:
@@ -160,6 +175,18 @@ class Key:
         return {} if value == self.unless else dict.fromkeys(self.names, value)
 
 
+SIZES = (
+    Key("vocab_size", "vocab_size"),
+    Key("hidden_size", "hidden_size"),
+    Key("intermediate_size", "intermediate_size"),
+    Key("num_hidden_layers", "num_layers"),
+    Key("num_attention_heads", "num_heads"),
+)
+"""The keys of sizes that families of encoders share."""
+ENCODER_ONLY = {"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None}
+"""`Family.fixed` of a family of encoders."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Written:
     """A key that is written on export. No setting depends on it, so it is not read."""
@@ -190,7 +217,7 @@ class Constant(Written):
 
 @dataclasses.dataclass(frozen=True)
 class OtherNames:
-    """Keys of files of another program, which `Family.today` translates; they are not written."""
+    """Keys of files of another program, which `Family.renamed_keys` translates; they are not written."""
 
     names: tuple[str, ...]
     carried: bool = False
@@ -242,8 +269,9 @@ class Family:
     table: tuple[Row, ...]
     keys: tuple[KeyLike, ...]
     """In the order in which they are read and written."""
-    today: Callable[[JsonObject, str], JsonObject] | None = None
-    """(a config.json, its path for messages) -> the same in the names that `keys` has, where files with other names are about."""
+    renamed_keys: Callable[[JsonObject, str], JsonObject] | None = None
+    """(a config.json, its path for messages) -> the same with the names of `keys`, if there are files with
+    others."""
     always: JsonObject = dataclasses.field(default_factory=dict)
     """The fields of `ModelConfig` that all models of the family share and that differ from BERT's."""
     fixed: JsonObject = dataclasses.field(default_factory=dict)
@@ -287,7 +315,7 @@ class Family:
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
         """Returns the fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
-        fields = fields if self.today is None else self.today(fields, source)
+        fields = fields if self.renamed_keys is None else self.renamed_keys(fields, source)
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:
                 raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")

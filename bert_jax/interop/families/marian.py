@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
-from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
+from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, attention, linear, norm
 from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.positions import fixed_table
 
@@ -61,7 +61,7 @@ class MarianFamily(Family):
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
         """Copies of the word tables in files that hold them."""
-        shared = not config.decoder_vocab_size
+        shared = _shares(config)
         tables = {SOURCE: SHARED, TARGET: SHARED} if shared else {}
         return tables | ({"lm_head.weight": SHARED if shared else TARGET} if config.tied_decoder else {})
 
@@ -89,10 +89,7 @@ def _layers(side: str, ours: str) -> tuple[Row, ...]:
     attentions = {"attention": "self_attn"} | ({"cross_attention": "encoder_attn"} if side == "decoder" else {})
     rows: list[Row] = []
     for own, other in attentions.items():
-        for name, projection in {"query": "q_proj", "key": "k_proj", "value": "v_proj"}.items():
-            heads = "H K" if name == "query" else "G K"
-            rows += linear(f"{ours}/layers/{own}/{name}", "D", heads, f"{theirs}.{other}.{projection}")
-        rows += linear(f"{ours}/layers/{own}/output", "H K", "D", f"{theirs}.{other}.out_proj")
+        rows += attention(f"{ours}/layers/{own}", f"{theirs}.{other}", ("q_proj", "k_proj", "v_proj"), "out_proj")
         rows += norm(f"{ours}/layers/{own}_layer_norm", f"{theirs}.{other}_layer_norm")
     rows += linear(f"{ours}/layers/feed_forward/intermediate", "D", "F", f"{theirs}.fc1")
     rows += linear(f"{ours}/layers/feed_forward/output", "F", "D", f"{theirs}.fc2")

@@ -9,11 +9,21 @@ from typing import ClassVar
 
 from bert_jax.files import JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
-from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
+from bert_jax.interop.families.family import (
+    ENCODER_ONLY,
+    SIZES,
+    Constant,
+    Family,
+    Key,
+    Row,
+    TokenId,
+    attention,
+    classifiers,
+    linear,
+    norm,
+)
 from bert_jax.interop.families.rotary import LayerTypes, RotaryThetas, Window
 from bert_jax.model.config import ModelConfig
-
-HEADS = ("sequence", "token", "span", "choice")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +65,7 @@ MODERNBERT = Family(
         Row("embeddings/word_embeddings/embedding", "V D", "model.embeddings.tok_embeddings.weight", "V D"),
         *norm("embeddings/layer_norm", "model.embeddings.norm"),
         *norm("encoder/layers/attention_layer_norm", "model.layers.{}.attn_norm", first=1),
-        *linear("encoder/layers/attention/query", "D", "H K", "model.layers.{}.attn.Wqkv", split=(0, 3)),
-        *linear("encoder/layers/attention/key", "D", "G K", "model.layers.{}.attn.Wqkv", split=(1, 3)),
-        *linear("encoder/layers/attention/value", "D", "G K", "model.layers.{}.attn.Wqkv", split=(2, 3)),
-        *linear("encoder/layers/attention/output", "H K", "D", "model.layers.{}.attn.Wo"),
+        *attention("encoder/layers/attention", "model.layers.{}.attn", ("Wqkv",), "Wo"),
         *norm("encoder/layers/feed_forward_layer_norm", "model.layers.{}.mlp_norm"),
         *linear("encoder/layers/feed_forward/intermediate", "D", "F", "model.layers.{}.mlp.Wi", split=(0, 2)),
         *linear("encoder/layers/feed_forward/gate", "D", "F", "model.layers.{}.mlp.Wi", split=(1, 2)),
@@ -70,14 +77,10 @@ MODERNBERT = Family(
         Row("mlm_head/decoder", "V D", "decoder.weight", "V D"),
         *linear("pooler/dense", "D", "E", "head.dense"),
         *norm("pooler/layer_norm", "head.norm"),
-        *(row for kind in HEADS for row in linear(f"{kind}_head/dense", "D", "Y", "classifier")),
+        *classifiers("sequence", "token", "span", "choice"),
     ),
     keys=(
-        Key("vocab_size", "vocab_size"),
-        Key("hidden_size", "hidden_size"),
-        Key("intermediate_size", "intermediate_size"),
-        Key("num_hidden_layers", "num_layers"),
-        Key("num_attention_heads", "num_heads"),
+        *SIZES,
         Key("max_position_embeddings", "max_position", 8_192),
         Key("hidden_activation", "activation", "gelu", ACTIVATIONS, carried=True),
         Key("norm_eps", "layer_norm_epsilon", 1e-5, also=("layer_norm_eps",)),
@@ -105,7 +108,7 @@ MODERNBERT = Family(
         Constant("torch_dtype", "float32"),
     ),
     always=ALWAYS,
-    fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
+    fixed=ENCODER_ONLY,
     classes={
         "ModernBertModel": (),
         "ModernBertForMaskedLM": ("mlm_head",),

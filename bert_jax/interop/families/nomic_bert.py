@@ -6,7 +6,21 @@ from __future__ import annotations
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
-from bert_jax.interop.families.family import Constant, Family, Key, OtherNames, Row, TokenId, linear, norm, stated
+from bert_jax.interop.families.family import (
+    ENCODER_ONLY,
+    SIZES,
+    Constant,
+    Family,
+    Key,
+    OtherNames,
+    Row,
+    TokenId,
+    attention,
+    classifiers,
+    linear,
+    norm,
+    stated,
+)
 from bert_jax.interop.families.rotary import HeadWidth, RotaryTheta
 
 ALWAYS = {
@@ -22,7 +36,6 @@ GPT2_NAMES = {
 }  # fmt: skip
 GPT2_DEFAULTS = {
     "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "rope_theta": 10_000.0,
-    "n_positions": 1_024,
 }  # fmt: skip
 """What is meant where a file of nomic's own code leaves a key out."""
 ONLY = {
@@ -30,12 +43,12 @@ ONLY = {
     "mlp_fc2_bias": False, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
     "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False, "num_experts": 0,
 }  # fmt: skip
-"""The other keys of nomic's own code, with the value that transformers can compute: without the first five, which have other
-defaults there, a file of nomic's own code is another model."""
-STATED = tuple(ONLY)[:5]
+"""The other keys of nomic's own code, with the value that transformers can compute."""
+STATED = ("activation_function", "rotary_emb_fraction", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
+"""Those of ONLY that a file must state, since their defaults in nomic's own code are others."""
 
 
-def todays_keys(fields: JsonObject, source: str) -> JsonObject:
+def current_keys(fields: JsonObject, source: str) -> JsonObject:
     """Returns a config.json in the names of transformers, if it has those of nomic's own code. Raises UserError if both are there
     and contradict each other, and for another architecture."""
     own = "n_embd" in fields and "hidden_size" not in fields
@@ -45,7 +58,7 @@ def todays_keys(fields: JsonObject, source: str) -> JsonObject:
             raise UserError(f"{source}: {name}={found} cannot be represented; only {name}={value!r} is supported")
     defaults: JsonObject = {}
     if own:
-        defaults = {"max_position_embeddings": fields.get("n_positions", GPT2_DEFAULTS["n_positions"]), **GPT2_DEFAULTS}
+        defaults = {**GPT2_DEFAULTS, "max_position_embeddings": fields.get("n_positions", 1_024)}
         defaults |= {"intermediate_size": 4 * fields["n_embd"]} if isinstance(fields["n_embd"], int) else {}
     values = {new: stated(fields, (new, old), source)[1] for old, new in GPT2_NAMES.items()}
     translated = {new: value for new, value in values.items() if value is not None}
@@ -60,10 +73,7 @@ NOMIC_BERT = Family(
         Row("embeddings/word_embeddings/embedding", "V D", "nomic_bert.embeddings.word_embeddings.weight", "V D"),
         Row("embeddings/token_type_embeddings/embedding", "T D", "nomic_bert.embeddings.token_type_embeddings.weight", "T D"),
         *norm("embeddings/layer_norm", "nomic_bert.emb_ln"),
-        *linear("encoder/layers/attention/query", "D", "H K", "nomic_bert.encoder.layers.{}.attn.Wqkv", split=(0, 3)),
-        *linear("encoder/layers/attention/key", "D", "G K", "nomic_bert.encoder.layers.{}.attn.Wqkv", split=(1, 3)),
-        *linear("encoder/layers/attention/value", "D", "G K", "nomic_bert.encoder.layers.{}.attn.Wqkv", split=(2, 3)),
-        *linear("encoder/layers/attention/output", "H K", "D", "nomic_bert.encoder.layers.{}.attn.out_proj"),
+        *attention("encoder/layers/attention", "nomic_bert.encoder.layers.{}.attn", ("Wqkv",), "out_proj"),
         *norm("encoder/layers/attention_layer_norm", "nomic_bert.encoder.layers.{}.norm1"),
         *linear("encoder/layers/feed_forward/intermediate", "D", "F", "nomic_bert.encoder.layers.{}.mlp.fc11"),
         *linear("encoder/layers/feed_forward/gate", "D", "F", "nomic_bert.encoder.layers.{}.mlp.fc12"),
@@ -74,17 +84,12 @@ NOMIC_BERT = Family(
         *norm("mlm_head/layer_norm", "cls.predictions.transform.layer_norm"),
         Row("mlm_head/bias", "V", "cls.predictions.bias", "V"),
         Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D"),
-        *linear("sequence_head/dense", "D", "Y", "classifier"),
-        *linear("token_head/dense", "D", "Y", "classifier"),
+        *classifiers("sequence", "token"),
     ),
-    today=todays_keys,
+    renamed_keys=current_keys,
     keys=(
         OtherNames((*GPT2_NAMES, "n_positions", "embd_pdrop", "max_trained_positions", *ONLY)),
-        Key("vocab_size", "vocab_size"),
-        Key("hidden_size", "hidden_size"),
-        Key("intermediate_size", "intermediate_size"),
-        Key("num_hidden_layers", "num_layers"),
-        Key("num_attention_heads", "num_heads"),
+        *SIZES,
         HeadWidth(),
         Key("max_position_embeddings", "max_position", 2_048),
         Key("type_vocab_size", "type_vocab_size", 2),
@@ -99,7 +104,7 @@ NOMIC_BERT = Family(
         Constant("torch_dtype", "float32"),
     ),
     always=ALWAYS,
-    fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
+    fixed=ENCODER_ONLY,
     classes={
         "NomicBertModel": (),
         "NomicBertForMaskedLM": ("mlm_head",),

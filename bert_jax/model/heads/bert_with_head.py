@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
+from bert_jax.data import INPUTS
 from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
@@ -18,7 +19,7 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
 from bert_jax.model.lstm import Lstm
-from bert_jax.model.tokens import INPUTS, Batch, Tokens
+from bert_jax.model.tokens import Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)
 """"head" in ASCII; combined with the step's seed, so that the head's dropout mask differs from the encoder's."""

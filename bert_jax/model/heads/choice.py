@@ -19,8 +19,6 @@ class ChoiceHead(TaskHead):
 
     kind = "choice"
     action = "choose"
-    architecture = "BertForMultipleChoice"
-    module = "classifier"
     typical_candidates = 4
 
     @property

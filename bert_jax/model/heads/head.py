@@ -53,10 +53,6 @@ class TaskHead:
     action: ClassVar[str]
     """The action of `predict` with this head, e.g. "classify", for messages such as "so it cannot classify"."""
 
-    architecture: ClassVar[str] = ""
-    """The transformers class with this head, or ""."""
-    module: ClassVar[str] = ""
-    """The name of the layer in `architecture`."""
     original_variable: ClassVar[str] = ""
     """The kernel of the layer in an original TensorFlow checkpoint, or ""."""
 
@@ -104,7 +100,7 @@ class TaskHead:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
         for name in ("problem", "pooling", "lstm", "mix_at", "crf"):
             if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
-                *others, last = sorted(kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
+                *others, last = sorted(kind.kind for kind in head_classes().values() if name in kind.settings)
                 owners = f"{', '.join(others)} or {last}" if others else last
                 raise UserError(
                     f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
@@ -159,10 +155,8 @@ class TaskHead:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the head is a single layer on the output of the last layer (paper Figure 4), as in transformers' class."""
-        return bool(self.architecture) and self.crf == "none" and (
-            (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
-        )
+        """Whether the head is a single layer on the output of the last layer (paper Figure 4), as in transformers' classes."""
+        return (self.pooling, self.layers, self.lstm, self.crf) == ("pooler", "last", 0, "none")
 
     @property
     def has_crf(self) -> bool:

@@ -24,8 +24,6 @@ class SequenceHead(TaskHead):
     settings = ("problem", "pooling", "lstm")
     reads_pairs = True
     action = "classify"
-    architecture = "BertForSequenceClassification"
-    module = "classifier"
     original_variable = "output_weights"  # run_classifier.py
     typical_labels = 3
 

@@ -23,8 +23,6 @@ class SpanHead(TaskHead):
     per_token = True
     has_dropout = False  # none in run_squad.py and transformers
     action = "answer questions"
-    architecture = "BertForQuestionAnswering"
-    module = "qa_outputs"
     original_variable = "cls/squad/output_weights"  # run_squad.py
 
     @property

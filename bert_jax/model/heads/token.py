@@ -25,8 +25,6 @@ class TokenHead(TaskHead):
     settings = ("lstm", "mix_at", "crf")
     per_token = True
     action = "tag words"
-    architecture = "BertForTokenClassification"
-    module = "classifier"
     typical_labels = 9
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Pallas kernels: fused attention and the residual with its LayerNorm.
 
-In: the inputs of `model/attention.py` and `model/residual_norm.py`. Out: the same results, without writing an array of length x
+In: the inputs of `model/attention.py` and `model/layers.py`. Out: the same results, without writing an array of length x
 length to memory.
 
     dispatch.py            the choice of the implementation on a device, with its reason

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model.attention import attention_mask, dot_product_attention, near
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.residual_norm import fused_residual_norm
-from bert_jax.model.layers import Dropout, NormParameters
-from bert_jax.model.residual_norm import plain_residual_norm
+from bert_jax.model.layers import Dropout, NormParameters, gather_positions, plain_residual_norm
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
 """The largest difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6 in float32
@@ -39,7 +39,7 @@ EPSILON = 1e-12
 SEEDS = tuple(range(7, 15))
 """The dropout seeds whose masks are compared. The first one is used for the other figures."""
 
-Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B L D"]]
+Attend = Callable[[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]], Float[Array, "B Q D"]]
 """(query, key, value) -> context, with fixed sequence ids, heads and dropout."""
 
 
@@ -56,12 +56,15 @@ class Case:
     rate: float = 0.0
     radius: int | None = None
     """For a sliding layer, the largest distance of a key that a query sees."""
+    queries: int | None = None
+    """The number of queries, if only some tokens are queries (TPU)."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
         dropout = f", dropout {self.rate:g}" if self.rate else ""
         window = "" if self.radius is None else f", window of {2 * self.radius + 1}"
-        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}{window}"
+        some = "" if self.queries is None else f", {counted(self.queries, 'query')}"
+        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}{window}{some}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +124,7 @@ ATTENTION_CASES = (
     Case(2, 90, 2, 64, "bfloat16", RATE),
     Case(2, 1100, 1, 64, "bfloat16", radius=64),  # a window that reaches into the blocks on both sides
     Case(1, 600, 1, 128, "bfloat16", RATE, radius=100),
+    Case(2, 1100, 2, 64, "bfloat16", queries=330),
 )
 NORM_CASES = (
     Case(2, 51, 1, 256, "float32"),  # rows that do not fill a block
@@ -152,16 +156,26 @@ def compare(
 
 # ---------------------------------------------------------------------------------------------------------------------- attention
 def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
+    if case.queries is not None and platform != "tpu":
+        return
     ids, arrays = packed_ids(case.rows, case.length), _normal(case, 4)
-    dropout = _dropout(case)
+    dropout, queried = _dropout(case), None
+    if case.queries is not None:
+        queried = jnp.broadcast_to(jnp.linspace(0, case.length - 1, case.queries).astype(jnp.int32), (case.rows, case.queries))
+        arrays[3] = arrays[3][:, : case.queries]
 
     def fused(ids: Int[Array, "B L"], dropout: Dropout) -> Attend:
-        return lambda *qkv: fused_attention(
-            qkv, ids, num_heads=case.heads, dropout=dropout, platform=platform, interpret=interpret, radius=case.radius
-        )
+        settings: Any = {"platform": platform, "interpret": interpret, "radius": case.radius, "queried": queried}
 
-    def plain(*qkv: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        return plain_attention(qkv, ids, case.heads, dropout, case.radius)
+        def attend(query: Array, key: Array, value: Array) -> Float[Array, "B Q D"]:
+            query = query if queried is None else gather_positions(query, queried)
+            return fused_attention((query, key, value), ids, num_heads=case.heads, dropout=dropout, **settings)
+
+        return attend
+
+    def plain(*qkv: Float[Array, "B L D"]) -> Float[Array, "B Q D"]:
+        context = plain_attention(qkv, ids, case.heads, dropout, case.radius)
+        return context if queried is None else gather_positions(context, queried)
 
     names = ("values", "gradient of query", "gradient of key", "gradient of value")
     if not case.rate or platform == "gpu":  # the GPU kernel draws the masks of the plain path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +20,9 @@ from bert_jax.model.layers import Dropout
 
 AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 """The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
-QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
+QKV = tuple[Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""
 Plan = TpuPlan | GpuPlan
-PLANS: dict[str, type[TpuPlan] | type[GpuPlan]] = {"tpu": TpuPlan, "gpu": GpuPlan}
 
 
 def fused_attention(
@@ -35,11 +35,13 @@ def fused_attention(
     spread: Spread = on_one_device,
     interpret: bool = False,
     radius: int | None = None,
-) -> Float[Array, "B L D"]:
+    queried: Int[Array, "B Q"] | None = None,
+) -> Float[Array, "B Q D"]:
     """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, like `dot_product_attention`, on a TPU or GPU.
 
     A query attends to the keys with the same sequence id and, with a `radius`, at most that many tokens away; blocks of keys out
-    of reach are skipped. Every token is a query, so `dropout` has no positions. `platform` is "tpu" or "gpu".
+    of reach are skipped. Every token is a query, unless `queried` has the columns of the queries, which a TPU's kernel supports
+    without a `radius`. `platform` is "tpu" or "gpu".
 
     The softmax runs in float32; products use the input dtype and accumulate in float32. The forward pass saves the context and
     one float32 per query and head for the backward pass, which draws the dropout mask again. Each device of `spread` runs the
@@ -50,28 +52,37 @@ def fused_attention(
 
     Raises ValueError for heads that the kernel does not support; `dispatch.choose_attention` selects the implementation.
     """
-    query, *_ = qkv
-    shape = query.shape
+    _, key, _ = qkv
+    shape = key.shape
     rate = 0.0 if dropout.seed is None else dropout.rate
-    reason = unsupported_heads(platform, shape[2] // num_heads, query.dtype)
+    reason = unsupported_heads(platform, shape[2] // num_heads, key.dtype)
     if reason:
         raise ValueError(reason)
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
     first_row = jnp.uint32(0) if dropout.rows is None else dropout.rows[0]
     drawn = jnp.stack([seed, first_row])
+    ids: tuple[Int[Array, "B _"], ...] = (sequence_ids,)
+    if queried is not None:
+        assert platform == "tpu", "only a TPU's kernel computes some of the queries"
+        assert radius is None, "only queries of all tokens are ordered by their distance"
+        ids = (sequence_ids, jnp.take_along_axis(sequence_ids, queried, axis=1))
     parts: Parts = spread({"batch": shape[0], "heads": num_heads})
 
     def local(
-        query: Array, key: Array, value: Array, ids: Int[Array, "B L"], drawn: UInt32[Array, " 2"]
-    ) -> tuple[Float[Array, "B L D"]]:
-        first = drawn[1] + parts.index("batch") * np.uint32(len(ids))
+        query: Array, key: Array, value: Array, drawn: UInt32[Array, " 2"], *ids: Int[Array, "B _"]
+    ) -> tuple[Float[Array, "B Q D"]]:
+        first = drawn[1] + parts.index("batch") * np.uint32(len(key))
         heads = num_heads // parts.count("heads")
         place = Placement(drawn[0], first, parts.index("heads"), num_heads)
-        plan = PLANS[platform].of(query.shape, heads, rate, radius, interpret=interpret)
+        plan: Plan
+        if platform == "gpu":
+            plan = GpuPlan.of(key.shape, heads, rate, radius, interpret=interpret)
+        else:
+            plan = TpuPlan.of(key.shape, heads, rate, radius, *(x.shape[1] for x in ids[1:]), interpret=interpret)
         return (_attend_padded(plan, (query, key, value), ids, place),)
 
-    on_all = parts.on_each_device(local, [AXES, AXES, AXES, AXES[:2], (None,)], [AXES])
-    context: Float[Array, "B L D"] = on_all(*qkv, sequence_ids, drawn)[0]
+    on_all = parts.on_each_device(local, [AXES, AXES, AXES, (None,), *(AXES[:2] for _ in ids)], [AXES])
+    context: Float[Array, "B Q D"] = on_all(*qkv, drawn, *ids)[0]
     return context
 
 
@@ -87,18 +98,24 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
     return None
 
 
-def _attend_padded(plan: Plan, qkv: QKV, ids: Int[Array, "B L"], place: Placement) -> Float[Array, "B L D"]:
-    """Computes the context of one device's rows and heads, padded to the blocks of `plan`.
+def _attend_padded(plan: Plan, qkv: QKV, ids: Sequence[Int[Array, "B _"]], place: Placement) -> Float[Array, "B Q D"]:
+    """Computes the context of one device's rows and heads, padded to the blocks of `plan`. `ids` are the sequence ids of the keys
+    and, if only some tokens are queries, of the queries.
 
     Padding tokens have id -1, so they attend only to each other.
     """
-    query, *_ = qkv
-    _, length, width = query.shape
+    _, length, width = qkv[0].shape
     seeds = plan.seeds(place)
-    wide = ((0, 0), (0, plan.length - length), (0, plan.width - width))
-    query, key, value = (jnp.pad(x, wide) for x in qkv)
-    ids = jnp.pad(ids, wide[:2], constant_values=-1).reshape(plan.ids_shape)
-    return _attend(plan, (query, key, value, ids, seeds))[:, :length, :width]
+
+    def padded(x: Array, length: int) -> Array:
+        return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, plan.width - width)))
+
+    query, key, value = (padded(x, to) for x, to in zip(qkv, (plan.query_length, plan.length, plan.length), strict=True))
+    of_tokens = tuple(
+        jnp.pad(x, ((0, 0), (0, shape[-1] - x.shape[1])), constant_values=-1).reshape(shape)
+        for x, shape in zip(ids, plan.ids_shapes, strict=True)
+    )
+    return _attend(plan, (query, key, value, of_tokens, seeds))[:, :length, :width]
 
 
 def _kernels(plan: Plan) -> types.ModuleType:
@@ -107,18 +124,18 @@ def _kernels(plan: Plan) -> types.ModuleType:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, inputs: Inputs) -> Float[Array, "B L D"]:
+def _attend(plan: Plan, inputs: Inputs) -> Float[Array, "B Q D"]:
     return _kernels(plan).forward(plan, inputs)[0]
 
 
-def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B L D"], tuple[Inputs, Results]]:
+def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B Q D"], tuple[Inputs, Results]]:
     context, sums = (checkpoint_name(x, SAVED) for x in _kernels(plan).forward(plan, inputs))
     return context, (inputs, (context, sums))
 
 
 def _attend_backward(
-    plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B L D"]
-) -> tuple[tuple[Num[Array, "B L D"] | None, ...]]:
+    plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B Q D"]
+) -> tuple[tuple[Num[Array, "B _ D"] | None, ...]]:
     """Returns the gradients of `Inputs`: query, key and value have one, ids and seeds have none."""
     return ((*_kernels(plan).backward(plan, *residuals, gradient), None, None),)
 

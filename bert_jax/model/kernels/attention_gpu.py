@@ -83,9 +83,14 @@ class GpuPlan:
         return self.heads * self.head_width
 
     @property
-    def ids_shape(self) -> tuple[int, ...]:
+    def query_length(self) -> int:
+        """The padded number of queries: every token is one."""
+        return self.length
+
+    @property
+    def ids_shapes(self) -> list[tuple[int, ...]]:
         """The shape of the sequence ids that the kernels read."""
-        return self.rows, self.length
+        return [(self.rows, self.length)]
 
     def seeds(self, place: Placement) -> UInt32[Array, " 3"]:
         """Returns the dropout seed and the indices of the first row and the first head in the whole batch."""
@@ -118,7 +123,7 @@ def padded_length(length: int) -> int:
 
 def forward(plan: GpuPlan, inputs: Inputs) -> Results:
     """Returns the context [B, L, D] and, for `backward`, log2 of the softmax sums, float32 [B, H, L]."""
-    *qkv, ids, seeds = inputs
+    *qkv, (ids,), seeds = inputs
     query, *_ = qkv
     wide, sums = _shapes(plan, query.dtype)
     call = _call(plan, _forward_kernel, "sums", ["block", "row", "row"], [("block", wide), ("sums", sums)])
@@ -129,7 +134,7 @@ def forward(plan: GpuPlan, inputs: Inputs) -> Results:
 def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> list[Float[Array, "B L D"]]:
     """Returns the gradients of query, key and value, given the inputs and results of `forward` and the gradient of the
     context."""
-    *qkv, ids, seeds = inputs
+    *qkv, (ids,), seeds = inputs
     query, *_ = qkv
     context, sums = results
     wide, _ = _shapes(plan, query.dtype)

@@ -34,10 +34,12 @@ BYTES_PER_STEP = 8 << 20
 """The maximum bytes of the arrays of a grid step that computes more than one row and group (bfloat16, two copies of each
 array)."""
 
-Inputs = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"], Int[Array, "B ..."], Num[Array, " _"]]
-"""The inputs of the kernels: query, key and value, padded to the plan's length and width; the sequence ids, shaped `ids_shape`;
-and the dropout `seeds`."""
-Results = tuple[Float[Array, "B L D"], Float[Array, "B ..."]]
+Inputs = tuple[
+    Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"], tuple[Int[Array, "B ..."], ...], Num[Array, " _"]
+]
+"""The inputs of the kernels: query, key and value, padded to the plan's lengths and width; the sequence ids of the keys and, if
+only some tokens are queries, of the queries, shaped as `ids_shapes`; and the dropout `seeds`."""
+Results = tuple[Float[Array, "B Q D"], Float[Array, "B ..."]]
 """The results of the forward kernel: the context, and log2 of the softmax sums, float32."""
 
 
@@ -61,7 +63,7 @@ class TpuPlan:
 
     rows: int
     length: int
-    """A multiple of the tile, as `padded_length` returns it."""
+    """The number of keys, a multiple of the tile, as `padded_length` returns it."""
     groups: int
     """The number of column groups. A group is as many heads as fill 128 lanes, or one wider head."""
     head_width: int
@@ -70,14 +72,31 @@ class TpuPlan:
     radius: int | None
     """The largest distance of a key that a query sees; None: it sees all keys."""
     interpret: bool
+    queried: int | None = None
+    """The number of queries, padded like `length`, if only some tokens are queries; None: every token is one."""
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], heads: int, rate: float, radius: int | None = None, *, interpret: bool) -> TpuPlan:
-        """Returns the plan for queries of `shape` [rows, length, heads x head width]; rounds `rate` to a multiple of 2**-16."""
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        heads: int,
+        rate: float,
+        radius: int | None = None,
+        queried: int | None = None,
+        *,
+        interpret: bool,
+    ) -> TpuPlan:
+        """Returns the plan for keys of `shape` [rows, length, heads x head width]; rounds `rate` to a multiple of 2**-16."""
         rows, length, width = shape
         head_width = width // heads
         groups = -(-width // max(LANES, head_width))
-        return cls(rows, padded_length(length), groups, head_width, round(rate * 65536) / 65536, radius, interpret)
+        rate, asked = round(rate * 65536) / 65536, None if queried is None else padded_length(queried)
+        return cls(rows, padded_length(length), groups, head_width, rate, radius, interpret, asked)
+
+    @property
+    def query_length(self) -> int:
+        """The number of queries."""
+        return self.length if self.queried is None else self.queried
 
     @property
     def width(self) -> int:
@@ -85,9 +104,10 @@ class TpuPlan:
         return self.groups * self.lanes
 
     @property
-    def ids_shape(self) -> tuple[int, ...]:
-        """The shape of the sequence ids that the kernels read."""
-        return self.rows, 1, self.length
+    def ids_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the sequence ids that the kernels read: of the keys and, if only some tokens are queries, of the
+        queries."""
+        return [(self.rows, 1, length) for length in (self.length, self.queried) if length]
 
     def seeds(self, place: Placement) -> Int[Array, " 4"]:
         """Returns the dropout seed, the indices of the first row and the first group in the whole batch, and the number of
@@ -109,23 +129,34 @@ class TpuPlan:
 
     @property
     def block(self) -> int:
-        """Positions of a block."""
+        """Keys of a block."""
         return min(self.length, BLOCK)
 
     @property
     def blocks(self) -> int:
-        """Blocks of a row."""
+        """Blocks of a row's keys."""
         return self.length // self.block
+
+    @property
+    def query_block(self) -> int:
+        """Queries of a block."""
+        return min(self.query_length, BLOCK)
+
+    @property
+    def query_blocks(self) -> int:
+        """Blocks of a row's queries."""
+        return self.query_length // self.query_block
 
     @property
     def queries(self) -> int:
         """Queries of a tile."""
-        return 256 if self.block % 256 == 0 else self.block
+        return 256 if self.query_block % 256 == 0 else self.query_block
 
     @property
     def step(self) -> tuple[int, int]:
         """(rows, groups) of one grid step."""
-        budget = min(SCORES_PER_STEP // (self.heads * self.length**2), BYTES_PER_STEP // (32 * self.length * self.lanes))
+        scores = self.heads * self.query_length * self.length
+        budget = min(SCORES_PER_STEP // scores, BYTES_PER_STEP // (32 * self.length * self.lanes))
         groups = _largest_divisor(self.groups, budget)
         return (_largest_divisor(self.rows, budget // groups) if groups == self.groups else 1), groups
 
@@ -138,10 +169,10 @@ class TpuPlan:
     def tiles(self, shift: int = 0) -> list[tuple[int, int, int]]:
         """Returns (first query, first key, head) of every tile of a block, in the order in which both passes draw random words.
         The keys are `shift` blocks after the queries; with a radius, only tiles within the window are returned."""
-        b, q_size = self.block, self.queries
-        places = [(q, k) for q in range(0, b, q_size) for k in range(0, b, KEYS)]
+        q_size = self.queries
+        places = [(q, k) for q in range(0, self.query_block, q_size) for k in range(0, self.block, KEYS)]
         if self.radius is not None:
-            first = shift * b  # the position of the first key, relative to the first query
+            first = shift * self.block  # the position of the first key, relative to the first query
             places = [(q, k) for q, k in places if -self.radius - KEYS < first + k - q < q_size + self.radius]
         return [(q, k, h) for q, k in places for h in range(self.heads)]
 
@@ -167,7 +198,7 @@ def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
     rows, groups = plan.step
     size = jnp.dtype(dtype).itemsize
     wide = rows * groups * plan.length * plan.lanes
-    sums = 4 * plan.length * plan.lanes if plan.blocks > 1 else 0
+    sums = 4 * plan.query_length * plan.lanes if plan.blocks > 1 else 0
     return 16 * wide * size + sums + (size**2 << 20) * plan.lanes // LANES
 
 

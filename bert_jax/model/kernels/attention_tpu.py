@@ -63,30 +63,35 @@ its own arrays in the rest."""
 
 
 def forward(plan: TpuPlan, inputs: Inputs) -> Sequence[Float[Array, " ..."]]:
-    """Returns the context [B, L, D] and, for `backward`, log2 of the softmax sums, float32 [B, G, J, L]."""
+    """Returns the context [B, Q, D] and, for `backward`, log2 of the softmax sums, float32 [B, G, J, Q]."""
     *qkv, ids, seeds = inputs
-    wide, statistics = _specs(plan)
-    return _call(plan, _forward_kernel, 3 * [wide], [wide, statistics], [])(seeds, ids, *qkv)
+    of_queries, of_keys, statistics = _specs(plan)
+    read, written = [of_queries, of_keys, of_keys], [of_queries, statistics]
+    return _call(plan, _forward_kernel, read, written, [])(seeds, ids, *qkv)
 
 
-def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> Sequence[Float[Array, "B L D"]]:
+def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B Q D"]) -> Sequence[Float[Array, "B _ D"]]:
     """Returns the gradients of query, key and value, given the inputs and results of `forward` and the gradient of the
     context."""
     *qkv, ids, seeds = inputs
     context, sums = results
-    wide, statistics = _specs(plan)
-    scratch = [pltpu.VMEM((plan.length, plan.lanes), jnp.float32)] if plan.blocks > 1 else []
-    call = _call(plan, _backward_kernel, 5 * [wide] + [statistics], 3 * [wide], scratch)
+    of_queries, of_keys, statistics = _specs(plan)
+    scratch = [pltpu.VMEM((plan.query_length, plan.lanes), jnp.float32)] if plan.blocks > 1 else []
+    read, written = [of_queries, of_keys, of_keys, of_queries, of_queries, statistics], [of_queries, of_keys, of_keys]
+    call = _call(plan, _backward_kernel, read, written, scratch)
     return call(seeds, ids, *qkv, context, gradient, sums)
 
 
-def _specs(plan: TpuPlan) -> tuple[tuple, tuple]:
-    """Returns (block, index map, shape) for arrays [B, L, D] and for the softmax sums."""
+def _specs(plan: TpuPlan) -> tuple[tuple, tuple, tuple]:
+    """Returns (block, index map, shape) for arrays [B, Q, D], for arrays [B, L, D] and for the softmax sums."""
     rows, groups = plan.step
-    return (
-        ((rows, plan.length, groups * plan.lanes), lambda b, g: (b, 0, g), (plan.rows, plan.length, plan.groups * plan.lanes)),
-        ((rows, groups, plan.heads, plan.length), lambda b, g: (b, g, 0, 0), (plan.rows, plan.groups, plan.heads, plan.length)),
-    )
+
+    def wide(length: int) -> tuple:
+        return (rows, length, groups * plan.lanes), lambda b, g: (b, 0, g), (plan.rows, length, plan.groups * plan.lanes)
+
+    shape = (plan.groups, plan.heads, plan.query_length)
+    sums = (rows, groups, *shape[1:]), lambda b, g: (b, g, 0, 0), (plan.rows, *shape)
+    return wide(plan.query_length), wide(plan.length), sums
 
 
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
@@ -96,14 +101,16 @@ def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch:
     """
     rows, groups = plan.step
 
-    def call(seeds: Int[Array, " 4"], ids: Int[Array, "B 1 L"], *arrays: Float[Array, " ..."]) -> Sequence[Float[Array, " ..."]]:
+    def call(
+        seeds: Int[Array, " 4"], ids: Sequence[Int[Array, "B 1 _"]], *arrays: Float[Array, " ..."]
+    ) -> Sequence[Float[Array, " ..."]]:
         query, *_ = arrays
         return pl.pallas_call(
             functools.partial(kernel, plan),
             grid=(plan.rows // rows, plan.groups // groups),
             in_specs=[
                 pl.BlockSpec(memory_space=pltpu.SMEM),
-                pl.BlockSpec((rows, 1, plan.length), lambda b, g: (b, 0, 0)),
+                *(pl.BlockSpec((rows, *shape), lambda b, g: (b, 0, 0)) for _, *shape in plan.ids_shapes),
                 *(pl.BlockSpec(block, index) for block, index, _ in inputs),
             ],
             out_specs=[pl.BlockSpec(block, index) for block, index, _ in outputs],
@@ -114,13 +121,13 @@ def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch:
                 vmem_limit_bytes=max(VMEM_LEAST, vmem_bytes(plan, query.dtype)),
             ),
             interpret=plan.interpret,
-        )(seeds, ids, *arrays)
+        )(seeds, *ids, *arrays)
 
     return call
 
 
 class RandomBits:
-    """The random bits of dropout: one stream per grid step, or one per block if a row has several blocks.
+    """The random bits of dropout: one stream per grid step, or one per block of scores if a row has several.
 
     Each 32-bit word decides two scores, with its upper and lower half, so rates are multiples of 2**-16. On the chip the words
     come from the hardware generator, which has its own instruction slot. A counter hash would take 20 vector operations per
@@ -137,7 +144,7 @@ class RandomBits:
 
     def start(self, unit: int, i: Index, j: Index) -> None:
         """Starts the stream of block (i, j) of `Unit` number `unit`, or the step's only stream if a row has one block."""
-        if not self.plan.rate or (self.plan.blocks == 1 and self.drawn):
+        if not self.plan.rate or (self.plan.blocks * self.plan.query_blocks == 1 and self.drawn):
             return
         stream = (unit * self.plan.blocks + i) * self.plan.blocks + j
         self.word = hash_word(hash_word(self.seed + self.step) + jnp.asarray(stream, jnp.uint32))
@@ -174,12 +181,12 @@ def _each_head(plan: TpuPlan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"
 
 
 def _mask(
-    plan: TpuPlan, ids: Ref, queries: Positions, keys: Positions, shift: int, there: Array | None
+    unit: Unit, queries: Positions, keys: Positions, shift: int, there: Array | None
 ) -> Callable[[int, int, Array], Array]:
-    """Returns a function of (first query, first key, scores) that masks a tile of a block's scores; ids [1, L]. The keys are
-    `shift` blocks after the queries; `there` is False if the row has no such block."""
-    of_queries = ids[:, queries]
-    row = ids[:, keys] if there is None else jnp.where(there, ids[:, keys], -2)
+    """Returns a function of (first query, first key, scores) that masks a tile of a block's scores. The keys are `shift` blocks
+    after the queries; `there` is False if the row has no such block."""
+    plan, of_queries, ids = unit.plan, unit.query_ids[:, queries], unit.key_ids[:, keys]
+    row = ids if there is None else jnp.where(there, ids, -2)
     down = jnp.broadcast_to(row, (LANES, plan.block)).T
     of_keys = jnp.concatenate([down] * (plan.queries // LANES), axis=1)
 
@@ -213,7 +220,8 @@ def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int,
     final state. `sign` is 1 if `i` is a block of queries and -1 if it is a block of keys; `shift` is the number of blocks from
     queries to keys."""
     if plan.radius is None:
-        return _loop(plan.blocks, lambda j, state: body(j, state, 0, None), state)
+        others = plan.blocks if sign == 1 else plan.query_blocks
+        return _loop(others, lambda j, state: body(j, state, 0, None), state)
     if plan.blocks == 1:
         return body(0, state, 0, None)
     for shift in plan.shifts:
@@ -222,9 +230,9 @@ def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int,
     return state
 
 
-def _span(plan: TpuPlan, i: Index) -> Positions:
-    """Returns the positions of block `i`."""
-    return slice(0, plan.block) if isinstance(i, int) else pl.ds(pl.multiple_of(i * plan.block, plan.block), plan.block)
+def _span(block: int, i: Index) -> Positions:
+    """Returns the positions of the `i`-th of blocks of `block` positions."""
+    return slice(0, block) if isinstance(i, int) else pl.ds(pl.multiple_of(i * block, block), block)
 
 
 def _scaled(plan: TpuPlan, query: Float[Array, "Q D"]) -> Float[Array, "Q D"]:
@@ -240,8 +248,10 @@ class Unit:
     random: RandomBits
     number: int
     """Its number in the grid step."""
-    ids: Ref
+    key_ids: Ref
     """The sequence ids of the row, [1, L]."""
+    query_ids: Ref
+    """The sequence ids of its queries, [1, Q]; those of the row if every token is a query."""
 
 
 class ForwardRefs(NamedTuple):
@@ -268,37 +278,40 @@ class BackwardRefs(NamedTuple):
     of_value: Ref
 
 
-def _units(plan: TpuPlan, seeds: Ref, ids: Ref, refs: Refs) -> Iterator[tuple[Unit, Refs]]:
-    """Yields each unit of a grid step with its parts of `refs`: [L, lanes], and [heads, L] for the sums."""
+def _units(plan: TpuPlan, seeds: Ref, ids: Sequence[Ref], refs: Refs) -> Iterator[tuple[Unit, Refs]]:
+    """Yields each unit of a grid step with its parts of `refs`: [Q or L, lanes], and [heads, Q] for the sums."""
     random = RandomBits(plan, seeds)
     rows, groups = plan.step
     for row in range(rows):
         for group in range(groups):
             wide, statistics = (row, slice(None), pl.ds(group * plan.lanes, plan.lanes)), (row, group)
             parts = {name: ref.at[statistics if name == "sums" else wide] for name, ref in refs._asdict().items()}
-            yield Unit(plan, random, row * plan.groups + group, ids.at[row]), refs._replace(**parts)
+            of_row = Unit(plan, random, row * plan.groups + group, ids[0].at[row], ids[-1].at[row])
+            yield of_row, refs._replace(**parts)
 
 
-def _forward_kernel(plan: TpuPlan, seeds: Ref, ids: Ref, *refs: Ref) -> None:
-    """Computes the context and the sums of a grid step. Pallas passes references by position; `ForwardRefs` names them."""
-    for unit, parts in _units(plan, seeds, ids, ForwardRefs(*refs)):
+def _forward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
+    """Computes the context and the sums of a grid step. Pallas passes references by position: the sequence ids, then those that
+    `ForwardRefs` names."""
+    count = len(plan.ids_shapes)
+    for unit, parts in _units(plan, seeds, refs[:count], ForwardRefs(*refs[count:])):
         _forward_unit(unit, parts)
 
 
 def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
     """Computes the context and the sums of a unit."""
-    plan, random, ids = unit.plan, unit.random, unit.ids
+    plan, random = unit.plan, unit.random
     query, key, value, context, sums = refs
     h_w = plan.head_width
 
     def of_queries(i: Index, _: None) -> None:
-        queries = _span(plan, i)
+        queries = _span(plan.query_block, i)
         heads = _each_head(plan, _scaled(plan, query[queries]))
 
         def of_keys(j: Index, state: dict, shift: int, there: Array | None) -> dict:
             random.start(unit.number, i, j)
-            keys = _span(plan, j)
-            of_key, of_value, masked = key[keys], value[keys].T, _mask(plan, ids, queries, keys, shift, there)
+            keys = _span(plan.block, j)
+            of_key, of_value, masked = key[keys], value[keys].T, _mask(unit, queries, keys, shift, there)
 
             def scores(tile: tuple[int, int, int]) -> Array:
                 q, k, h = tile
@@ -322,60 +335,62 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
         state = _seen(plan, i, 1, of_keys, _initial_state(plan) if plan.blocks > 1 else {})
         contexts = []
         for h in range(plan.heads):
-            of_head = [state[q, h] for q in range(0, plan.block, plan.queries)]
+            of_head = [state[q, h] for q in range(0, plan.query_block, plan.queries)]
             highest, total, out = (jnp.concatenate(parts, axis=1) for parts in zip(*of_head, strict=True))
             sums[h : h + 1, queries] = highest + jnp.log2(total)
             contexts.append(out * (1.0 / (total * (1.0 - plan.rate))))
         context[queries] = jnp.concatenate(contexts, axis=0).T.astype(context.dtype)
 
-    _loop(plan.blocks, of_queries, None)
+    _loop(plan.query_blocks, of_queries, None)
 
 
 def _initial_state(plan: TpuPlan) -> dict:
     """Returns the running maximum, sum and context of a block of queries before its first block of keys."""
     row = jnp.zeros((1, plan.queries), jnp.float32)
     start = (row + 2 * MASKED_SCORE, row, jnp.zeros((plan.head_width, plan.queries), jnp.float32))
-    return {(q, h): start for q in range(0, plan.block, plan.queries) for h in range(plan.heads)}
+    return {(q, h): start for q in range(0, plan.query_block, plan.queries) for h in range(plan.heads)}
 
 
-def _backward_kernel(plan: TpuPlan, seeds: Ref, ids: Ref, *refs: Ref) -> None:
+def _backward_kernel(plan: TpuPlan, seeds: Ref, *refs: Ref) -> None:
     """Computes the gradients of query, key and value of a grid step.
 
-    Pallas passes references by position; `BackwardRefs` names them. A reference to scratch memory follows if a row has several
-    blocks.
+    Pallas passes references by position: the sequence ids, then those that `BackwardRefs` names. A reference to scratch memory
+    follows if a row has several blocks of keys.
     """
-    named, scratch = BackwardRefs(*refs[: len(BackwardRefs._fields)]), refs[len(BackwardRefs._fields) :]
-    for unit, parts in _units(plan, seeds, ids, named):
+    first = len(plan.ids_shapes)
+    last = first + len(BackwardRefs._fields)
+    named, scratch = BackwardRefs(*refs[first:last]), refs[last:]
+    for unit, parts in _units(plan, seeds, refs[:first], named):
         _backward_unit(unit, parts, *scratch)
 
 
 def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
-    """Computes the gradients of a unit; `scratch` [L, lanes] accumulates the query gradient over the blocks of keys."""
+    """Computes the gradients of a unit; `scratch` [Q, lanes] accumulates the query gradient over the blocks of keys."""
     plan = unit.plan
     scale = plan.head_width**-0.5 / (1.0 - plan.rate)
     if scratch is not None:
         scratch[...] = jnp.zeros_like(scratch)
 
     def of_keys(j: Index, _: None) -> None:
-        keys = _span(plan, j)
+        keys = _span(plan.block, j)
 
         def of_queries(i: Index, totals: dict, shift: int, there: Array | None) -> dict:
             unit.random.start(unit.number, i, j)
-            queries = _span(plan, i)
-            masked = _mask(plan, unit.ids, queries, keys, shift, there)
+            queries = _span(plan.query_block, i)
+            masked = _mask(unit, queries, keys, shift, there)
             totals = totals | _backward_block(unit, refs, queries, keys, plan.tiles(shift), masked, totals)
-            of_query = _whole(plan, totals, "query", plan.queries).T
+            of_query = _whole(plan, totals, "query", plan.query_block, plan.queries).T
             if scratch is None:
-                refs.of_query[...] = (of_query * scale).astype(refs.query.dtype)
+                refs.of_query[queries] = (of_query * scale).astype(refs.query.dtype)
             else:
-                scratch[_span(plan, i)] += of_query
+                scratch[queries] += of_query
             return {at: x for at, x in totals.items() if at[0] != "query"}
 
         zeros = jnp.zeros((plan.head_width, KEYS), jnp.float32)
         empty = {(name, k, h): zeros for name in ("key", "value") for k in range(0, plan.block, KEYS) for h in range(plan.heads)}
-        totals = _seen(plan, j, -1, of_queries, empty if plan.blocks > 1 else {})
-        refs.of_key[keys] = (_whole(plan, totals, "key", KEYS).T * scale).astype(refs.key.dtype)
-        of_value = _whole(plan, totals, "value", KEYS).T * (1.0 / (1.0 - plan.rate))
+        totals = _seen(plan, j, -1, of_queries, empty if plan.query_blocks > 1 else {})
+        refs.of_key[keys] = (_whole(plan, totals, "key", plan.block, KEYS).T * scale).astype(refs.key.dtype)
+        of_value = _whole(plan, totals, "value", plan.block, KEYS).T * (1.0 / (1.0 - plan.rate))
         refs.of_value[keys] = of_value.astype(refs.value.dtype)
 
     _loop(plan.blocks, of_keys, None)
@@ -383,10 +398,10 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
         refs.of_query[...] = (scratch[...] * scale).astype(refs.query.dtype)
 
 
-def _whole(plan: TpuPlan, parts: dict, name: str, size: int) -> Array:
+def _whole(plan: TpuPlan, parts: dict, name: str, block: int, size: int) -> Array:
     """Returns the gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
     none = jnp.zeros((plan.head_width, size), jnp.float32)  # for queries that see no key of the block
-    starts = range(0, plan.block, size)
+    starts = range(0, block, size)
     heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]
     return jnp.concatenate(heads, axis=0)
 

@@ -7,7 +7,7 @@ kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Th
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
-    residual norm    model/residual_norm.py                 residual_norm.py                 residual_norm_tpu.py
+    residual norm    model/layers.py                        residual_norm.py                 residual_norm_tpu.py
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ Chip: TypeAlias = jax.Device | AbstractDevice
 LONGEST = 8_192
 """The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
 
+SELECTED_FROM = 1_024
+"""The length of rows from which the TPU kernel computes a layer of which only some tokens are queries."""
+
 WIDEST = 2_048
 """The largest supported radius of a sliding layer. The TPU kernel unrolls the blocks of 512 keys that a window reaches."""
 
@@ -74,21 +77,28 @@ class _Attention:
     kind: str
     spread: Spread
 
-    def computes(self, model: ModelConfig, length: int) -> bool:
+    def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If not and the kernel is
-        required, raises UserError."""
+        required, raises UserError. If the layer `selects` some tokens as queries, also False where the plain path is faster."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
             raise _refusal("attention", reason)
-        return reason is None
+        return reason is None and (not selects or (self.platform == "tpu" and length >= SELECTED_FROM))
 
     def __call__(
-        self, qkv: QKV, sequence_ids: Int[Array, "B L"], *, num_heads: int, dropout: Dropout, radius: int | None = None
-    ) -> Float[Array, "B L D"]:
+        self,
+        qkv: QKV,
+        sequence_ids: Int[Array, "B L"],
+        *,
+        num_heads: int,
+        dropout: Dropout,
+        radius: int | None = None,
+        queried: Int[Array, "B Q"] | None = None,
+    ) -> Float[Array, "B Q D"]:
         from bert_jax.model.kernels.attention import fused_attention
 
-        settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius}
+        settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius, "queried": queried}
         return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, **settings)
 
 

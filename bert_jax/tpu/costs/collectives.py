@@ -1,15 +1,15 @@
 """Models the time of a collective on a slice's network, and the bytes that it moves.
 
-A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings in the dimensions
-of `Topology.rings`; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes (the array on
-each chip before a reduce-scatter or after an all-gather) the model takes
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions. The dimensions in
+`Topology.rings` wrap around; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes (the
+array on each chip before a reduce-scatter or after an all-gather) the model assumes these times:
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the links that lead out of a chip along the dimensions that the
     all-reduce                   2 b (n-1)/n / W           group spans, both ways on a ring, one way on a line
     all-to-all                   through the narrowest cut of the longest dimension
     collective-permute           b / w                  w: one link, ICI_EFFICIENCY of its published rate
 
-plus ICI_LATENCY a hop. Between slices each chip sends its part through its share of the network card, before or after the part
+plus ICI_LATENCY per hop. Between slices each chip sends its part through its share of the network card, before or after the part
 inside the slice. Assumptions: groups share no links, all chips start a collective at the same time, and nothing else uses the
 network.
 """
@@ -47,7 +47,8 @@ class Transfer:
 
 
 def first_replica_group(text: str) -> list[int] | None:
-    """Returns the partitions of the first group of `replica_groups=...`, in any of XLA's notations; None for all partitions."""
+    """Returns the partitions of the first group in `replica_groups=...`, in any of XLA's notations; None if it is all
+    partitions."""
     if found := re.match(r"\{\{([\d,]*)\}", text):
         return [int(n) for n in found[1].split(",") if n] or None
     if found := re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
@@ -73,8 +74,8 @@ def _integers(text: str) -> tuple[int, ...]:
 def transfer(
     kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
 ) -> Transfer:
-    """Returns the cost of the collective `instruction`, with `operand_bytes` in all operands, on the mesh's `devices` in flat
-    order."""
+    """Returns the cost of the collective `instruction` with `operand_bytes` in all its operands; `devices` are the mesh's, in
+    flat order."""
     group = first_replica_group(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
         return _permute(operand_bytes, topology)
@@ -100,8 +101,8 @@ def transfer(
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
     """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
-    result. The compiler replaces the part of a collective between slices by this pair, which name the collective, for a run-time
-    library."""
+    result. The compiler replaces the part of a collective between slices by such a pair, named after the collective, for a
+    run-time library."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices
@@ -117,21 +118,21 @@ def _passes(kind: str) -> int:
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Returns the bytes that each of `n` members with operands of `size` bytes sends: in an all-gather its shard to all others,
-    in a collective-permute the whole operand to one other member."""
+    """Returns the bytes that each of `n` members with operands of `size` bytes sends: its shard to all others in an all-gather,
+    the whole operand to one other member in a collective-permute."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size
 
 
 def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
-    """Returns the seconds that `crossing` bytes take from each device to other slices. The devices of a chip share its part of
+    """Returns the seconds in which each device sends `crossing` bytes to other slices. The devices of a chip share its part of
     the network card."""
     return crossing * topology.chip.devices / topology.chip.network_bandwidth + _passes(kind) * DCN_LATENCY
 
 
 def _slice(device: jax.Device) -> int | None:
-    """Returns the number of the device's slice; None from a compiler that numbers none, since there is one."""
+    """Returns the number of the device's slice; None if the compiler does not number slices because there is only one."""
     return getattr(device, "slice_index", None)
 
 
@@ -141,7 +142,7 @@ def _permute(size: float, topology: Topology) -> Transfer:
 
 
 def _extents(members: Sequence[jax.Device]) -> list[int]:
-    """Returns the number of different coordinates of the members along each dimension of the slice."""
+    """Returns, for each dimension of the slice, the number of different coordinates of the members."""
     coordinates = np.array([device.coords for device in members])
     return [len(set(column)) for column in coordinates.T]
 

@@ -53,7 +53,7 @@ class Compiled:
 class Compiler:
     """The TPU compiler for one topology; its library is loaded once in a process.
 
-    Raises UserError if the compiler is not installed, does not have the version that this JAX needs, or does not know the
+    Raises UserError if the compiler is not installed, has a different version from the one this JAX needs, or does not know the
     topology.
     """
 
@@ -84,11 +84,11 @@ class Compiler:
 
 # --------------------------------------------------------------------------------------------------------------- the calibration
 SIDE = 8_192
-"""Rows of the square bfloat16 matrices of the product: 1.1e12 operations, arrays of 134 MB; real chips reach over 90 % of
+"""The size of the square bfloat16 matrices of the product: 1.1e12 operations, arrays of 134 MB; real chips reach over 90 % of
 peak."""
 STREAMED = 2**28
-"""Elements of the two float32 arrays of the addition: 2.1 GB read, 1.1 GB written; real chips reach over 80 % of the
-bandwidth."""
+"""The number of elements of the two float32 arrays of the addition: 2.1 GB read, 1.1 GB written; real chips reach over 80 % of
+the bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +96,13 @@ class Calibration:
     """The estimates for two programs that nearly reach the data sheet's rates on real chips, as fractions of these rates."""
 
     matmul: float
-    """Of the matrix product, as a fraction of the peak FLOP/s."""
+    """The rate of the matrix product, as a fraction of the peak FLOP/s."""
     stream: float
-    """Of the addition, as a fraction of the memory bandwidth."""
+    """The rate of the addition, as a fraction of the memory bandwidth."""
 
 
 def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibration:
-    """Returns the calibration of a chip, kept on disk for each version of the compiler and of the method."""
+    """Returns the calibration of a chip, cached on disk for each version of the compiler and of the method."""
     chip = compiler.topology.chip
     cache = cache or cache_directory() / "calibration"
     kept = cache / f"{chip.name}-{compiler.version}-2.json"
@@ -120,7 +120,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
 
 
 def _seconds(compiler: Compiler, function: Callable[..., jax.Array], *arrays: tuple[tuple[int, ...], DTypeLike]) -> float:
-    """Returns the estimated seconds of `function` on one device."""
+    """Returns the estimated time of `function` on one device, in seconds."""
     one = NamedSharding(Mesh(np.array(compiler.devices[:1]), ("x",)), PartitionSpec())
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=one) for shape, dtype in arrays]
     return compiler.estimate(compiler.compile(jax.jit(function).lower(*arguments))).seconds

@@ -1,6 +1,6 @@
 """Estimates the time of one execution of a compiled program on one chip from the text of the compiled module.
 
-The program runs its instructions in the order of the text. The kinds of time are
+The program runs its instructions in the order of the text. There are five kinds of time:
 
     compute       the compiler's `estimated_cycles` of an instruction, at the chip's clock
     kernel        a Pallas kernel's schedule (`kernels.py`), or the transfer of its arrays from and to HBM if that is longer
@@ -43,7 +43,7 @@ SCALARS = 1 << 12
 PASSING = ("get-tuple-element", "fusion", "bitcast", "tuple", "async-update")
 """Opcodes that pass on the state of an asynchronous operation."""
 CONTINUING = "async_collective_fusion"
-"""The prefix of the computations of fusions that continue a collective together with other work."""
+"""The name prefix of computations of fusions that continue a collective together with other work."""
 STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 
 
@@ -82,11 +82,12 @@ class Estimate:
 
     seconds: float
     by_kind: Mapping[str, float]
-    """Exposed seconds: compute, kernel, collective, memory, copy."""
+    """Exposed seconds by kind: compute, kernel, collective, memory, copy."""
     operations: Sequence[Operation]
-    """Costliest first."""
+    """The operations, costliest first."""
     collectives: Mapping[str, Mapping[str, float]]
-    """By kind: count, payload, sent, sent_between_slices (bytes per device), seconds (hidden ones included)."""
+    """For each kind of collective: count, payload, sent, sent_between_slices (bytes per device), seconds (including hidden
+    ones)."""
     bytes: float
     unread_loops: int
     unknown_kernels: int
@@ -95,7 +96,7 @@ class Estimate:
 
 
 class Estimator:
-    """Walks through a module in the order of execution and adds up the time."""
+    """Walks through a module in execution order and adds up the time."""
 
     def __init__(self, module: Module, kernels: Mapping[str, Schedule], topology: Topology, devices: Sequence[jax.Device]):
         self._module, self._kernels, self._topology, self._devices = module, kernels, topology, devices
@@ -104,7 +105,7 @@ class Estimator:
         self._counted: set[str] = set()
 
     def estimate(self) -> Estimate:
-        """Returns the whole program."""
+        """Returns the estimate for the whole program."""
         line = self._run(self._module.entry, 1)
         totals: dict[str, float] = {}
         for operation in line.operations:
@@ -119,7 +120,8 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """Returns the names of the program's collectives, without their repetitions in the fusions that continue or end one."""
+        """Returns the names of the program's collectives, without their copies in the fusions that continue or end a
+        collective."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
@@ -137,9 +139,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """Returns the place in the model that an instruction comes from: by its own name, otherwise by an instruction fused into
-        it, otherwise by an operand. The compiler splits a collective over several slices into unnamed parts; these take the name
-        of their users."""
+        """Returns the part of the model that an instruction comes from: by its own name, otherwise by an instruction fused into
+        it, otherwise by an operand. The compiler splits a collective over several slices into unnamed parts; these take the
+        name of their users."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -147,7 +149,7 @@ class Estimator:
         return next((found for name in names if name and (found := place(name)) != UNNAMED), UNNAMED)
 
     def _step(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> str:
-        """Adds the time of one instruction to `line`; returns its kind, "" for an instruction without time of its own."""
+        """Adds the time of one instruction to `line`. Returns its kind, or "" for an instruction without time of its own."""
         if i.opcode == "while":
             self._loop(computation, i, line, times)
             return ""
@@ -174,7 +176,7 @@ class Estimator:
         return self._compute(computation, i, line, times)
 
     def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
-        """Adds a message to the other slices and its result, which only the `recv-done` of the same rendezvous waits for."""
+        """Adds a message to the other slices and its result. Only the `recv-done` of the same rendezvous waits for them."""
         rendezvous = f"rendezvous {i.rendezvous or i.name}"
         if i.opcode == "send":
             size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
@@ -207,7 +209,7 @@ class Estimator:
         return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
-        """Returns the name of the start instruction that `done` waits for, found by following the operands through PASSING
+        """Returns the name of the start instruction that `done` waits for, which is found through the operands of PASSING
         opcodes."""
         waiting = list(done.operands)
         for name in waiting:
@@ -219,8 +221,8 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """Returns the collective that an instruction is or contains; None for fusions that only continue one, which counts at its
-        start."""
+        """Returns the collective that an instruction is or contains. Returns None for fusions that only continue one, since the
+        collective counts where it starts."""
         if _kind(i.opcode):
             return i
         if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):

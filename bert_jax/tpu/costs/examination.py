@@ -22,8 +22,8 @@ from bert_jax.training.compilation import save_program
 
 
 def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
-    """Returns the record of one step: its cost, or its excess memory and remedies. Raises UserError for a program that the
-    compiler refuses for a reason other than memory."""
+    """Returns the record of one step: its cost, or its excess memory and remedies. Raises UserError if the compiler refuses the
+    program for a reason other than memory."""
     topology = compiler.topology
     program = case.lower(compiler.devices)
     step, arguments = case.step(program), program.arguments()
@@ -46,8 +46,8 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """Returns the settings with which a step fits, each verified by a compilation with one layer per trip of the loop over
-    layers, which is fast to compile."""
+    """Returns the settings with which a step fits. Each is verified by compiling with one layer per iteration of the loop over
+    layers, which compiles fast."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)
@@ -83,7 +83,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
         for n in (mesh["fsdp"] * 2**j for j in range(1, 20))
         if program.mesh.size % (n * mesh["tensor"]) == 0
-        # sharding can remove no more than the parameters, their gradients and the optimizer state
+        # sharding can remove at most the parameters, their gradients and the optimizer state
         and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh["fsdp"] / n) < limit
     ]
     found = []
@@ -107,7 +107,8 @@ def as_flags(changes: JsonObject) -> str:
 
 # -------------------------------------------------------------------------------------------------------------------- the search
 CLOSE = 128
-"""Rows per device above which the search for the largest batch is not exact to a row, to save compilations."""
+"""Up to twice this many rows per device, the search for the largest batch is exact to a row; above that it is approximate, to
+save compilations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +170,9 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
     """Returns the largest batch between one that `fits` and one that `does_not`. `measure(rows)` returns whether that many rows
     fit and the bytes that they take, of `limit` bytes.
 
-    The search is a bisection, in which every other step interpolates: bytes grow about linearly with rows, so the next candidate
-    is where the line through both ends meets the limit. This compiles three or four programs instead of log2(rows). Up to 2 *
-    CLOSE rows the result is exact, above that within 1/CLOSE.
+    The search is a bisection in which every other step interpolates: bytes grow about linearly with rows, so the next candidate
+    is where the line through both ends crosses the limit. This compiles three or four programs instead of log2(rows). The result
+    is exact up to 2 * CLOSE rows, and within 1/CLOSE above that.
     """
     low, high, tried = fits, does_not, 0
     while high.rows - low.rows > max(1, low.rows // CLOSE):
@@ -189,5 +190,6 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` bytes do not depend on the rows."""
+    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` bytes are independent of the number of
+    rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

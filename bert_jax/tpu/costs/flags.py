@@ -55,13 +55,13 @@ def flag_parser(description: str | None) -> FlagParser:
     step.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
     of_step = "which step (default: train, or finetune for a fine-tuning file)"
     step.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
-    step.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
+    step.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, counted from 0 (default: all, and their sum)")
     of_model = "the model to fine-tune: a size or a directory (default: init_from, else base)"
     step.add_argument("--model", type=nonempty, help=of_model)
     step.add_argument("--rows", type=ROWS, metavar="N", help="estimate N held-out rows, or fine-tuning on N examples")
     chips = parser.group("the slice")
     chips.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
-    chips.add_argument("--slices", type=SLICES, metavar="N", help="the number of slices, another way to write [Nx] (default: 1)")
+    chips.add_argument("--slices", type=SLICES, metavar="N", help="the number of slices, instead of the prefix Nx (default: 1)")
     chips.add_argument("--price", type=PRICE, metavar="P", help="the price of a chip-hour, in any currency")
     others = parser.group("comparison")
     of_against = "another experiment, reported next to this one; may be repeated"
@@ -70,6 +70,6 @@ def flag_parser(description: str | None) -> FlagParser:
     output = parser.group("output")
     output.add_argument("--save", type=nonempty_path, metavar="DIR", help="save the compiled steps for `pretrain --compiled=DIR`")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    remedies = "if a step does not fit, do not search for settings with which it would"
+    remedies = "if a step does not fit, do not search for settings that fit"
     output.add_argument("--no-remedies", action="store_true", help=remedies)
     return parser

@@ -1,9 +1,9 @@
 """Parses the text of a scheduled, optimized HLO module: instructions, the compiler's cycle estimates, JAX's names.
 
 The text is the output of `jax.stages.Compiled.as_text()` for a TPU. The parser keeps the attributes that the estimates need and
-ignores all others, e.g. of newer compilers. A *computation* is a named list of instructions in the order of execution;
-ENTRY is the program. The result of an instruction with the memory space `S(1)` in its layout is in the chip's fast memory,
-without one in HBM.
+ignores all others, such as those of newer compilers. A *computation* is a named list of instructions in the order of execution;
+ENTRY is the program. If the layout of a result has the memory space `S(1)`, the result is in the chip's fast memory, otherwise in
+HBM.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Instruction:
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The compiler's `estimated_cycles` for one execution; None where it has none."""
+        """The compiler's `estimated_cycles` for one execution; None if it has no estimate."""
         found = self._found(_CYCLES)
         return int(found) if found else None
 
@@ -105,7 +105,7 @@ class Instruction:
 
     @functools.cached_property
     def index(self) -> int:
-        """The number of the element that a get-tuple-element takes."""
+        """The number of the tuple element that a get-tuple-element returns."""
         return int(self.attribute("index"))
 
     @functools.cached_property
@@ -114,7 +114,7 @@ class Instruction:
         return self._found(KERNEL_BODY)
 
     def _found(self, pattern: re.Pattern[str]) -> str:
-        """Returns the group of a `pattern` in the text; "" where it is not there."""
+        """Returns the group that `pattern` matches in the text; "" if it does not match."""
         found = pattern.search(self.text)
         return found[1] if found else ""
 
@@ -136,7 +136,7 @@ class Computation:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
-        """Its instructions by their names."""
+        """The instructions by name."""
         return {instruction.name: instruction for instruction in self.instructions}
 
     @functools.cached_property
@@ -183,7 +183,7 @@ def parse(text: str) -> Module:
     """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is not an HLO module."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
-    text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)  # of JAX's own kernels: an instruction is a line
+    text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)  # each instruction of JAX's own kernels is one line
     for line in text.splitlines():
         if beginning := _COMPUTATION.match(line):
             header, lines = beginning, []
@@ -244,10 +244,10 @@ def _array(dtype: str, shape: str, layout: str) -> Array:
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
-    """Returns the trip count of the `while` instruction `loop` in the computation `inside`; None where it cannot be derived.
+    """Returns the trip count of the `while` instruction `loop` in the computation `inside`; None if it cannot be derived.
 
-    It is recorded by the compiler (`known_trip_count`), or derived from the condition `counter < limit`: the limit is a constant
-    of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant to it.
+    The compiler has recorded it (`known_trip_count`), or it is derived from the condition `counter < limit`: the limit is a
+    constant of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant to it.
     """
     if loop.known_trips is not None:
         return loop.known_trips
@@ -279,8 +279,8 @@ class _Source:
 
 
 def _compare(module: Module, condition: Computation) -> tuple[_Source, _Source, str] | None:
-    """Returns (counter, limit, direction) of the comparison in a loop's condition, which may be inside a fusion; None without
-    one."""
+    """Returns (counter, limit, direction) of the comparison in a loop's condition, which may be inside a fusion; None if there is
+    no comparison."""
     root = condition.root
     inner = next(module.called(root), None) if root.opcode == "fusion" else None
     compare = inner.root if inner else root
@@ -347,7 +347,7 @@ def _step(module: Module, body: Computation, index: int) -> int | None:
 # ----------------------------------------------------------------------------------------------------------- places in the model
 _CALL = re.compile(r"^(?:[a-z_]+\()*([^()]*)\)*$")
 _MERGED = re.compile(r"/\(([^:]+):.*\)$")
-"""The names of operations that the compiler has made into one: `(optimizer/reduce_sum:optimizer/reduce_sum)`."""
+"""Matches the names of operations that the compiler has merged into one: `(optimizer/reduce_sum:optimizer/reduce_sum)`."""
 NOISE = {
     "closed_call", "while", "body", "cond", "checkpoint", "rematted_computation", "remat", "remat2", "scan", "pjit", "shard_map",
     "shmap_body",
@@ -358,10 +358,14 @@ HEADS = ("embeddings", "pooler", "mlm_head", "nsp_head", "classifier")
 
 
 def place(op_name: str) -> str:
-    """`jit(train_step)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot_general` ->
-    `layers/attention/output backward`. Operations outside of the model's modules are `loss`, or `update` outside of the
-    differentiated function (gradient norm, optimizer). `layers/saved` is the saving and loading of activations by the loop over
-    layers. Operations without a name of JAX's, which the compiler has added, are `(unnamed)`."""
+    """Turns JAX's name of an operation into a part of the model, such as
+    `jit(train_step)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot_general` ->
+    `layers/attention/output backward`.
+
+    Operations outside of the model's modules are `loss`, or `update` outside of the differentiated function (gradient norm,
+    optimizer). `layers/saved` is the saving and loading of activations by the loop over layers. Operations that the compiler has
+    added have no name from JAX, and are `(unnamed)`.
+    """
     op_name = _MERGED.sub(r"/\1", op_name.split(";")[0])
     if not op_name.startswith(("jit(", "pjit(")):
         return f"parameters/{op_name.split('[')[0]}" if op_name.startswith(("state", "params")) else UNNAMED

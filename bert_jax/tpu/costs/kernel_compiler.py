@@ -1,9 +1,10 @@
-"""Compiles Pallas kernels alone with the compiler's dumps enabled, in a separate process: the compiler reads that setting once.
+"""Compiles Pallas kernels one at a time with the compiler's dumps enabled, in a separate process: the compiler reads that setting
+only once.
 
     python -m bert_jax.tpu.costs.kernel_compiler TOPOLOGY < calls.json
 
-Reads the list of `kernels.kernel_calls`. Its last line of output is a JSON list with the text of each kernel's final schedule, or
-null for a kernel that could not be compiled.
+It reads the list of `kernels.kernel_calls`. The last line of its output is a JSON list with the text of each kernel's final
+schedule, or null if the kernel could not be compiled.
 """
 
 from __future__ import annotations

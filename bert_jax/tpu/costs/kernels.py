@@ -1,11 +1,11 @@
 """Estimates the cycles of Pallas kernels from the compiler's schedules, since their custom calls have no cycle estimate.
 
-Writing schedules doubles the compilation time of a program, so the kernels of a program are compiled once more, alone, by a
-separate process (`kernel_compiler.py`), and the results are cached on disk. The schedule has a line for each bundle of
-instructions that the core issues together, about one cycle, with a `>` for each enclosing loop, and the exit test of each loop;
-so cycles = sum over bundles of the product of the trip counts of the enclosing loops. Regions under a condition (`pl.when`) count
-as if always executed. Waiting for memory is not in the schedule, so the estimate is at least the time of the transfers between
-HBM and the chip.
+Writing schedules doubles the compilation time of a program. Instead, a separate process (`kernel_compiler.py`) compiles only the
+kernels once more, and the results are cached on disk. The schedule has a line for each bundle of instructions that the core
+issues together, which takes about one cycle. It marks each enclosing loop with a `>`, and shows the exit test of each loop. So
+the number of cycles is the sum over bundles of the product of the trip counts of the enclosing loops. Regions under a condition
+(`pl.when`) count as if always executed. Waiting for memory is not in the schedule, so the estimate is at least the time of the
+transfers between HBM and the chip.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READER = 2
 KERNEL = "tpu_custom_call"
 """The target of a Pallas kernel's custom call."""
 PIPELINE_STAGES = 2
-"""The trips that the loop over a kernel's grid has beyond the grid's steps, to fill and drain its pipeline of copies."""
+"""The additional trips of the loop over a kernel's grid that fill and drain its pipeline of copies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Schedule:
     """The schedule of a compiled kernel."""
 
     bundles: int
-    """Bundles in the text of the schedule."""
+    """The number of bundles in the text of the schedule."""
     cycles: int
-    """Cycles of one call: bundles times the trip counts of their loops."""
+    """The cycles of one call: each bundle times the trip counts of its loops."""
     trips: tuple[int, ...]
-    """The trip count of each loop, in the order of the text; the first loop is the one over the grid, if the kernel has a
+    """The trip count of each loop, in the order of the text. If the kernel has a grid, the first loop is the one over the
     grid."""
     unread_loops: int
     """The number of loops whose trip count could not be read; they count as one trip."""
@@ -60,17 +60,17 @@ class _Loop:
     """A loop, or a predicated region, which counts as one trip."""
 
     has_body: bool = False
-    """Whether it begins as the body of a loop does, and not as a predicated region."""
+    """Whether it starts like the body of a loop, and not like a predicated region."""
     bundles: int = 0
     over_grid: bool = False
     exit: tuple[str, str] | None = None
-    """The counter and its limit in the test of the branch back to its start, once that was read."""
+    """The counter and its limit in the test of the branch back to its start, once that has been read."""
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the branch back to its start is still to come. Bundles of a lower depth before it are instructions after the
-        loop, which the scheduler has moved into its last bundles: they are issued in every trip."""
+        """Whether the branch back to its start is still to come. Bundles of a lower depth before that branch are instructions
+        after the loop that the scheduler has moved into the loop's last bundles: they are issued in every trip."""
         return self.has_body and self.exit is None
 
     def trips(self, steps: Mapping[str, int]) -> int | None:
@@ -81,11 +81,11 @@ class _Loop:
         return max(1, -(-limit // steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
 
     def whole(self) -> int:
-        """Returns its bundles, those of the loops inside included."""
+        """Returns the number of its bundles, including those of inner loops."""
         return self.bundles + sum(loop.whole() for loop in self.inner)
 
     def cycles(self, trips: int, steps: Mapping[str, int]) -> int:
-        """Returns the cycles of so many trips."""
+        """Returns the cycles of this many trips."""
         return trips * (self.bundles + sum(loop.cycles(loop.trips(steps) or 1, steps) for loop in self.inner))
 
 
@@ -94,7 +94,7 @@ def read_schedule(text: str) -> Schedule:
     whole = _Loop()
     stack, all_loops = [whole], list[_Loop]()
     steps: dict[str, int] = {}
-    tests: dict[str, tuple[str, str]] = {}  # of all loops: an outer loop's may stand in an inner one
+    tests: dict[str, tuple[str, str]] = {}  # of all loops: the step of an outer loop's counter may be in an inner loop
     for line in text.splitlines():
         match = _BUNDLE.match(line)
         steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
@@ -126,8 +126,7 @@ def read_schedule(text: str) -> Schedule:
 
 
 def kernel_calls(module: Module) -> dict[str, JsonObject]:
-    """Returns the different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs to compile
-    it."""
+    """Returns the different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs."""
     calls: dict[str, JsonObject] = {}
     for computation in module.computations.values():
         for i in computation.instructions:
@@ -142,7 +141,7 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Returns the configuration of a custom call that compiles it as the program did: Mosaic's part, and its limit on vector
+    """Returns the configuration of a custom call with which the program compiled it: Mosaic's part, and its limit on vector
     memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
@@ -160,8 +159,8 @@ def _number(value: Json) -> Json:
 def kernel_schedules(
     module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None
 ) -> Mapping[str, Schedule]:
-    """Returns the schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. Cached in
-    the directory `cache` for each compiler `version`, `READER` and chip."""
+    """Returns the schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. They are
+    cached in the directory `cache` for each compiler `version`, `READER` and chip."""
     cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}
@@ -184,7 +183,7 @@ def kernel_schedules(
 
 
 def _compile(calls: Sequence[JsonObject], topology: Topology) -> list[Schedule | None]:
-    """Compiles each kernel alone, in a separate process; None for kernels that could not be compiled."""
+    """Compiles each kernel alone, in a separate process. Returns None for kernels that could not be compiled."""
     one = f"{topology.chip.name}:{'x'.join(map(str, (2, 2, 1)[: topology.chip.dimensions]))}"
     command = [sys.executable, "-m", "bert_jax.tpu.costs.kernel_compiler", one]
     root = os.fspath(pathlib.Path(__file__).resolve().parents[3])

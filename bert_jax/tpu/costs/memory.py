@@ -1,4 +1,4 @@
-"""The contents of a chip's memory: arguments by name, temporaries by the part of the step that computes them."""
+"""Computes the use of a chip's memory: arguments by name, temporaries by the part of the step that computes them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Memory:
     """Bytes per device."""
 
     total: int
-    """The peak, as the compiler computes it to decide whether a program fits."""
+    """The peak that the compiler computes to decide whether a program fits."""
     has: int
-    """HBM of the device by its data sheet; the compiler reserves about 1.5 %."""
+    """The HBM of the device according to its data sheet; the compiler reserves about 1.5 % of it."""
     arguments: Mapping[str, int]
     temporaries: Mapping[str, int]
     """Temporaries at the time of their peak, by the part of the step that computes them."""
@@ -42,7 +42,7 @@ class Memory:
 
 
 def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
-    """Returns the bytes per device of the abstract arrays of a tree, according to their shardings."""
+    """Returns the bytes per device of the abstract arrays of a tree, given their shardings."""
 
     def size(leaf: jax.ShapeDtypeStruct) -> int:
         shape = leaf.sharding.shard_shape(leaf.shape) if leaf.sharding is not None else leaf.shape
@@ -55,7 +55,8 @@ def program_memory(
     statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int
 ) -> Memory:
     """Returns the memory of a program, from `jax.stages.Compiled.memory_analysis()`, its module, and its `arguments` (trees of
-    abstract arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the device's HBM."""
+    abstract arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the size of the device's
+    HBM."""
     named = {name: local_bytes(tree) for name, tree in arguments.items()}
     named["padding"] = max(0, statistics.argument_size_in_bytes - sum(named.values()))
     live = peak(module)
@@ -66,8 +67,8 @@ def program_memory(
 
 
 def used_bytes(statistics: Statistics) -> int:
-    """Returns the bytes per device that a program takes: the compiler's peak, which includes arguments, and the code. The sum of
-    the single statistics would be too large, since results reuse the memory of donated arguments, and temporaries reuse the
+    """Returns the bytes per device that a program needs: the compiler's peak, which includes arguments, and the code. Adding up
+    the single statistics would give too much, since results reuse the memory of donated arguments, and temporaries reuse the
     memory of dead parameters."""
     s = statistics
     parts = s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
@@ -78,8 +79,8 @@ def peak(module: Module) -> dict[str, int]:
     """Returns the bytes of live temporaries in HBM at their peak while ENTRY runs in the order of its text. They are listed by
     origin: `activations` (forward pass), `gradients` (all of the backward pass), `update`.
 
-    A result reuses the memory of an operand of its size that is dead afterwards. Loops update their carried arrays in place and
-    add the peak of their body. The program's results are left out: they reuse the memory of its arguments.
+    A result reuses the memory of an operand of the same size that is dead afterwards. Loops update their carried arrays in place
+    and add the peak of their body. The program's results are left out: they reuse the memory of its arguments.
     """
     return _peak(module, module.entry)
 

@@ -1,4 +1,4 @@
-"""The report of `aot` on one step: a JSON record, and the text made from it."""
+"""Builds the report of `aot` on one step: a JSON record, and the text made from it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bert_jax.tpu.costs.topologies import Topology
 
 COSTLIEST = 20
 SUMMED = 8
-"""The number of modules of the model in the summary of the text."""
+"""The number of modules in the summary line of the text."""
 WASTEFUL = 0.2
-"""The fraction of peak below which the report marks work as improvable."""
+"""The fraction of peak below which the report suggests a cheaper way."""
 REACHED = 0.8
-"""The fraction of the memory bandwidth that real chips reach in an addition of two long arrays; a calibration below it means that
+"""The fraction of the memory bandwidth that real chips reach in an addition of two long arrays. A calibration below it means that
 the estimates are pessimistic."""
 METHOD = (
     "the sum over all operations of the compiler's cycle estimate times the trip counts of the enclosing loops; for Pallas "
@@ -48,21 +48,21 @@ class Step:
     """The facts about a step that are known before it is compiled."""
 
     name: str
-    """For example "phase 0, train step"."""
+    """The step's name, e.g. "phase 0, train step"."""
     config: str
     kind: str
     """"train", "eval" or "finetune"."""
     mesh: Mapping[str, int]
-    """The mesh axes and their sizes; a run of a sweep uses fewer devices than the topology has."""
+    """The mesh axes and their sizes. A run of a sweep uses fewer devices than the topology has."""
     rows: int
-    """Rows of the batch, over all devices."""
+    """The number of rows of the batch, over all devices."""
     length: int
     flops: float
     """Model FLOPs of the step, over all devices."""
     steps: int | None = None
-    """The number of executions; None where it depends on data that is not given."""
+    """The number of executions; None if it depends on data that is not given."""
     covers: str = "experiment"
-    """The work that these steps cover: "experiment", "1 pass, 10,000 rows"."""
+    """The work that these executions cover: "experiment", "1 pass, 10,000 rows"."""
 
     @property
     def devices(self) -> int:
@@ -109,7 +109,7 @@ def refused(
 def record(
     step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
 ) -> JsonObject:
-    """Returns the record of a compiled step as JSON values; times in seconds, sizes in bytes per device, rates per chip."""
+    """Returns the record of a compiled step as JSON values: times in seconds, sizes in bytes per device, rates per chip."""
     flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
     hours = None if step.steps is None else step.steps * seconds / 3600
@@ -145,7 +145,7 @@ def record(
 
 
 def advice(step: Step, used: float, topology: Topology) -> str | None:
-    """Names a cheaper way to do the work, if the step uses less than WASTEFUL of the chips' peak; None if it uses more."""
+    """Names a cheaper way to do the same work if the step uses less than WASTEFUL of the chips' peak; otherwise returns None."""
     if not used < WASTEFUL:
         return None
     chips = step.chips(topology)
@@ -160,7 +160,8 @@ def _place(operation: Operation, kind: str) -> str:
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
-    """Returns the modules of the model with the most time in a step of that `kind`, with their fractions of the step's time."""
+    """Returns the modules of the model that take the most time in a step of that `kind`, with their fractions of the step's
+    time."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
     for operation in estimate.operations:
@@ -273,7 +274,7 @@ def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def refusal(found: JsonObject) -> str:
-    """Returns the text about a step that does not fit."""
+    """Returns the text for a step that does not fit."""
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} per device, with "
         f"{counted(found['rows'], 'row')} of {counted(found['length'], 'token')} per step, {found['rows_per_chip']:g} per chip."
@@ -289,8 +290,8 @@ def refusal(found: JsonObject) -> str:
 
 
 def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
-    """Returns the sums over all steps: hours, chip-hours and, at `price` a chip-hour, the cost; None where a number of steps is
-    unknown."""
+    """Returns the sums over all steps: hours, chip-hours and, at `price` per chip-hour, the cost; None if the number of any
+    step's executions is unknown."""
     known = all(one["steps"] is not None for one in found)
     hours, chip_hours = (sum(one[name] for one in found) if known else None for name in ("hours", "chip_hours"))
     whole = {"hours": hours, "chip_hours": chip_hours}
@@ -298,7 +299,7 @@ def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
 
 
 def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
-    """Returns the table of steps and their sums; for an unknown number of steps, the flag that gives it."""
+    """Returns the table of steps and their sums. If a number of steps is unknown, it names the flag that sets it."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
         return f"hours and price: the number of steps depends on the data; give --rows=N, the number of {what}"
@@ -317,8 +318,8 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
 
 
 def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
-    """Yields tables that compare the steps of the experiments with those of the first experiment, and sentences about steps that
-    are left out."""
+    """Yields tables that compare the steps of the experiments with the steps of the first experiment, and sentences about steps
+    that are left out."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]

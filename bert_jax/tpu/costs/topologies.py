@@ -1,4 +1,4 @@
-"""TPU slices by name, such as `v5e:4x4` or `2xv5p:4x4x4`: their chips, their network, and devices for the compiler."""
+"""Parses names of TPU slices, such as `v5e:4x4` or `2xv5p:4x4x4`: their chips, their network, and devices for the compiler."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import CHIPS, Chip
 from bert_jax.interface.words import counted
 
-if TYPE_CHECKING:  # run.sh judges the name of a topology before jax is installed
+if TYPE_CHECKING:  # run.sh checks the name of a topology before jax is installed
     import jax
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 """The available slices of v5e and v6e."""
 LARGEST = {"v4": (4, 4, 4), "v5p": (4, 5, 7), "v7x": (4, 6, 6)}
-"""The pod of a generation in cubes of 4 x 4 x 4 chips, the shortest side first."""
+"""The pod of each generation in cubes of 4 x 4 x 4 chips, shortest side first."""
 LISTED = 9
-"""How many of the smallest slices an error lists, in addition to the largest."""
+"""How many of the smallest slices an error lists, in addition to the largest one."""
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
 NEAR = 0.75
-"""`difflib`'s ratio above which a name counts as a misspelling: `v3` and `v7` have 0.5, `v6p` and `v6` 0.8."""
+"""The ratio of `difflib` above which a name counts as a misspelling: `v3` and `v7` have 0.5, `v6p` and `v6` 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +47,22 @@ class Topology:
 
     @property
     def slice_chips(self) -> int:
-        """Chips of one slice."""
+        """The number of chips in one slice."""
         return math.prod(self.shape)
 
     @property
     def chips(self) -> int:
-        """Chips of all slices."""
+        """The number of chips in all slices."""
         return self.slice_chips * self.slices
 
     @property
     def devices(self) -> int:
-        """JAX devices of all slices."""
+        """The number of JAX devices in all slices."""
         return self.chips * self.chip.devices
 
     @property
     def device_memory(self) -> int:
-        """Bytes of HBM of a device."""
+        """The bytes of HBM of one device."""
         return self.chip.memory_bytes // self.chip.devices
 
     @property
@@ -73,14 +73,14 @@ class Topology:
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """For each dimension, True if it is a ring; a three-dimensional slice that is not built of cubes of 4 has none."""
+        """For each dimension, whether it is a ring; a three-dimensional slice that is not built from cubes of 4 has no rings."""
         closed = tuple(size % self.chip.whole_ring == 0 for size in self.shape)
         return closed if self.chip.dimensions == 2 or all(closed) else (False,) * len(closed)
 
 
 def parse_topology(text: str, slices: int | None = None) -> Topology:
-    """Parses `[Nx]GENERATION:AxB[xC]`; `slices` may replace the prefix. Raises UserError naming the nearest slice and those that
-    exist."""
+    """Parses `[Nx]GENERATION:AxB[xC]`; `slices` may replace the prefix. Raises UserError naming the nearest slice and the
+    available ones."""
     match = re.fullmatch(r"(?:([0-9]{1,6})x)?([a-z0-9]+):([0-9]{1,6}(?:x[0-9]{1,6})*)", text.strip().lower())
     if not match:
         count = re.fullmatch(r"(?:[0-9]+x)?([a-z0-9]+)-([0-9]{1,9})", text.strip().lower())
@@ -112,8 +112,8 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
 
 
 def judge(arguments: Sequence[str]) -> int:
-    """Returns the exit status of `aot` for the values of --topology and --slices among its arguments: 2, with the error printed,
-    for one that does not exist, else 0. `tpu_scripts/run.sh` asks before it installs the compiler."""
+    """Returns the exit status of `aot` for the values of --topology and --slices among its arguments: 0, or 2 with the error
+    printed if there is no such topology. `tpu_scripts/run.sh` calls it before it installs the compiler."""
     given: dict[str, str] = {}
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         for flag in ("--topology", "--slices"):
@@ -141,8 +141,8 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Returns every slice of a generation, the smallest first: two-dimensional slices from the list; three-dimensional ones are
-    2x2x1 to 2x4x4, and larger ones are boxes of cubes of 4, up to the pod."""
+    """Returns every slice of a generation, smallest first. Two-dimensional slices come from the list. Three-dimensional slices
+    are 2x2x1 to 2x4x4, and beyond that boxes of cubes of 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
@@ -151,7 +151,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns the clause of an error that names the slices with the nearest numbers of chips."""
+    """Returns the part of an error that names the slices with the nearest numbers of chips."""
     chip = CHIPS[name]
     known = known_shapes(chip)
     best = min(known, key=lambda shape: abs(math.log(math.prod(shape) / chips)) if chips else math.prod(shape))
@@ -167,7 +167,7 @@ def _existing() -> str:
 
 # ------------------------------------------------------------------------------------------------------------------ the compiler
 def require_compiler() -> str:
-    """Returns the version of the TPU compiler. Raises UserError where it is not installed, or is not the one that this JAX
+    """Returns the version of the TPU compiler. Raises UserError if it is not installed, or is not the version that this JAX
     needs."""
     import jax
 
@@ -184,8 +184,8 @@ def require_compiler() -> str:
 
 def prepare_compiler(dumps: str = "") -> None:
     """Sets the environment variables that the TPU compiler reads when it is loaded: this machine has no TPU, no metadata server
-    is queried, other processes may load the compiler too. With `dumps`, the compiler writes schedules to that directory, which
-    doubles its time."""
+    is queried, and other processes may load the compiler too. With `dumps`, the compiler writes schedules to that directory,
+    which doubles the compilation time."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -203,7 +203,7 @@ def prepare_compiler(dumps: str = "") -> None:
 
 
 def topology_devices(topology: Topology) -> list[jax.Device]:
-    """Returns the devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
+    """Returns the devices of the topology, for a mesh. Raises UserError if this compiler does not know the topology."""
     import jax
     from jax.experimental import topologies
 
@@ -226,8 +226,7 @@ def topology_devices(topology: Topology) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drops the output of C++ libraries to stderr inside the context, unless the context ends with an exception that is not a
-    Python one."""
+    """Drops what C++ libraries write to stderr inside the context."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as sink:

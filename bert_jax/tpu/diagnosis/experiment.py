@@ -1,4 +1,5 @@
-"""Whether an experiment can run here: its workdir and its corpus, from every process, and the memory and time of its steps."""
+"""Checks whether an experiment can run here: its workdir and its corpus in every process, and the memory and time of its
+steps."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from bert_jax.training.steps import TrainState
 
 # ------------------------------------------------------------------------------------------------------------------- directories
 PROBE = ".doctor"
-"""The beginning of the name of the object that is written to a bucket, read and removed."""
+"""The prefix of the name of the object that is written to a bucket, read and removed."""
 
 
 def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
@@ -54,7 +55,7 @@ def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
 
 
 def corpus_check(processes: Processes, directory: str) -> Check:
-    """Returns whether every process finds the corpus."""
+    """Checks that every process finds the corpus."""
 
     def look() -> None:
         if is_remote(directory):
@@ -71,7 +72,7 @@ def corpus_check(processes: Processes, directory: str) -> Check:
 
 @contextlib.contextmanager
 def made(directory: AnyPath) -> Iterator[None]:
-    """Makes a local directory with its parents, and removes those that were not there and are empty at the end."""
+    """Creates a local directory with its parents. At the end, those that did not exist before are removed if they are empty."""
     if is_remote(directory):
         yield
         return
@@ -90,7 +91,7 @@ def made(directory: AnyPath) -> Iterator[None]:
 
 
 def _bucket(directory: AnyPath, process: int) -> None:
-    """Raises UserError unless the bucket is there, and an object in the directory can be written, read and removed."""
+    """Raises UserError unless the bucket exists, and an object in the directory can be written, read and removed."""
     require_bucket(directory)
     probe = f"{directory}/{PROBE}-{os.getpid()}-{process}"
     write(probe, b"1")
@@ -103,7 +104,7 @@ def _bucket(directory: AnyPath, process: int) -> None:
 
 
 def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
-    """Returns the UserErrors that `look` raises in the processes, each once; every process has to call this function."""
+    """Returns the UserErrors that `look` raises in any process, each once. Every process has to call this function."""
     message = ""
     try:
         look()
@@ -114,10 +115,10 @@ def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, 
 
 # --------------------------------------------------------------------------------------------------------------------- the steps
 LONGEST = 20.0
-"""Seconds of a step, as the measured FLOP/s let expect them, beyond which none is run."""
+"""No step is run if it would take more seconds than this, according to the measured FLOP/s."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""After which the estimate is given up; it compiles the step for the slice."""
+"""Seconds after which the estimate is given up; it compiles the step for the slice."""
 
 
 def fit_checks(
@@ -130,11 +131,11 @@ def fit_checks(
     estimated: bool,
     rejected: Collection[str] = (),
 ) -> list[Check]:
-    """Returns a check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
+    """Returns a check for each step of the experiment file `given`: whether it fits, and how long it takes. Compiles the steps.
 
-    `flops` is the measured rate of all devices together. With a `workdir`, its disk must have room for a checkpoint. With
-    `estimated`, on TPUs the first process also runs `aot` for this slice. Kernels that were `rejected` here are not chosen. Every
-    process has to call this function.
+    `flops` is the measured rate of all devices together. If there is a `workdir`, its disk must have room for a checkpoint. If
+    `estimated` is set, the first process also runs `aot` for this slice, on TPUs only. Kernels that were `rejected` here are not
+    chosen. Every process has to call this function.
     """
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
     found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
@@ -182,7 +183,7 @@ def _check(
 
 
 def step_bytes(statistics: Statistics) -> int:
-    """Returns the bytes per device that a step takes. Only on TPUs does the compiler's peak include everything; elsewhere the sum
+    """Returns the bytes per device that a step needs. Only on TPUs does the compiler's peak include everything; elsewhere the sum
     of arguments, results and temporaries is used."""
     if jax.default_backend() == "tpu":
         return used_bytes(statistics)
@@ -201,8 +202,8 @@ def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
 
 
 def least_free(processes: Processes) -> float | None:
-    """Returns the smallest number of free bytes of a device, over all processes. For a CPU device, this is its share of the
-    machine's free memory."""
+    """Returns the number of free bytes of the device with the least, over all processes. A CPU device counts with its share of
+    the machine's free memory."""
     free: list[float] = []
     for device in jax.local_devices():
         if stats := device.memory_stats():
@@ -213,7 +214,7 @@ def least_free(processes: Processes) -> float | None:
 
 
 def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float:
-    """Returns the seconds of a training step of zeros, the shortest of some. The time does not depend on the values."""
+    """Returns the shortest time of several training steps on zeros, in seconds. The time does not depend on the values."""
 
     def zeros(tree: object) -> object:
         shardings = jax.tree.map(lambda x: x.sharding, tree)
@@ -232,8 +233,8 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
 
 # ----------------------------------------------------------------------------------------------------------- the estimate of aot
 def slice_name(devices: Sequence[jax.Device]) -> str | None:
-    """Returns the slice that TPU devices form, in the notation of `aot --topology`; None for other devices, and for parts of a
-    slice."""
+    """Returns the slice that the TPU devices form, in the notation of `aot --topology`; None for other devices, and if they form
+    only a part of a slice."""
     chip = find_chip(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
@@ -253,7 +254,7 @@ def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str
 
 
 def estimate(case: Case, overrides: Sequence[tuple[str, str]], topology: str) -> str:
-    """Returns the time of a step on a slice as estimated by `aot`, as the end of a sentence. A separate process, which does not
+    """Returns the time that `aot` estimates for a step on a slice, as the end of a sentence. A separate process, which does not
     see the TPU, computes it."""
     flags = [f"--config={case.config}", *(f"--config.{key}={text}" for key, text in overrides)]
     command = [sys.executable, "-m", "bert_jax.aot", *flags, f"--topology={topology}", f"--phase={case.phase}"]

@@ -1,4 +1,4 @@
-"""The flags of `doctor`. Imports nothing slow, so that help and errors in flags are printed at once."""
+"""The flags of `doctor`. Imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Overrides = Sequence[tuple[str, str]]
 
 
 def check_flags(command: str, description: str | None) -> None:
-    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    """Prints the help and exits if requested; otherwise raises UserError like `parse_flags`."""
     parse_flags(description)
 
 
@@ -31,7 +31,7 @@ def flag_parser(description: str | None) -> FlagParser:
     of_config = "an experiment: compile its steps, and report whether they fit and how long one takes"
     checks.add_argument("--config", type=nonempty, metavar="FILE[:ARG]", help=of_config)
     checks.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
-    of_workdir = "a directory, or gs://BUCKET/PATH: try what a run does there"
+    of_workdir = "a directory, or gs://BUCKET/PATH: try all operations of a run there"
     checks.add_argument("--workdir", type=nonempty, metavar="DIR", help=of_workdir)
     chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
     checks.add_argument("--chips", type=chips, metavar="N", help="the number of chips that all hosts should have together")
@@ -43,6 +43,6 @@ def flag_parser(description: str | None) -> FlagParser:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Overrides]:
-    """Returns the flags, and the keys that they set. Raises UserError."""
+    """Returns the flags, and the overrides of the experiment's keys. Raises UserError for invalid flags."""
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     return flag_parser(description).parse_args(rest), overrides

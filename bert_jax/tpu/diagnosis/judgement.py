@@ -1,4 +1,4 @@
-"""Turns the records of all processes into checks: differences between processes, slow devices, missing parts."""
+"""Turns the records of all processes into checks, which report differences between processes, slow devices and missing parts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bert_jax.interface.words import counted, prefixed
 # -------------------------------------------------------------------------------------------------------------------- the report
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One property that was examined."""
+    """One property that was checked."""
 
     name: str
     text: str
-    """The figures."""
+    """The figures, as text."""
     faults: tuple[str, ...] = ()
-    """Sentences, each with its remedy; none where all is well."""
+    """Sentences, each with its remedy; empty if there are no faults."""
 
 
 def report(checks: Sequence[Check]) -> list[str]:
-    """Returns the lines of the report: each check, then all faults, numbered."""
+    """Returns the lines of the report: each check, followed by all faults, numbered."""
     lines = [f"{'FAULT' if check.faults else 'ok':5}  {check.name:11}  {check.text}" for check in checks]
     faults = [fault for check in checks for fault in check.faults]
     if not faults:
@@ -43,13 +43,15 @@ def as_json(checks: Sequence[Check], processes: Sequence[JsonObject]) -> JsonObj
 
 # ----------------------------------------------------------------------------------------------------------------- the judgement
 SLOWER, SLOWER_CPU = 0.85, 0.5
-"""A device below this fraction of the median of the others is slow. CPUs share their cores with other programs."""
+"""A device is slow if its rate is below this fraction of the median of the others. The fraction for CPUs is lower, since they
+share their cores with other programs."""
 OF_PUBLISHED = {"flops": 0.5, "bandwidth": 0.5, "links": 0.1}
-"""The fractions of published figures below which a device is slow; the products and additions measured here reach over 0.8."""
+"""A device is slow if its rate is below this fraction of the published figure; the products and additions measured here reach
+over 0.8."""
 CLOCK_SECONDS = 2.0
-"""The largest difference between clocks; the comparison itself errs by the time of a small collective."""
+"""The maximum difference between clocks in seconds; the comparison itself has an error of the time of a small collective."""
 LEAST_DISK = 2 << 30
-"""Bytes that packages' caches and compiled programs may take."""
+"""The free bytes needed for caches of packages and for compiled programs."""
 
 Processes = Sequence[JsonObject]
 
@@ -90,7 +92,7 @@ def versions(processes: Processes) -> Check:
 
 
 def devices(processes: Processes, chips: int | None = None) -> Check:
-    """Compares the visible chips with the chips that each machine has and that the user expects."""
+    """Compares the visible chips with the chips that each machine has, and with the number that the user expects."""
     seen = [process["seen"] for process in processes]
     kinds = sorted({device["kind"] for process in processes for device in process["devices"]})
     faults = []
@@ -128,7 +130,8 @@ def devices(processes: Processes, chips: int | None = None) -> Check:
 
 
 def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
-    """Returns a rate of every device alone: those below the published figure, and those slower than the others."""
+    """Checks a rate of each device, measured alone. Reports devices below the published figure, and devices slower than the
+    others."""
     measured = {
         f"device {device['id']} of {_name(processes, i)}": (device[key], device["kind"], device["platform"])
         for i, process in enumerate(processes)
@@ -176,7 +179,7 @@ def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float,
 
 
 def links(processes: Processes) -> list[Check]:
-    """Returns the bandwidth of a sum over the devices of each process, and over all."""
+    """Checks the bandwidth of a sum over the devices of each process, and over all devices."""
     inside = {_name(processes, i): process["links"] for i, process in enumerate(processes) if process.get("links")}
     whole = processes[0].get("links_of_all")
     if not inside and not whole:
@@ -204,7 +207,7 @@ def links(processes: Processes) -> list[Check]:
 
 
 def memory(processes: Processes) -> Check:
-    """Returns the free memory of the devices, or of the machine where they are CPUs."""
+    """Reports the free memory of the devices, or of the machine if they are CPUs."""
     free = [device["free"] for process in processes for device in process["devices"] if device["free"] is not None]
     if free:
         has = min(device["memory"] for process in processes for device in process["devices"])
@@ -233,12 +236,12 @@ def kernels(processes: Processes) -> list[Check]:
         checks.append(Check("kernel", f"{operation} disagrees with the plain path" if faults else text, tuple(faults)))
     if not checks:
         platform = processes[0]["devices"][0]["platform"]
-        checks.append(Check("kernel", f"there is none for a {platform}: XLA's programs compute everything"))
+        checks.append(Check("kernel", f"there is none for a {platform}: XLA compiles everything"))
     return checks
 
 
 def clocks(processes: Processes) -> list[Check]:
-    """Returns the differences between the clocks of the processes."""
+    """Checks the differences between the clocks of the processes."""
     if len(processes) == 1:
         return []
     times = [process["clock"] for process in processes]
@@ -253,7 +256,7 @@ def clocks(processes: Processes) -> list[Check]:
 
 
 def disks(processes: Processes) -> Check:
-    """Checks the free space where programs are cached and temporary files are created."""
+    """Checks the free disk space for cached programs and for temporary files."""
     least: dict[str, tuple[int, int]] = {}
     for i, process in enumerate(processes):
         for name, free in process["disks"].items():

@@ -1,4 +1,4 @@
-"""The record of one process: its host and versions, the devices that it sees and those that its machine has, memory, disks."""
+"""Records the facts of one process: its host and versions, the devices that it sees and that its machine has, memory, disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.tpu.diagnosis import speed
 
 
 def record() -> JsonObject:
-    """Returns the record of this process, as JSON values; sizes in bytes. Measures each of its devices, one after the other.
+    """Returns the record of this process as JSON values, with sizes in bytes. Measures its devices one after the other.
 
     The devices of a CPU share its cores, so only the first one is measured.
     """
@@ -37,8 +37,8 @@ def record() -> JsonObject:
 
 
 def device_record(device: jax.Device) -> JsonObject:
-    """Returns the kind of one device, its free memory and its speed; "error" where it cannot be measured, for lack of memory for
-    example."""
+    """Returns the kind of one device, its free memory and its speed, or "error" if it cannot be measured, for example for lack of
+    memory."""
     stats = device.memory_stats() or {}
     has = stats.get("bytes_limit")
     try:
@@ -55,13 +55,13 @@ def device_record(device: jax.Device) -> JsonObject:
 
 
 def chips(devices: list[jax.Device]) -> set[object]:
-    """Returns one item for each chip of the devices: two cores of a TPU may be two devices of one chip."""
+    """Returns one device for each chip: the two cores of a TPU chip may be two devices."""
     return {tuple(device.coords) if device.platform == "tpu" else device.id for device in devices}
 
 
 def expected_chips(used: str) -> int | None:
-    """Returns the accelerators that this machine has, by its device files; None if JAX was configured to use specific ones, or on
-    a CPU without any. `used` is the platform that JAX uses."""
+    """Returns the accelerators of this machine according to its device files; None if JAX was configured to use specific ones, or
+    if the machine has only a CPU. `used` is the platform that JAX uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
     ):
@@ -91,5 +91,5 @@ def _temporary() -> pathlib.Path:
 
 
 def clock() -> float:
-    """Returns the seconds since 1970 by the clock of this machine."""
+    """Returns the time of this machine's clock, in seconds since 1970."""
     return time.time()

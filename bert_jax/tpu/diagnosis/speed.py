@@ -13,18 +13,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 SECONDS = 0.15
-"""The length of a measurement; the best of `TRIES` counts."""
+"""Seconds of one measurement; the best of `TRIES` counts."""
 TRIES = 3
 CPU_SIDE, SIDE = 1024, 8192
-"""Rows of the square matrices of the product: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
+"""The size of the square matrices of the product: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
 CPU_STREAMED, STREAMED = 2**25, 2**27
-"""Elements of the float32 arrays of the addition: more than caches hold."""
+"""The number of elements of the float32 arrays of the addition: more than caches hold."""
 CPU_SENT, SENT = 2**20, 2**24
-"""Elements of the float32 array that each device gives to a sum over all devices."""
+"""The number of elements of the float32 array that each device adds in a sum over all devices."""
 
 
 def flops(device: jax.Device) -> float:
-    """Returns the operations a second of a product of two square matrices on `device`."""
+    """Returns the operations per second of a product of two square matrices on `device`."""
     side, dtype = (CPU_SIDE, jnp.float32) if device.platform == "cpu" else (SIDE, jnp.bfloat16)
     with jax.default_device(device):  # a random matrix, and one that keeps the size of its elements in every product
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
@@ -39,7 +39,7 @@ def flops(device: jax.Device) -> float:
 
 
 def bandwidth(device: jax.Device) -> float:
-    """Returns the bytes a second that an addition of two long arrays reads and writes on `device`."""
+    """Returns the bytes per second that an addition of two long arrays reads and writes on `device`."""
     count = CPU_STREAMED if device.platform == "cpu" else STREAMED
 
     @jax.jit
@@ -53,8 +53,8 @@ def bandwidth(device: jax.Device) -> float:
 
 
 def links(devices: Sequence[jax.Device]) -> float | None:
-    """Returns the bytes a second that each device sends in a sum over `devices`, which all their processes have to call; None for
-    one device. A ring sends every array 2 (n - 1) / n times."""
+    """Returns the bytes per second that each device sends in a sum over `devices`; None for one device. All processes of these
+    devices have to call it. A ring sends every array 2 (n - 1) / n times."""
     n = len(devices)
     if n == 1:
         return None
@@ -76,9 +76,10 @@ def links(devices: Sequence[jax.Device]) -> float | None:
 
 
 def _seconds(run: Callable[[int], Array], times: int = 0) -> float:
-    """Returns the seconds of one of the repetitions that `run` does inside one program: the shortest of `TRIES`.
+    """Returns the seconds of one repetition inside the compiled program `run`: the shortest of `TRIES`.
 
-    Without `times`, their number is chosen for `SECONDS`; processes that wait for each other need the same number.
+    If `times` is not given, the number of repetitions is chosen so that they take `SECONDS`; processes that wait for each other
+    need the same number.
     """
 
     def spent(times: int) -> float:

@@ -1,4 +1,4 @@
-"""What heads attend to among mentions, against loops over the weights and counts by hand."""
+"""The candidates that heads attend to, compared with loops over the weights and counts by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.prediction.reference import engine_on
 
 
 def summed(found) -> dict[str, tuple[dict[str, int], int, int]]:
-    """Group -> (chooser -> mentions it is right for, n, outside), over all documents."""
+    """Returns group -> (chooser -> number of mentions for which it is right, n, outside), over all documents."""
     return {
         group: (
             dict(zip(found.right["chooser"], found.right.sel(group=group).values.sum(0).tolist(), strict=True)),
@@ -34,7 +34,7 @@ def summed(found) -> dict[str, tuple[dict[str, int], int, int]]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory) -> str:
-    """Two documents, longer than the 40 positions."""
+    """Writes two documents, longer than the 40 positions."""
     return write(tmp_path_factory.mktemp("texts"), PARIS + PARIS.replace("id = d", "id = e").replace("saw", "s"))
 
 
@@ -44,7 +44,8 @@ def found(analyser, path):
 
 
 def by_hand(analyser, model, path, tokens: int = 1000) -> tuple[np.ndarray, int, int]:
-    """(mentions that each head is right for [heads], n, outside) by loops over the weights of one window at a time."""
+    """Returns (the number of mentions for which each head is right [heads], n, outside), from loops over the weights of one
+    window at a time."""
     right, n, outside = np.zeros(8, int), 0, 0
     for document in open_texts(path):
         for section in sections(analyser.engine, document, tokens):
@@ -72,8 +73,8 @@ def test_the_counts_of_every_head_are_those_of_a_loop_over_the_weights(found, an
 def test_rules_are_right_as_often_as_counted_by_hand(found):
     groups = summed(found)
     rules = {group: [*counts.values()][8:] for group, (counts, _, _) in groups.items()}
-    # of each of two documents. It: nearest "river", which agrees. The river: "river" by its head. France: its name. its:
-    # nearest "France"; the sieve takes it too, since it agrees
+    # In each of two documents: the rules choose for "It" the nearest, "river", which agrees; for "The river" "river", by its
+    # head; for "France" its name; for "its" the nearest, "France", which the sieve also takes, since it agrees.
     assert rules["all"] == [0, 4, 4]
     assert rules["common"] == rules["proper"] == [0, 2, 2]
     assert rules["pronoun"] == rules["it"] == [0, 0, 0]
@@ -99,7 +100,7 @@ def test_texts_with_one_question_keep_the_attention_of_each_head_and_windows_are
     asked: list[int] = []
 
     def run(function, items, by):
-        """Each head names the first candidate, the third the second, and none looks anywhere in particular."""
+        """Answers like heads that choose the first candidate; the third head chooses the second."""
         assert (function, by) == (antecedents.favourites, "position")
         asked.append(len(items))
         for item in items:
@@ -111,13 +112,13 @@ def test_texts_with_one_question_keep_the_attention_of_each_head_and_windows_are
     says: list[str] = []
     file = open_texts(write(tmp_path, GAP))
     found = measure_antecedents(analyser.engine, file, Coreference(), says.append)
-    # the third text has three windows, the last of which holds both names and the pronoun
+    # the third text has three windows; the last one holds both names and the pronoun
     assert (found.n["document"], found.windows, found.heads, asked) == (["1", "2", "3"], 5, 8, [2, 0, 1])
     assert says == ["1 mention", "1 mention", "2 mentions"]
     assert found.n.values.tolist() == [[1, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
     assert found.outside.values.sum() == 0
     first = [1, 1, 0, 1] * 2
-    # rules: the name nearest to the pronoun, the nearest before it, the first
+    # the rules: the name nearest to the pronoun, the nearest one before it, the first one
     assert found.right.sel(group="all").values.tolist() == [[*first, 0, 0, 1], [0] * 11, [*(1 - x for x in first), 1, 1, 0]]
     assert found.right.sel(group="neither").values.sum() == 0
     np.testing.assert_allclose(found.attention.values, np.arange(8) / 10 + np.array([[1], [4], found.attention.values[2, :1]]))
@@ -182,7 +183,7 @@ def test_what_cannot_be_measured_is_an_error(analyser, tmp_path):
     alone = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1)"))
     with pytest.raises(UserError, match="holds no mention with an antecedent"):
         analyser.coreference(alone)
-    with pytest.raises(UserError, match="there is one document"):
+    with pytest.raises(UserError, match="there is only one document"):
         analyser.coreference(write(tmp_path, PARIS))
     with pytest.raises(UserError, match=r"coreference.control='words' is unknown"):
         Coreference(control="words")

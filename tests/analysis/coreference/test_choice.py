@@ -1,4 +1,4 @@
-"""The choice of heads, on counts made up here."""
+"""The choice of heads, on made-up counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = Coreference(replicates=400, seed=1)
 
 
 def made_up(seed: int, documents: int = 12, most: int = 6) -> Antecedents:
-    """Counts of four heads and one rule in two groups."""
+    """Returns counts of four heads and one rule in two groups."""
     rng = np.random.default_rng(seed)
     n = rng.integers(0, most + 1, (documents, 2))
     right = rng.integers(0, n[:, :, None] + 1, (documents, 2, 5))
@@ -50,7 +50,7 @@ def test_the_head_is_best_where_it_is_chosen_and_its_rate_is_that_of_other_docum
 
 
 def test_the_choice_of_a_head_does_not_see_the_documents_that_are_reported():
-    """With other documents to report, in which each head is right where it was wrong, the heads are the same."""
+    """With other documents to report, on which every head's answers are inverted, the same heads are chosen."""
     choice, reported = halves(made_up(1, documents=20))
     n = reported.n.values[:, :, None]
     right = np.where(np.arange(reported.right.shape[-1]) < reported.heads, n - reported.right.values, reported.right.values)
@@ -77,7 +77,8 @@ def test_the_interval_is_near_that_of_samples_with_replacement():
 
 
 def one_question(seed: int, documents: int) -> Antecedents:
-    """Texts with one question, a third of them with neither name as the answer; attention is less where it is wrong."""
+    """Returns texts with one question. The answer to a third of them is neither name; attention is lower if the answer is
+    wrong."""
     rng = np.random.default_rng(seed)
     neither = rng.random(documents) < 0.3
     right = (rng.random((documents, 5)) < 0.7) & ~neither[:, None]
@@ -95,7 +96,7 @@ def one_question(seed: int, documents: int) -> Antecedents:
 
 def test_neither_is_said_below_the_threshold_that_is_best_where_it_is_chosen():
     choice, reported = one_question(0, 40), one_question(1, 31)
-    reported.n.values[30] = 0  # a text that was not asked about
+    reported.n.values[30] = 0  # a text without a question
     unasked, reported = reported, reported.part(range(30))
     best = {best.group: best for best in best_heads(choice, unasked, OPTIONS)}
     assert set(best) == {"all", THREE_WAY}
@@ -170,7 +171,7 @@ def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(tmp_path, 
         assert all(int(row[n]) > 0 for row in rows)
     kinds = [line.split("\t")[2] for line in (folder.path / "coreference.tsv").read_text().splitlines()[1:]]
     assert kinds == ["head", "rule", "random-weights"] * 2
-    assert (folder.path / "coreference_heads.png").stat().st_size == 4  # two grids with their scales
+    assert (folder.path / "coreference_heads.png").stat().st_size == 4  # two grids, each with a colour bar
     (axes,) = best_figure(found, {}).axes
     assert len(axes.patches) == 4
 

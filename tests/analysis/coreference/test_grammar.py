@@ -1,4 +1,4 @@
-"""The head, the kind and the agreement of mentions, and the rules that choose by them."""
+"""The head word, the kind and the agreement of mentions, and the rules that use them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_pronoun_has_its_number_person_and_genders(word: str, number: str, per
         ),
         (["Lady", "Ada"], "Ada", "proper", ("NNP", "_"), "person", Traits("singular", "3", frozenset({"feminine"}))),
         (["his", "mother"], "Mother", "common", ("NN", "_"), "person", Traits("singular", "3", frozenset({"feminine"}))),
-        (["mr", "house"], "house", "common", ("NN", "_"), "", Traits("singular", "3")),  # a title counts in names alone
+        (["mr", "house"], "house", "common", ("NN", "_"), "", Traits("singular", "3")),  # a title counts only in names
         (["qui"], "qui", "pronoun", ("NN", "_"), "", Traits()),
         (["nous"], "nous", "pronoun", ("_", "Person=1|Number=Plur"), "", Traits("plural", "1")),
     ],
@@ -109,10 +109,10 @@ def test_the_third_person_and_it_are_groups_of_pronouns():
 @pytest.mark.parametrize(
     ("words", "heads", "head"),
     [
-        ((1, 2), (-1, 2, 0), 2),  # the one whose head is outside
-        ((1, 2), (3, 0, 4, 4, -1), 2),  # of two the one nearer to the root, also through the first word
+        ((1, 2), (-1, 2, 0), 2),  # the word whose head is outside
+        ((1, 2), (3, 0, 4, 4, -1), 2),  # of two words, the one nearer to the root, also through the first word
         ((2, 3), (-1, 0, 1, 0), 3),
-        ((1, 2), (-1, 0, 0), 1),  # of two at the same depth the first
+        ((1, 2), (-1, 0, 0), 1),  # of two words at the same depth, the first
         ((0,), (-1, 0), 0),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_rule_takes_the_nearest_and_the_sieve_the_first_test_that_a_candidate_
         mention("4", 7, traits=plural),
     )
     own = mention("2", 8, 9, traits=man)
-    assert guesses(own, [her, someone, first, king], words) == (7, 2, 4)  # the same words, not the nearest same head word
+    assert guesses(own, [her, someone, first, king], words) == (7, 2, 4)  # the same words win over the nearest same head word
     assert guesses(own, [her, someone, first], words) == (7, 2, 2)
     assert guesses(own, [her, someone], words) == (7, 7, 6)
     assert guesses(mention("5", 9, traits=she), [someone, her], words) == (6, 6, 6)
@@ -163,7 +163,7 @@ def head_of(bits: str, tags: str) -> int:
     ("bits", "tags", "head"),
     [
         ("(NP* * * *)", "NN DT NNS RB", 2),  # the last noun
-        ("(NP-SBJ(NP* *) (PP* *) (NP*))", "DT RB IN IN DT", 1),  # the first of noun phrases, of which the last word
+        ("(NP-SBJ(NP* *) (PP* *) (NP*))", "DT RB IN IN DT", 1),  # the first noun phrase, and its last word
         ("(NP* (ADJP*) * (PRN*) *)", "DT RB CD RB CD", 3),  # the last of ADJP, PRN and $, before a number
         ("(NP* * * *)", "DT CD CD JJ", 2),
         ("(NP* * * *)", "DT JJ JJS DT", 2),

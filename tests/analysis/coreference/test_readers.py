@@ -1,4 +1,4 @@
-"""Files of CoNLL-U, CoNLL-2012 and GAP, whole and damaged."""
+"""Reads files of CoNLL-U, CoNLL-2012 and GAP, whole and damaged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_fields_of_a_bracket_are_those_that_the_file_names_and_the_last_may_
     (mention,) = document.mentions
     assert (mention.entity, mention.head, mention.traits.genders) == ("1", 0, {"neuter"})  # the type is "person-x"
     (document,), _ = read(tmp_path, conllu("a/NOUN/0/(e-1)").replace("# global", "# no"))
-    assert [mention.entity for mention in document.mentions] == ["e-1"]  # without names the whole is the entity
+    assert [mention.entity for mention in document.mentions] == ["e-1"]  # without named fields, all of the text is the entity
 
 
 def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
@@ -102,7 +102,7 @@ def test_a_mention_of_coordinated_words_is_plural(tmp_path):
     [
         ("a/NOUN/0/(7-x-1 b/NOUN/1", "line 3: the mention (7 is never closed; it is left out"),
         ("a/NOUN/0 b/NOUN/1/7)", "line 4: 7) closes a mention that is not open; it is left out"),
-        ("a/NOUN/0/(7 b/NOUN/1/)", "line 4: Entity=) is not brackets of mentions; correct it"),
+        ("a/NOUN/0/(7 b/NOUN/1/)", "line 4: Entity=) has no valid brackets of mentions; correct it"),
         ("a/NOUN/0/(7[1/2]-x-1) b/NOUN/1", "line 3: the mention (7[1/2] has 1 of its 2 parts; it is left out"),
         ("a/NOUN/0/(7[2/2]-x-1) b/NOUN/1", "line 3: (7[2/2] has no part 1 in its sentence; it is left out"),
     ],
@@ -128,7 +128,7 @@ def test_documents_end_where_the_next_begins_and_a_file_without_marks_is_one(tmp
     (document,), _ = read(tmp_path, (first + second).replace("# newdoc", "# document"))
     assert document.words == ("a", "b", "c")
     bare = (first + second).replace("# newdoc id = d", "# newdoc").replace(" id = e", "")
-    damaged = conllu("x/NOUN/7", "y/NOUN/0", name="f")  # the sentence that begins the document cannot be read
+    damaged = conllu("x/NOUN/7", "y/NOUN/0", name="f")  # the first sentence of the document cannot be read
     documents, problems = read(tmp_path, bare + damaged)
     assert [(document.name, document.words) for document in documents] == [("1", ("a", "b")), ("2", ("c",)), ("3", ("y",))]
     assert len(problems) == 1
@@ -139,7 +139,7 @@ def test_split_antecedents_are_counted_and_are_no_antecedents(tmp_path):
     file = CorefudFile(path)
     assert file.notes == ()
     assert list(file) == list(file)
-    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are none",)
+    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are no antecedent",)
 
 
 TREE = ["(TOP(S(NP(NP*", "*)", "(PP*", "(NP*)))", "(VP*", "(NP(NP*", "*)", "*))", "*))"]
@@ -205,7 +205,7 @@ def test_the_parts_of_a_text_of_conll_2012_are_documents_with_their_own_entities
     }  # fmt: skip
     assert (second.name, second.words) == ("nw/made/00/made_0001/001", ("Ada", "herself", "left", "."))
     assert mentions(second) == [("0", "Ada herself", "Ada", "proper"), ("0", "Ada", "Ada", "proper")]
-    assert second.questions(0, 0, 4) == ([], [])  # a mention is not an antecedent of one with the same head word
+    assert second.questions(0, 0, 4) == ([], [])  # a mention is not an antecedent of a mention with the same head word
 
 
 def test_a_text_of_conll_2012_without_a_name_has_its_number(tmp_path):
@@ -233,7 +233,7 @@ def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_la
 
 
 def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_sentence_may_end_with_it(tmp_path):
-    with pytest.raises(UserError, match="holds no document that can be read; give a file of CoNLL-2012"):
+    with pytest.raises(UserError, match="has no document that can be read; give a file of CoNLL-2012"):
         list(Conll2012File(write(tmp_path, "\n\n")))
     (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))
     assert (document.words, len(problems)) == (tuple(WORDS), 1)
@@ -243,7 +243,7 @@ def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_senten
     ("text", "problem"),
     [
         (conll2012(rows("(1 - - - - - - - -")), "line 2: the mention (1 is never closed; it is left out"),
-        (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is not brackets of mentions or -; correct it"),
+        (conll2012(rows("- ? - - - - - - -")), "line 3: the last column '?' is neither brackets of mentions nor -; correct it"),
         (conll2012(rows(), ["a NN * * -"]).replace("(TOP", "((TOP"), "line 2: the parse column does not close"),
         ("#begin document x\na b c\n#end document\n", "line 2: 3 columns, fewer than the 12 of CoNLL-2012 without predicates"),
         (
@@ -273,7 +273,7 @@ def test_a_text_of_gap_asks_for_one_of_two_names(tmp_path):
     assert (text.words[text.pronoun], [text.words[name] for name in text.names]) == ("she", ["Lovelace", "King"])
     ((question,), outside) = text.questions(0, 0, len(text.words))
     assert (question.right, question.groups, outside) == ({1}, ("all", "feminine"), [])
-    assert question.guesses == (5, 5, 1)  # the nearest name, the nearest before, the first
+    assert question.guesses == (5, 5, 1)  # the nearest name; the nearest before the pronoun; the first
     assert text.questions(2, 2, len(text.words)) == ([], [("all", "feminine")])  # one of the names is not in the window
     (text,), _ = read(tmp_path, HEADER + gap(right=("FALSE", "FALSE")))
     ((question,), _) = text.questions(0, 0, len(text.words))
@@ -365,7 +365,7 @@ def test_comments_of_conll_2012_are_no_words_and_a_strange_space_ends_no_sentenc
     documents, _ = read(tmp_path, whole)
     assert read(tmp_path, whole.replace("\n", "\n# checked\tby hand\n", 1))[0] == documents
     path = write(tmp_path, "")
-    pathlib.Path(path).write_bytes(whole.replace("\n", "\r").encode())  # line ends of old Macs
+    pathlib.Path(path).write_bytes(whole.replace("\n", "\r").encode())  # line ends of the old Mac OS
     assert list(open_texts(path, lambda problem: None)) == documents
     lines = whole.split("\n")
     lines.insert(2, "\u00a0")

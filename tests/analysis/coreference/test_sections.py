@@ -1,4 +1,4 @@
-"""Windows over documents, and the questions that are asked in them."""
+"""The windows of documents, and the questions asked in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.analysis.coreference.written import write
     [
         ([1] * 12, (0, 3, 6, 9), 6, [(0, 0, 6), (3, 6, 9), (6, 9, 12)]),
         ([1] * 12, (0, 3, 6, 9), 7, [(0, 0, 6), (3, 6, 9), (6, 9, 12)]),  # half of seven is three
-        ([1] * 12, (0, 5), 6, [(0, 0, 5), (5, 5, 11), (8, 11, 12)]),  # no sentence begins there: half a room before
+        ([1] * 12, (0, 5), 6, [(0, 0, 5), (5, 5, 11), (8, 11, 12)]),  # no sentence starts there: half of the room before
         ([1] * 4, (0, 2), 6, [(0, 0, 4)]),
         ([1] * 4, (0,), 4, [(0, 0, 4)]),
         ([1, 1, 1, 5, 1], (0,), 6, [(0, 0, 3), (2, 3, 4), (4, 4, 5)]),  # the next word needs the room
@@ -29,7 +29,8 @@ def test_a_window_begins_half_a_room_before_its_new_words_and_ends_before_a_sent
 
 
 def document() -> Document:
-    """Mentions of 1 at the words 0, 3, 6; of 2 at 1, 6 (with the same head word as one of 1) and 7; of 3 at 5."""
+    """Returns a document with mentions of 1 at the words 0, 3, 6; of 2 at 1, 6 (with the same head word as a mention of 1) and 7;
+    of 3 at 5."""
 
     def mention(entity: str, *words: int, kind: str = "common") -> Mention:
         return Mention(entity, words, words[-1], kind)
@@ -93,7 +94,7 @@ def example(text: str, pronoun: str, a: str, b: str, label: str | None = "A", ge
     ("text", "pronoun", "a", "b", "words"),
     [
         ('"Ada", "She" and Bob.', "She", "Ada", "Bob", ("She", "Ada", "Bob")),  # between signs without spaces
-        ("Jr met King Jr., his II", "his", "Jr", "King Jr", ("his", "Jr", "King")),  # a name of such a word alone
+        ("Jr met King Jr., his II", "his", "Jr", "King Jr", ("his", "Jr", "King")),  # a name that is only such a word
         ("Ada B. C met herself, Bob-Jim IV", "herself", "Ada B. C", "Bob-Jim IV", ("herself", "C", "Jim")),
         ("Mary Ann's brother met Bob O'Neil; hers", "hers", "Mary Ann", "Bob O'Neil", ("hers", "Ann", "Neil")),
     ],

@@ -1,4 +1,4 @@
-"""Small documents with coreference, and a model whose heads look at known words."""
+"""Small documents with coreference, and a model whose heads attend to known words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = "# global.Entity = GRP-etype-minspan\n"
 
 
 def conllu(*sentences: str, name: str = "d", heads: bool = True) -> str:
-    """CoNLL-U of a document: each word is FORM/UPOS/HEAD or FORM/UPOS/HEAD/ENTITY."""
+    """Returns a document as CoNLL-U: each word is FORM/UPOS/HEAD or FORM/UPOS/HEAD/ENTITY."""
     text = f"# newdoc id = {name}\n{FIELDS}"
     for sentence in sentences:
         for i, word in enumerate(sentence.split(), 1):
@@ -33,7 +33,8 @@ PARIS = conllu(
     "The/DET/2/(2-place-2 river/NOUN/5 of/ADP/4 France/PROPN/2/(3-place-1)2) is/VERB/0 its/PRON/7/(4-abstract-2(1-place-1) "
     "capital/NOUN/5/4) ./PUNCT/5",
 )
-"""Of its 4 mentions with an antecedent, 2 are pronouns ("It", "its"), one a common noun ("The river of France"), one a name."""
+"""A document with 4 mentions that have an antecedent: 2 pronouns ("It", "its"), one common noun ("The river of France"), one
+name."""
 
 
 def write(directory: pathlib.Path, text: str, name: str = "x.conllu") -> str:
@@ -44,7 +45,7 @@ def write(directory: pathlib.Path, text: str, name: str = "x.conllu") -> str:
 
 
 def conll2012(*sentences: Sequence[str], name: str = "(bc/x); part 000") -> str:
-    """CoNLL-2012 of a document: each word is "FORM TAG PARSE NAMED COREFERENCE"."""
+    """Returns a document as CoNLL-2012: each word is "FORM TAG PARSE NAMED COREFERENCE"."""
     text = f"#begin document {name}\n"
     for sentence in sentences:
         for i, word in enumerate(sentence):
@@ -81,13 +82,14 @@ nw/made/00/made_0001   1   0   Oh   UH   (TOP(INTJ*))   -   -   -   -   (0)
 
 #end document
 """
-"""Two parts of a text as the files of CoNLL-2012 have them: columns of predicates in varying number; mentions nested, in one of
-the same entity too, of one word, and several that begin and end at one word; entities numbered anew in each part. The last
-sentence lacks a column."""
+"""Two parts of a text as in the files of CoNLL-2012. They have a varying number of predicate columns; nested mentions, also of
+the same entity; mentions of one word; several mentions that start and end at one word; and entities that are numbered anew in
+each part. The last sentence lacks a column."""
 
 
 def looking_model(vocabulary: pathlib.Path, looks: Mapping[str, str]) -> Model:
-    """A model of one layer of two heads: in head 1-2 the piece `a` looks at `b` of a pair in `looks`; head 1-1 looks nowhere."""
+    """Returns a model with one layer of two heads: for each pair (a, b) in `looks`, head 1-2 attends from piece a to piece b;
+    head 1-1 attends uniformly."""
     width = 40
     params, config = make_model(vocabulary, hidden_size=2 * width, num_heads=2, num_layers=1, intermediate_size=4)
     params = jax.tree.map(np.zeros_like, params)

@@ -1,4 +1,4 @@
-"""Jobs for `test_workers`, in a module of their own that spawned processes can import."""
+"""Jobs for `test_workers`, in a module that spawned processes can import."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bert_jax.errors import UserError
 
 
 def square(number: int, report) -> tuple[int, int]:
-    """(number squared, the process that did it)."""
+    """Returns (number squared, the process that computed it)."""
     report(1.0, number)
     time.sleep(0.05)
     return number * number, os.getpid()
 
 
 def fail(job: tuple[int, pathlib.Path], report) -> None:
-    """The second job makes a mistake that a person can mend; the others go on until they are stopped, or leave a file behind."""
+    """Raises a UserError in the second job; the others continue until they are stopped, or leave a file behind."""
     number, directory = job
     (directory / f"begun {number}").touch()
     if number == 1:
@@ -29,5 +29,5 @@ def fail(job: tuple[int, pathlib.Path], report) -> None:
 
 
 def vanish(number: int, report) -> int:
-    """As a process that the kernel kills for its memory."""
+    """Ends like a process that the kernel kills for its memory."""
     os._exit(9)

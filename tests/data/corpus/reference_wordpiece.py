@@ -1,7 +1,7 @@
-"""The published text rules of BERT's tokenizer written out one by one, slowly and plainly, to hold the fast implementation
-against.
+"""The published text rules of BERT's tokenizer, written out slowly and plainly one by one, as a reference for the fast
+implementation.
 
-Character by character over the whole text; nothing is cached, nothing is done by stretches or regular expressions.
+It goes through the whole text character by character, without caches or regular expressions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ CJK_BLOCKS = [
 
 
 def without_controls(text: str) -> str:
-    """Rule 1: NUL, U+FFFD and control or format characters vanish; tab, line feed, carriage return and space separators become
-    a space.
-    """
+    """Applies rule 1: NUL, U+FFFD and control or format characters are removed; tab, line feed, carriage return and space
+    separators become a space."""
     result = []
     for c in text:
         if c in ("\t", "\n", "\r") or unicodedata.category(c) == "Zs":
@@ -34,17 +33,18 @@ def without_controls(text: str) -> str:
 
 
 def with_spaced_ideographs(text: str) -> str:
-    """Rule 2: every character of a CJK ideograph block stands alone."""
+    """Applies rule 2: every character of a CJK ideograph block is a word of its own."""
     return "".join(" " + c + " " if any(ord(c) in block for block in CJK_BLOCKS) else c for c in text)
 
 
 def without_accents(token: str) -> str:
-    """Rule 4, only when lower-casing: decompose, and drop the non-spacing marks."""
+    """Applies rule 4, only when lower-casing: decomposes, and drops the non-spacing marks."""
     return "".join(c for c in unicodedata.normalize("NFD", token) if unicodedata.category(c) != "Mn")
 
 
 def is_punctuation(c: str) -> bool:
-    """Rule 5: the Unicode punctuation categories, and every visible ASCII character that is not a letter or digit."""
+    """Checks rule 5: punctuation is the Unicode punctuation categories, and every visible ASCII character that is not a letter or
+    digit."""
     return unicodedata.category(c)[0] == "P" or c in "$+<=>^`|~"
 
 
@@ -65,9 +65,8 @@ def words(text: str, lowercase: bool) -> list[str]:
 
 
 def pieces(word: str, vocabulary: set[str], longest_word: int) -> list[str]:
-    """Rule 6: the longest piece that fits, from the left; [UNK] for the whole word when some part has none, or when it is too
-    long.
-    """
+    """Applies rule 6: takes the longest piece that fits, from the left; the whole word becomes [UNK] if no piece fits, or if it
+    is too long."""
     if len(word) > longest_word:
         return ["[UNK]"]
     if not word:

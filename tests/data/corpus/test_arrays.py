@@ -1,4 +1,4 @@
-"""Arrays of a corpus written piece by piece, the errors of a disk, and the readers of JSON that anyone may have written."""
+"""Arrays of a corpus that are written piece by piece, errors of a disk, and readers of JSON from any source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NESTED = "[" * 100_000
 
 @pytest.fixture
 def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
-    """The contents of all files whenever one is synchronised to the disk, in a list that grows."""
+    """Records the contents of all files each time that one is synchronised to the disk, in a list."""
     contents: list[set[bytes]] = []
     monkeypatch.setattr(os, "fsync", lambda _: contents.append({file.read_bytes() for file in tmp_path.iterdir()}))
     return contents

@@ -1,4 +1,5 @@
-"""Building a store: the same whatever the workers, hosts and interruptions, and never half-written."""
+"""Building a corpus store gives the same result for any number of workers, hosts and interruptions, and never leaves it
+half-written."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 
 def contents(directory: pathlib.Path) -> dict[str, bytes]:
-    """Every file that makes up the corpus."""
+    """Returns every file of the corpus with its content."""
     paths = [*directory.glob("shard-*/*"), directory / "manifest.json", directory / "report.json", directory / "report.txt"]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def documents_of(directory: pathlib.Path) -> dict[str, list[tuple[int, ...]]]:
-    """split -> the tokens of each document."""
+    """Returns split -> the tokens of each document."""
     result = {}
     for split in ("train", "eval"):
         corpus = open_corpus(directory, split)
@@ -103,7 +104,7 @@ def test_missing_shards_are_made_and_finished_ones_left_alone(tmp_path, text_fil
     files.remove_tree(directory / "shard-00002-of-00004")
     (directory / "manifest.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
-    (directory / ".shard-00002-of-00004.1.part").mkdir()  # of a killed process
+    (directory / ".shard-00002-of-00004.1.part").mkdir()  # left by a killed process
     capsys.readouterr()
     build(directory, f"text:{text_file}")
     assert contents(directory) == whole
@@ -166,7 +167,7 @@ def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(t
     cased = load_tokenizer(tiny_cased_vocabulary)
     with pytest.raises(UserError, match=rf"vocabulary size was \d+, is {cased.size}, .*lowercase was True, is False") as told:
         build(tmp_path / "corpus", f"text:{text_file}", tokenizer=cased)
-    for part in ("{", "kind"):  # the properties that differ are told in words, the others not at all
+    for part in ("{", "kind"):  # only the properties that differ are named
         assert part not in str(told.value)
     text_file.write_text(text_file.read_text() + "\n\nOne more document, with words.")
     with pytest.raises(UserError, match=r"files (was|were 1, are 1; the first difference was) .*a\.txt"):
@@ -256,7 +257,7 @@ def test_an_empty_file_is_an_empty_corpus(tmp_path, build):
 
 @pytest.mark.parametrize("tokens", [1, 97, 4096])
 def test_the_corpus_does_not_depend_on_the_size_of_the_buffers(tmp_path, build, monkeypatch, tokens):
-    """A real shard is flushed, counted and surveyed in many pieces; these buffers make many pieces of a small one."""
+    """A real shard is flushed, counted and surveyed in many pieces; with these small buffers, a small shard is too."""
     texts = [*english(120), *english(30), *(" ".join(english(1)) * 40 for _ in range(2))]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     expected = build(tmp_path / "whole", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
@@ -295,7 +296,7 @@ def test_a_kill_while_duplicates_are_dropped_loses_nothing(tmp_path, build, monk
 
     def killed(self, target):
         calls.append(target)
-        if len(calls) == 7:  # tokenizer, four shards, the old shard out of the way; then the new one in its place
+        if len(calls) == 7:  # tokenizer, four shards, the old shard moved away; then the new one in its place
             raise KeyboardInterrupt
         return rename(self, target)
 

@@ -1,4 +1,4 @@
-"""What a build is made of: locks, workers, the tokenizer's files, and the words for settings that have changed."""
+"""The parts of a build: locks, workers, the tokenizer's files, and the messages about changed settings."""
 
 from __future__ import annotations
 

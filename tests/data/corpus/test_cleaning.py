@@ -1,4 +1,4 @@
-"""Cleaning: what is dropped, what is kept, and that every drop is counted under its rule."""
+"""Cleaning: what is dropped and what is kept; every drop is counted under its rule."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_longest_sentence_and_the_shortest_document_are_kept():
     text = "Just so long."
     for limits in ({"max_sentence_characters": len(text)}, {"min_document_characters": len(text)}):
         assert clean([text], **{"min_document_characters": 1, **limits}) == ([text], {})
-    for given in ("a" * 5000, "b" * 20):  # the limits where none are stated
+    for given in ("a" * 5000, "b" * 20):  # the default limits
         assert clean([given]) == ([given], {})
     assert clean(["a" * 5001, "b" * 19]) == ([], {"long-sentences": 1, "short-documents": 1})
     assert clean([text], max_sentence_characters=len(text) - 1, min_document_characters=1)[0] == []

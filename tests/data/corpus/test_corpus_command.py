@@ -1,4 +1,4 @@
-"""`python -m bert_jax.corpus` as a person meets it: flags, errors, output."""
+"""`python -m bert_jax.corpus` as a user sees it: flags, errors, output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def run_corpus(monkeypatch, capsys):
-    """Runs the command in this process; returns what it printed."""
+    """Runs the command in this process and returns its output."""
 
     def run(*flags: str) -> str:
         monkeypatch.setattr(sys, "argv", ["corpus", *flags, "--workers=1"])
@@ -63,7 +63,7 @@ def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, ti
         f"--output={tmp_path}/corpus",
     )
     assert "read         350 documents" in printed
-    assert "of the documents are held out: 1.0% would be too few to evaluate on" in printed  # the fraction where none is stated
+    assert "of the documents are held out: 1.0% would be too few to evaluate on" in printed  # the default fraction
     command = json.loads((tmp_path / "corpus" / "settings.json").read_text())["command"]
     assert command.startswith(f"python -m bert_jax.corpus --source=text:{text_file} '--source=jsonl:{tmp_path}/*.jsonl.gz' ")
     assert printed == (tmp_path / "corpus" / "report.txt").read_text()
@@ -222,7 +222,7 @@ def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_pat
     tiny.save(tmp_path / "given" / place)
     (tmp_path / "given" / "checkpoints").mkdir()
     assert load_tokenizer(find_vocabulary(str(tmp_path / "given"))).vocabulary == tiny.vocabulary
-    tiny.save(tmp_path / "given" / "tokenizer")  # which counts only where there is no other
+    tiny.save(tmp_path / "given" / "tokenizer")  # it counts only if there is no other
     assert find_vocabulary(str(tmp_path / "given")) == tmp_path / "given" / place
 
 

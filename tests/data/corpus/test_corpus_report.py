@@ -1,4 +1,4 @@
-"""The report: its numbers counted anew from the text, and its warnings."""
+"""The report of a corpus: its numbers, counted again from the text, and its warnings."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_good_text_gives_no_warning(tmp_path, text_file, build):
 
 
 def test_what_was_dropped_is_counted_by_its_rule_and_nothing_is_said_of_rules_that_dropped_nothing(tmp_path, build):
-    """The first rule stands beside the title; where no rule dropped anything, "nothing" does."""
+    """The first rule is on the line of the title; if no rule dropped anything, the line says "nothing"."""
     documents = english(30)
     (tmp_path / "a.txt").write_text("\n\n".join(documents))
     clean = format_report(build(tmp_path / "clean", f"text:{tmp_path}/a.txt", layout="sentences"))
@@ -115,7 +115,7 @@ def test_what_was_dropped_is_counted_by_its_rule_and_nothing_is_said_of_rules_th
 
 
 def dropped_lines(text: str) -> list[str]:
-    """The line of a report that begins with "dropped", and the indented lines behind it."""
+    """Returns the line of a report that begins with "dropped", and the indented lines after it."""
     _, behind = text.split("\ndropped ", 1)
     first, *others = f"dropped {behind}".splitlines()
     return [first, *itertools.takewhile(lambda line: line.startswith("    "), others)]
@@ -146,7 +146,7 @@ def test_hashes_do_not_depend_on_how_tokens_are_chunked(tmp_path, text_file, bui
 
 
 def a_report(**changes: Any) -> dict[str, Any]:
-    """Of a corpus that nothing is wrong with."""
+    """Returns a report on a corpus without problems."""
     split = {"documents": 90, "sentences": 300, "tokens": 4000, "unknown_tokens": 0, "unknown_rate": 0.0}
     report = {
         "splits": {"train": split, "eval": split | {"documents": 10, "sentences": 1, "tokens": 1_500}},

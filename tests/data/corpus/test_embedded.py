@@ -1,4 +1,4 @@
-"""The embedded corpus: prose is taken out of documentation, code and tables stay behind, nothing is downloaded or imported."""
+"""The embedded corpus: prose is extracted from documentation, code and tables are not, and nothing is downloaded or imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The held-out split: usable where the corpus allows it, and changed without tokenising anew."""
+"""The held-out split: it is usable if the corpus allows it, and can be changed without tokenising again."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ def test_the_least_usable_fraction_has_three_decimals_unless_it_would_hold_out_m
     rest = [0.6 + k / 1000 for k in range(30)]
     assert usable_fraction(hashes_at(*((k + 0.9995) / 1000 for k in range(1000))), 0.0) == 0.01
     near = [k / 100_000 for k in range(1, 8)]  # all below 0.001
-    assert usable_fraction(hashes_at(*near[:6], *rest[:24]), 0.0) == 0.001  # 6 where 3 are wanted
+    assert usable_fraction(hashes_at(*near[:6], *rest[:24]), 0.0) == 0.001  # 6, while 3 are requested
     exact = usable_fraction(hashes_at(*near, *rest[:23]), 0.0)  # 7
     assert (0.00003 < exact < 0.00004, int(np.sum(hashes_at(*near) < eval_limit(exact)))) == (True, 3)
-    assert usable_fraction(hashes_at(*near[:2], *rest[:2]), 0.0) == 0.001  # 2 of 4, and 2 to train on
-    assert usable_fraction(hashes_at(*near[:3], *rest[:1]), 0.0) < 0.001  # else 3 of 4
+    assert usable_fraction(hashes_at(*near[:2], *rest[:2]), 0.0) == 0.001  # 2 of 4, which leaves 2 for training
+    assert usable_fraction(hashes_at(*near[:3], *rest[:1]), 0.0) < 0.001  # otherwise 3 of 4
     assert 0.9995 < usable_fraction(hashes_at(*(0.9995 + x for x in near[:4])), 0.0) < 1
     steps = np.random.default_rng(0).permutation(100) * np.uint64(10_000)
-    assert usable_fraction(steps, 0.0) * 2.0**64 == 90_000 + 4096  # more than float64 rounds off
+    assert usable_fraction(steps, 0.0) * 2.0**64 == 90_000 + 4096  # more than the rounding error of float64
 
 
 def test_the_least_usable_fraction_does_not_depend_on_the_order_of_the_documents():

@@ -1,4 +1,4 @@
-"""Where a vocabulary is looked for; `tests/interop/test_locate.py` holds what is fetched from the hub."""
+"""Where a vocabulary is looked for; `tests/interop/test_locate.py` tests what is fetched from the hub."""
 
 from __future__ import annotations
 

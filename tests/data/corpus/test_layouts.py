@@ -1,4 +1,4 @@
-"""Telling the layout of a text file by looking at it."""
+"""Recognises the layout of a text file from its content."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_unwrapping_gives_a_line_a_paragraph():
 
 
 def prose_of(length: int, lines: int = 4) -> list[str]:
-    """Lines of one paragraph with `length` characters each, and a last line."""
+    """Returns lines of one paragraph with `length` characters each, and a last line."""
     return [*[("word " * length)[: length - 1] + "s"] * lines, "The end."]
 
 

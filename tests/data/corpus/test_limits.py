@@ -1,4 +1,4 @@
-"""Limits that no result shows: of memory, of waiting, and of work that is done at once."""
+"""Limits that no result shows: on memory, on waiting, and on the work done at once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bert_jax.data.tokenizers import wordpiece
     [
         (shard._FLUSH_TOKENS * 4, 4 << 20),  # bytes of the tokens that a worker holds
         (report._CHUNK_TOKENS * 8, 16 << 20),  # bytes of their hashes
-        (report._REPEATED, 20),  # lines that a shard keeps, of which five are shown
+        (report._REPEATED, 20),  # lines that a shard keeps; five of them are shown
         (reading._PIECE, 1 << 20),  # bytes, "about every MiB" in the help
         (reading._MAX_LINE, 256 << 20),  # bytes, as in the message
         (wordpiece._CACHED_CHUNKS, 524_288),  # chunks, "about 100 MB"
-        (store.BLOCK_TOKENS, 536_870_912),  # tokens; the block of a row, and so every batch, depends on it
+        (store.BLOCK_TOKENS, 536_870_912),  # tokens; the block of a row depends on it, and with it every batch
         (build._TOKENS_WORTH_PROCESSES, 20_000_000),
         (verification._BLOCK, 4 << 20),  # bytes
         (verification._TICK, 0.5),  # seconds, as documented
         (verification._SAVE_SECONDS, 5.0),
-        (hub.HUB_SECONDS, 5.0),  # what a cluster node without a network waits for the hub
+        (hub.HUB_SECONDS, 5.0),  # how long a cluster node without a network waits for the hub
         (tfds_text._CONNECTIONS, 8),
         (tfds_text._TIMEOUT, 60),  # seconds
-        (embedded_dataset_builder._REVISION, 1),  # a larger one makes every installation extract the text again
+        (embedded_dataset_builder._REVISION, 1),  # a larger version makes every installation extract the text again
     ],
 )
 def test_a_limit_that_no_result_shows_is_the_documented_one(limit, expected):

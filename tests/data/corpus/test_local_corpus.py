@@ -1,4 +1,4 @@
-"""A corpus in a bucket: copied, verified where anything was new, and refused by its name in the bucket."""
+"""A corpus in a bucket: it is copied, verified if anything is new, and named by its bucket in errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REMOTE, KEY = "gs://bucket/corpus", "config.corpus.directory"
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> list[object]:
-    """What is done, in a list that grows; a bucket that holds a manifest, of which everything is new."""
+    """Records the operations in a list, for a bucket with a manifest whose files are all new."""
     done: list[object] = []
     objects = {"manifest.json": Item(5, "1")}
 

@@ -1,4 +1,4 @@
-"""Offsets of many shards, which behave as one array; `tests/data/test_blocks.py` holds what plans do with them."""
+"""The offsets of many shards behave as one array; `tests/data/test_blocks.py` tests how plans use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_offsets_of_shards_with_empty_ones_among_them_are_the_joined_ones(parts)
     assert offsets.joined().tolist() == JOINED.tolist()
     assert [int(offsets[i]) for i in range(len(JOINED))] == JOINED.tolist()
     for start in range(len(JOINED) + 1):
-        for stop in range(len(JOINED) + 2):  # also before the start, and beyond the end
+        for stop in range(len(JOINED) + 2):  # also before the start and beyond the end
             assert offsets[start:stop].tolist() == JOINED[start:stop].tolist()
     for goal in range(25):
         assert offsets.first_reaching(goal) == min(int(np.searchsorted(JOINED, goal)), len(JOINED) - 1)

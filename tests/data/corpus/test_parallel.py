@@ -1,5 +1,5 @@
-"""Parallel text: every way to give pairs reads the same pairs, what does not belong together is refused, and the corpus keeps the
-two sides of a pair together."""
+"""Parallel text: every way to give pairs reads the same pairs, files that do not belong together are rejected, and the corpus
+keeps the two sides of a pair together."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from bert_jax.data.corpus.shard import TextConfig
 from bert_jax.data.corpus.sources import ReadOptions, parse_source
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.tokenizers import vocabulary_training as training
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from tests.compressed import zstd
+from tests.data.tokenizers.test_marian_tokenizer import write_marian
 
 WORDS = ["the", "cat", "dog", "bird", "sat", "ran", "flew", "under", "mat", "tree"]
 WORTE = ["die", "Katze", "Hund", "Vogel", "saß", "lief", "flog", "unter", "Matte", "Baum"]
 
 
 def pairs(count: int, first: int = 0) -> list[tuple[str, str]]:
-    """Made-up pairs, all of them different: the numbers of the words are the digits of the number of the pair."""
+    """Returns made-up pairs, all of them different: the words of a pair are the digits of its number."""
     digits = [f"{first + k:04d}" for k in range(count)]
     return [tuple(" ".join(words[int(d)] for d in number) for words in (WORDS, WORTE)) for number in digits]  # type: ignore[misc]
 
@@ -61,7 +62,7 @@ def build(directory: pathlib.Path, source: str, tokenizer: Tokenizer, **changes)
 
 
 def stored(corpus: Corpus) -> list[tuple[str, str]]:
-    """The pairs of a corpus as text."""
+    """Returns the pairs of a corpus as text."""
     sentences, documents = corpus.joined_offsets()
     assert (np.diff(documents) == 2).all()
     assert corpus.tokenizer is not None
@@ -70,7 +71,7 @@ def stored(corpus: Corpus) -> list[tuple[str, str]]:
 
 
 def given(form: str, directory: pathlib.Path) -> tuple[str, dict[str, str]]:
-    """(the source, options) of PAIRS, written in a form."""
+    """Returns (the source, options) for PAIRS in the given form."""
     table = "".join(f"{number}\t{target}\t{source}\n" for number, (source, target) in enumerate(PAIRS)).encode()
     records = [json.dumps({"de": target, "en": source, "id": number}) for number, (source, target) in enumerate(PAIRS)]
     nested = [json.dumps({"translation": {"en": source, "de": target}}) for source, target in PAIRS]
@@ -231,6 +232,22 @@ def test_a_vocabulary_that_was_made_for_one_language_is_named(tmp_path, tokenize
     assert warning.startswith("the vocabulary cuts de into ")
 
 
+def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
+    marian = load_tokenizer(write_marian(tmp_path, separate=False))
+    train, _ = build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS[:20]), marian, pairs={"max_length_ratio": 99.0})
+    sentences, _ = train.joined_offsets()
+    found = [train.tokens[start:stop].tolist() for start, stop in itertools.pairwise(sentences)]
+    sides = [marian.encode(text, target=side == 1) for pair in PAIRS[:20] for side, text in enumerate(pair)]
+    assert sorted(found) == sorted(sides)
+    assert any(marian.encode(target) != marian.encode(target, target=True) for _, target in PAIRS[:20])
+
+
+def test_a_corpus_has_one_vocabulary(tmp_path):
+    marian = load_tokenizer(write_marian(tmp_path, separate=True))
+    with pytest.raises(UserError, match="Marian's with a vocabulary for each language, and a corpus has one vocabulary; take a"):
+        build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), marian)
+
+
 def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     source = write_lines(tmp_path, "a", PAIRS)
     (tmp_path / "b.txt").write_text("A text of its own.\n")
@@ -250,6 +267,33 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
             host=(0, 1),
             command="",
         )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{not JSON", r"the first record of .*a.jsonl is not JSON \(.*\); correct it, or name the fields with --pair-fi"),
+        ("[1, 2]", "the first record of .*a.jsonl is a JSON list, not an object; correct it"),
+        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field of text \(en\); choose two with --pair-fields"),
+    ],
+)
+def test_a_first_record_that_does_not_show_the_two_texts_is_refused_unless_they_are_named(line, says, tmp_path, tokenizer):
+    source, options = given("fields", tmp_path)
+    path = tmp_path / "a.jsonl"
+    path.write_text(line + "\n" + path.read_text())
+    with pytest.raises(UserError, match=says):
+        build(tmp_path / "corpus", source, tokenizer)
+    train, _ = build(tmp_path / "named", source, tokenizer, options=options | {"on_bad_records": "skip"})
+    assert stored(train) == PAIRS
+
+
+def test_a_file_that_breaks_off_is_named(tmp_path, tokenizer):
+    source = write_lines(tmp_path, "a", PAIRS)
+    for language in ("en", "de"):
+        whole = gzip.compress((tmp_path / f"a.{language}").read_bytes())
+        (tmp_path / f"a.{language}.gz").write_bytes(whole if language == "de" else whole[:-20])
+    with pytest.raises(UserError, match=r"a\.en\.gz is not a whole gzip file \(.*\); fetch it again, or unpack the part that is"):
+        build(tmp_path / "corpus", source.replace(".en", ".en.gz").replace(".de", ".de.gz"), tokenizer)
 
 
 @pytest.mark.parametrize("form", ["lines", "columns", "fields"])

@@ -1,4 +1,4 @@
-"""Reading: however sources are cut, each document is read once and whole; what is wrong in a file is said with its place."""
+"""Reading: however the sources are divided, each document is read once and completely; errors name the position in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.compressed import PACK
 
 
 def read(source: str, shards: int = 1, counts: Counter[str] | None = None, **options) -> list[list[Document]]:
-    """The documents of each shard."""
+    """Returns the documents of each shard."""
     choices = ReadOptions(**options)
     items = sources.find_items([sources.parse_source(source)], choices)
     seen = Counter() if counts is None else counts
@@ -31,7 +31,7 @@ def texts(shards: list[list[Document]]) -> list[str]:
 
 
 def some_documents(seed: int = 0, number: int = 120) -> list[str]:
-    """Texts of 1 to 30 lines, of words with characters of one to four bytes."""
+    """Returns texts of 1 to 30 lines, with words of characters that take one to four bytes."""
     draw = random.Random(seed)
     words = ["the", "cat", "naïve", "中文", "😀", "sat.", "on", "a", "mat,"]
     lines = [[" ".join(draw.choices(words, k=draw.randint(1, 8))) for _ in range(draw.randint(1, 30))] for _ in range(number)]
@@ -103,9 +103,9 @@ def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, monkey
 def test_a_piece_begins_with_the_file_or_with_what_begins_at_or_after_a_multiple(tmp_path, monkeypatch, shards):
     monkeypatch.setattr(reading, "_PIECE", 500)
     monkeypatch.setattr(sources, "SAMPLE_BYTES", 100)
-    lines = [f"{k:02d}{'x' * 47}" for k in range(40)]  # with its end, a line has 50 bytes
+    lines = [f"{k:02d}{'x' * 47}" for k in range(40)]  # with its newline, a line has 50 bytes
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
-    for layout in ("sentences", "book"):  # of lines that are not sentences a book makes paragraphs
+    for layout in ("sentences", "book"):  # lines of a book that are not sentences become paragraphs
         found = texts(read(f"text:{tmp_path}/a.txt", shards, layout=layout))
         assert [len(re.findall("xx+", text)) for text in found] == [10, 10, 10, 10]
     (tmp_path / "a.txt").write_text("\n\n".join(["TITLE", *(f"{k:02d}{'x' * 46}" for k in range(40))]) + "\n")
@@ -166,7 +166,7 @@ def test_compressed_files_give_each_document_once_however_many_parts_they_are_re
     documents = some_documents()
     content = "\n\n".join(documents) if kind == "text" else "\n".join(json.dumps({"text": text}) for text in documents)
     half = len(content) // 2
-    # put together: a file of two members or frames
+    # concatenated: a file of two members or frames
     parts = (PACK[ending](part.encode()) for part in (content[:half], content[half:]))
     (tmp_path / f"a{ending}").write_bytes(b"".join(parts))
     read_shards = read(f"{kind}:{tmp_path}/a{ending}", shards, layout="sentences")

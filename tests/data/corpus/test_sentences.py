@@ -1,4 +1,4 @@
-"""Where sentences end: cases by hand, and the gold boundaries of Universal Dependencies."""
+"""Sentence boundaries: cases by hand, and the gold boundaries of Universal Dependencies."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CASES = [
     "He was born (b. 1791) in Kent, cf. Vol. 3, pp. 4–5, fig. 2. | It is known.",
     "The meeting is at 5 p.m. on Monday. | We met at 5 p.m. | The room was cold.",
     "1. First, open it. | 2. Then close it.",
-    f"{'1' * 24}. First, open it. | {'2' * 25}. | Then close it.",  # a longer number is not that of an item
+    f"{'1' * 24}. First, open it. | {'2' * 25}. | Then close it.",  # a longer number is not the number of an item
     "She moved to the U.S. | I stayed there, etc. | No. | I will not.",
     "... and so on. | That was it. | ... Then it went on. | It is over.",
-    "—— ? Nobody knew. | — — ? | Nobody knew.",  # three marks begin a sentence, four are one
+    "—— ? Nobody knew. | — — ? | Nobody knew.",  # three marks start a sentence, four are one
     "He likes vitamin C. | The rest is silence.",
     "William II. | The next king was tall. | So am I. | We agree.",
     "See G. I. Gurdjieff and Ulysses S. Grant. | Both wrote.",
@@ -67,7 +67,7 @@ def test_a_bracket_that_is_left_over_or_goes_on_in_small_letters_stays_with_its_
 
 
 def gold_paragraphs(path):
-    """Lists of the sentences of each paragraph of a CoNLL-U file."""
+    """Returns the sentences of each paragraph of a CoNLL-U file."""
     paragraph: list[str] = []
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -80,7 +80,7 @@ def gold_paragraphs(path):
 
 
 def boundaries(sentences: list[str]) -> set[int]:
-    """Characters before each boundary inside the paragraph, white space not counted."""
+    """Returns the number of characters before each boundary inside the paragraph, without white space."""
     ends, place = set(), 0
     for sentence in sentences[:-1]:
         place += len(re.sub(r"\s", "", sentence))
@@ -89,9 +89,8 @@ def boundaries(sentences: list[str]) -> set[int]:
 
 
 def test_boundaries_agree_with_universal_dependencies(shared_data):
-    """Web text, a fourth of whose sentences have no end mark. On the larger training part, libraries had 0.950-0.980 and
-    0.802-0.812.
-    """
+    """This is web text; a fourth of its sentences have no end mark. On the larger training part, libraries had 0.950-0.980 and
+    0.802-0.812."""
     right = made = gold = 0
     for paragraph in gold_paragraphs(shared_data / "ud_english_ewt" / "en_ewt-ud-dev.conllu.gz"):
         found, expected = boundaries(split_sentences(" ".join(paragraph))), boundaries(paragraph)
@@ -106,7 +105,7 @@ _MARKS = ".!?…।؟۔。！？｡\"')”’»]」』）- \t,;:"
 
 @pytest.mark.parametrize("other", ["", ".", "!", "”", " ", "。"])
 def test_the_time_is_linear_in_runs_of_marks_and_mixtures_of_them(other):
-    """Quadratic time, as of a run of dots before, would be 10 s for each of these texts."""
+    """With quadratic time, as it once was for a run of dots, each of these texts would take 10 s."""
     began = time.process_time()
     for mark in _MARKS:
         split_sentences("a" + mark * 10_000 + other * 10_000 + "b")

@@ -1,4 +1,4 @@
-"""One shard: what is held in memory, how far it says that it is, and what is left where it fails."""
+"""One shard: what is held in memory, how its progress is reported, and what remains if it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.data.corpus.sources import Item, ReadOptions, Span
 
 
 class Letters:
-    """A tokenizer whose tokens are letters."""
+    """A tokenizer with letters as tokens."""
 
     size = 200
     strips = False
@@ -60,12 +60,12 @@ def work_in(directory) -> ShardWork:
 
 def test_the_progress_of_a_shard_is_the_part_of_the_weight_of_its_spans_that_was_read(tmp_path, monkeypatch):
     def documents(span, options, counts):
-        for fraction in (0.5, 1.5) if span.item.path == "a" else (0.5, 1.0):  # a book's last piece may begin behind its span
+        for fraction in (0.5, 1.5) if span.item.path == "a" else (0.5, 1.0):  # a book's last part may begin after its span
             yield Document([f"{span.item.path}bc."], True, fraction)
 
     monkeypatch.setattr(shard, "read_span", documents)
     (tmp_path / temporary_name(1, 3)).mkdir()
-    (tmp_path / temporary_name(1, 3) / "other.npy").touch()  # of a killed process with the same number
+    (tmp_path / temporary_name(1, 3) / "other.npy").touch()  # left by a killed process with the same number
     told = []
     write_shard(work_in(tmp_path), Letters(), lambda *progress: told.append(progress))
     assert told == [(15 / 40, 3), (30 / 40, 6), (35 / 40, 9), (40 / 40, 12)]

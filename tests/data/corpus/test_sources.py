@@ -1,4 +1,4 @@
-"""Naming sources, finding files, cutting them into shards."""
+"""Naming sources, finding files, dividing them into shards."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_shards_cover_every_item_once_in_order_and_evenly(shards):
         assert all(a[1] == b[0] and a[0] < a[1] for a, b in itertools.pairwise(own))
     weights = [sum(span.weight for span in shard) for shard in spans]
     assert sum(weights) == pytest.approx(4501)
-    assert max(weights) <= 4501 / shards + 750  # no finer than a part of the gzip file
+    assert max(weights) <= 4501 / shards + 750  # not finer than a part of the gzip file
 
 
 def test_an_item_is_cut_into_equal_parts():

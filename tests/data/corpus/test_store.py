@@ -1,4 +1,4 @@
-"""Opening a corpus: what it gives its readers, and what is refused."""
+"""Opening a corpus: what its readers get, and what is rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.data.corpora import corpus_from_arrays
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, build):
-    """A corpus, beside its text."""
+    """Builds a corpus, next to its text."""
     directory = tmp_path_factory.mktemp("built")
     (directory / "a.txt").write_text("\n\n".join(english(300)) + "\n")
     build(directory / "corpus", f"text:{directory}/a.txt")
@@ -38,7 +38,7 @@ def text_file(built):
 
 @pytest.fixture
 def directory(tmp_path, built):
-    """A copy of the corpus."""
+    """Copies the corpus."""
     return shutil.copytree(built / "corpus", tmp_path / "corpus")
 
 
@@ -339,9 +339,9 @@ def test_the_manifest_records_what_the_corpus_was_made_of(directory, text_file, 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_file_that_is_cut_while_it_is_mapped_stops_the_run_with_a_sentence(directory, monkeypatch, whole):
-    """Without the check the process ends with "Bus error", since whole pages of the map are gone."""
+    """Without the check the process ends with "Bus error", since whole pages of the map are missing."""
     if not whole:
-        monkeypatch.setattr(store_module, "BLOCK_TOKENS", 100)  # offsets are read where they are
+        monkeypatch.setattr(store_module, "BLOCK_TOKENS", 100)  # offsets are read in place
     corpus = open_corpus(directory)
     source = BatchSource(corpus, ExampleConfig(length=32, max_predictions=4), 4, seed=0)
     source.at(0)

@@ -1,4 +1,4 @@
-"""Statistics of a shard from its arrays, counted anew."""
+"""Statistics of a shard from its arrays, compared with counts by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMPTY = ShardSurvey({}, np.zeros(0, np.uint64), np.zeros(0, np.int64), {}, np.ze
 
 
 def lines(counts: dict[int, int]) -> ShardSurvey:
-    """Of a shard in which the line with this hash occurs so often; its one token is its hash."""
+    """Returns a shard in which the line with this hash occurs this often; its only token is its hash."""
     hashes = np.array(sorted(counts), np.uint64)
     return dataclasses.replace(
         EMPTY,

@@ -1,4 +1,4 @@
-"""Parquet and Arrow as sources: files, splits, the column with the text, rows in bounded memory."""
+"""Parquet and Arrow as sources: files, splits, the text column, rows in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.data.conftest import english
 
 
 def save(directory: pathlib.Path, table: pa.Table, chunk: int = 7, name: str = "data-00000-of-00001.arrow") -> None:
-    """Writes `table` as `Dataset.save_to_disk` does."""
+    """Saves `table` in the format of `Dataset.save_to_disk`."""
     directory.mkdir(parents=True, exist_ok=True)
     with pa.OSFile(str(directory / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table, max_chunksize=chunk)

@@ -1,4 +1,4 @@
-"""tfds as a source, without TensorFlow: data sets prepared on disk, in the public bucket (a local stand-in), or nowhere."""
+"""tfds as a source without TensorFlow: data sets prepared on disk, in the public bucket (a local stand-in), or nowhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ tfds = tfds_text._tfds()
 
 
 class Stories(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Two splits, two text features. Not registered: only its files are to be found, as by someone who was given them."""
+    """Two splits, two text features. It is not registered, so only its files can be found, as for a user who got them from
+    someone."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -44,7 +45,7 @@ class Stories(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 @pytest.fixture(scope="module")
 def array_records(tmp_path_factory) -> str:
-    """A directory with the data set, as its owner would have prepared it."""
+    """Returns a directory with the data set as its owner would have prepared it."""
     directory = tmp_path_factory.mktemp("tfds")
     Stories(data_dir=directory, file_format="array_record").download_and_prepare()
     return str(directory)
@@ -52,9 +53,8 @@ def array_records(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def tf_records(array_records, tmp_path_factory) -> str:
-    """The same in the format of most prepared data sets, two files a split; written by hand, since tfds needs TensorFlow for
-    it.
-    """
+    """Returns the same in the format of most prepared data sets, with two files per split; written by hand, since tfds needs
+    TensorFlow for it."""
     source, root = pathlib.Path(array_records, "stories", "1.0.0"), tmp_path_factory.mktemp("tfds")
     target = root / "stories" / "1.0.0"
     target.mkdir(parents=True)
@@ -214,9 +214,8 @@ def test_of_the_prepared_versions_the_newest_by_number_is_taken_and_nothing_else
 
 @pytest.fixture
 def bucket(tf_records, monkeypatch):
-    """A local stand-in for the public bucket, holding `stories` in two versions; it pages its listing. Yields the paths it was
-    asked for.
-    """
+    """Serves a local stand-in for the public bucket with two versions of `stories`; it pages its listing. Yields the list of
+    requested paths."""
     content = {}
     for path in pathlib.Path(tf_records).rglob("*"):
         if path.is_file():

@@ -1,4 +1,5 @@
-"""Contents of a corpus against its manifest: once on a machine, beside the training, and never a save before the end of it."""
+"""Verifies the contents of a corpus against its manifest: once per machine, during the training, with no save before it has
+finished."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, build):
-    """A corpus, beside its text."""
+    """Builds a corpus, next to its text."""
     directory = tmp_path_factory.mktemp("built")
     (directory / "a.txt").write_text("\n\n".join(english(300)) + "\n")
     build(directory / "corpus", f"text:{directory}/a.txt", shards=2)
@@ -47,12 +48,12 @@ def text_file(built):
 
 @pytest.fixture
 def directory(tmp_path, built):
-    """A copy of the corpus."""
+    """Copies the corpus."""
     return shutil.copytree(built / "corpus", tmp_path / "corpus")
 
 
 def flip(directory, name="train.tokens.npy", *, keep_time=False):
-    """Changes one bit of a file, as a disk does (`keep_time`) or a program; returns the file."""
+    """Flips one bit of a file, as a disk does (`keep_time`) or a program. Returns the file."""
     path = directory / "shard-00001-of-00002" / name
     facts, content = path.stat(), bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -130,7 +131,7 @@ def test_memory_that_is_missing_damaged_or_cannot_be_written_only_costs_another_
 
 
 class Slow:
-    """`Path.open` whose files wait at every block until `go` is set; `begun` tells that one is being read."""
+    """A `Path.open` whose files wait at every block until `go` is set; `begun` shows that one is being read."""
 
     def __init__(self, monkeypatch):
         self.begun, self.go = threading.Event(), threading.Event()
@@ -149,13 +150,13 @@ def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(dir
     caplog.set_level(logging.INFO, "bert_jax")
     with Verification(directory) as running:
         assert slow.begun.wait(30)
-        running.check()  # a step: nothing is waited for
+        running.check()  # a step: it does not wait
 
         def alive():
             beats.append(1)
             slow.go.set()
 
-        assert running._thread.daemon  # it does not delay a program that ends
+        assert running._thread.daemon  # it does not delay the end of a program
         running.wait(alive)  # a save
         running.wait(alive)
     assert beats
@@ -253,7 +254,7 @@ def test_the_progress_of_a_command_is_told_in_the_unit_of_the_corpus(directory, 
         def __init__(self, title, total, unit):
             told.append((title, total, unit))
 
-        def update(self, done):  # called only if hashing takes more than half a second, as it may beside other work
+        def update(self, done):  # called only if hashing takes more than half a second, as it may on a busy machine
             assert 0 <= done <= told[0][1]
 
         def close(self):

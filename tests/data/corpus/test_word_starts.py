@@ -1,4 +1,4 @@
-"""Corpora whose pieces do not tell where words begin: the corpus stores it, through every change of its shards, to the masks."""
+"""Corpora whose pieces do not show where words start: the corpus stores it, from the shards through every change to the masks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.data.corpus.test_build import contents
 
 
 def lines(documents: int) -> list[str]:
-    """Documents in which words begin without a space too."""
+    """Returns documents in which some words start without a space."""
     return [document.replace(" a", " don't-(a)").replace(" t", " é.日本t") for document in english(documents)]
 
 
@@ -42,7 +42,7 @@ def starts_of(corpus: Corpus) -> np.ndarray:
 
 
 def expected(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
-    """From the text of each document, which byte-level pieces give back."""
+    """Computes the expected word starts from the text of each document, which byte-level pieces restore."""
     found = []
     for first, last in itertools.pairwise(corpus.document_offsets.tolist()):
         sentences = [

@@ -1,4 +1,4 @@
-"""Worker processes: results in order, progress, and an end to all when one fails."""
+"""Worker processes: results in order, progress, and the end of all workers when one fails."""
 
 from __future__ import annotations
 

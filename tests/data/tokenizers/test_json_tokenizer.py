@@ -1,4 +1,4 @@
-"""Any tokenizer.json through the library `tokenizers`: its ids, its words, its files; the library itself is the reference."""
+"""Tokenizers from any tokenizer.json through the library `tokenizers`: ids, words, files; the library itself is the reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RANGES = (
 
 
 def documents() -> list[list[str]]:
-    """English sentences that every Python carries."""
+    """Returns English sentences that every Python installation contains."""
     from pydoc_data import topics
 
     lines = [line.strip() for key in sorted(topics.topics)[:8] for line in topics.topics[key].split("\n")]
@@ -39,7 +39,7 @@ def documents() -> list[list[str]]:
 
 
 def texts(count: int = 2_000) -> list[str]:
-    """Random Unicode, ASCII, control characters, emoji and pieces of code, with single and several spaces."""
+    """Returns random Unicode, ASCII, control characters, emoji and fragments of code, with single and repeated spaces."""
     rng = random.Random(0)
 
     def character() -> str:
@@ -72,7 +72,8 @@ def trained(model: Any, trainer: Any, **parts: Any) -> tokenizers.Tokenizer:
 
 
 def gemma() -> tokenizers.Tokenizer:
-    """Spaces become ▁, nothing is split before the merges, and bytes spell what has no piece, as in mmBERT."""
+    """Returns a tokenizer like mmBERT's: spaces become ▁, nothing is split before the merges, and bytes spell characters without
+    a piece."""
     trainer = trainers.BpeTrainer(
         vocab_size=700, special_tokens=[*SPECIALS, *(f"<0x{i:02X}>" for i in range(256))], show_progress=False
     )
@@ -124,7 +125,8 @@ def wordpiece() -> tokenizers.Tokenizer:
 
 
 def prefixed() -> tokenizers.Tokenizer:
-    """RoBERTa's: byte-level with a space before every text, and a mask that takes the space before it."""
+    """Returns a tokenizer like RoBERTa's: byte-level with a space before every text, and a mask that includes the space before
+    it."""
     trainer = trainers.BpeTrainer(
         vocab_size=600, special_tokens=SPECIALS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
@@ -134,7 +136,7 @@ def prefixed() -> tokenizers.Tokenizer:
 
 
 def with_plain_tokens() -> tokenizers.Tokenizer:
-    """ModernBERT's: composed, with added tokens that are not special, of runs of spaces among them."""
+    """Returns a tokenizer like ModernBERT's: composed, with added tokens that are not special, including runs of spaces."""
     rust = tokenizers.Tokenizer.from_str(train_bpe(documents(), 600, None, nfc=True)._model.content)  # type: ignore[union-attr]
     rust.add_tokens([AddedToken(" " * n, normalized=False) for n in range(2, 6)])
     rust.add_tokens([AddedToken("|||EMAIL|||", normalized=False), AddedToken("statement", normalized=True, single_word=True)])
@@ -158,7 +160,7 @@ BY_PARTS = {"gpt2", "gpt4", "modern", "prefixed", "gemma", "unigram", "xlmr", "w
 
 @pytest.fixture(scope="module", params=list(MAKERS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tokenizer, tokenizers.Tokenizer]:
-    """(name, ours, the library's), both read from the same file."""
+    """Returns (name, ours, the library's), both read from the same file."""
     directory = tmp_path_factory.mktemp(request.param)
     MAKERS[request.param]().save(str(directory / "tokenizer.json"))
     return request.param, load_tokenizer(directory), tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -176,7 +178,7 @@ def test_ids_and_words_are_the_librarys_whatever_the_text(pair):
         assert ids == found.ids, text
         assert [bool(i & BEGINS) for i in marked] == (~continues).tolist(), text
         words = found.word_ids
-        if name == "gemma":  # it has one word: here a piece with a space begins one too
+        if name == "gemma":  # it has one word: here a piece with a space also starts one
             assert all(begins == (i == 0 or ours.pieces[ids[i]].startswith("▁")) for i, begins in enumerate(~continues)), text
         else:
             assert (~continues).tolist() == [i == 0 or words[i] != words[i - 1] for i in range(len(words))], text
@@ -212,7 +214,7 @@ def test_the_file_is_saved_byte_for_byte_and_read_back_equal_in_any_spelling(pai
     assert again.vocabulary == ours.vocabulary
     content = json.loads(library.to_str())
     if "merges" in content["model"]:
-        content["model"]["merges"] = [" ".join(merge) for merge in content["model"]["merges"]]  # as older versions have it
+        content["model"]["merges"] = [" ".join(merge) for merge in content["model"]["merges"]]  # the form of older versions
     (tmp_path / "saved" / "tokenizer.json").write_text(json.dumps(content, indent=7))
     assert load_tokenizer(tmp_path / "saved").vocabulary == ours.vocabulary
     copy = pickle.loads(pickle.dumps(ours))
@@ -278,7 +280,7 @@ def test_added_tokens_take_the_ids_of_unused_ones(tmp_path):
 
 # ---- special tokens
 def plain(tmp_path: pathlib.Path, names: list[str], **files: Any) -> pathlib.Path:
-    """A byte-level tokenizer with these special tokens, and JSON files beside it."""
+    """Writes a byte-level tokenizer with these special tokens, and JSON files next to it."""
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=names, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
@@ -296,7 +298,7 @@ def roles(tokenizer: Tokenizer) -> list[str]:
 @pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.parametrize("stated", [None, False, True])
 def test_the_space_before_a_text_is_that_of_tokenizer_config_as_in_transformers_4(tmp_path, in_file, stated):
-    """Which changes a pre-tokenizer of one component; transformers 5 reads tokenizer.json alone, so the file is changed too."""
+    """This changes a pre-tokenizer with one component. transformers 5 reads only tokenizer.json, so that file is changed too."""
     directory = plain(tmp_path, SPECIALS, tokenizer_config={} if stated is None else {"add_prefix_space": stated})
     rust = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=in_file)

@@ -1,4 +1,4 @@
-"""Marian's tokenizer: the ids of transformers' `MarianTokenizer` on random Unicode, codes of languages, files that are kept."""
+"""Marian's tokenizer: it returns the ids of transformers' `MarianTokenizer` on random Unicode; language codes; saved files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ print(json.dumps([source, target, [tokenizer.decode(ids, **settings) for ids in 
 
 @pytest.fixture(scope="module", params=["shared", "separate"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces."""
-    path, pieces = tmp_path_factory.mktemp(request.param), {}
-    lines = [line for document in documents() for line in document]
+    return write_marian(tmp_path_factory.mktemp(request.param), separate=request.param == "separate")
+
+
+def write_marian(path: pathlib.Path, *, separate: bool) -> pathlib.Path:
+    """Writes two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces."""
+    pieces, lines = {}, [line for document in documents() for line in document]
     for name, size in (("source", 400), ("target", 300)):
         written = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
@@ -43,12 +46,12 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         (path / f"{name}.spm").write_bytes(written.getvalue())
         model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
         pieces[name] = [model.id_to_piece(i) for i in range(3, size) if i % 17]
-    vocabularies = [[*pieces["source"], *pieces["target"]]] if request.param == "shared" else [pieces["source"], pieces["target"]]
+    vocabularies = [[*pieces["source"], *pieces["target"]]] if not separate else [pieces["source"], pieces["target"]]
     for name, own in zip(("vocab", "target_vocab"), vocabularies, strict=False):
-        words = dict.fromkeys(["</s>", "<unk>", *CODES, *own, "<pad>"])
+        words = dict.fromkeys(["</s>", "<unk>", "<pad>", *CODES, *own])
         (path / f"{name}.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
     settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
-    settings |= {"separate_vocabs": request.param == "separate", "target_vocab_file": str(path / "target_vocab.json")}
+    settings |= {"separate_vocabs": separate, "target_vocab_file": str(path / "target_vocab.json")}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
     return path
 
@@ -70,7 +73,7 @@ def test_a_text_is_pieces_of_its_language_with_the_ids_of_the_vocabulary(tokeniz
     words = json.loads(own.read_text()) if own.exists() else ids
     model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "target.spm"))
     pieces = model.encode("A Python object.", out_type=str)
-    assert tokenizer.encode_target("A Python object.") == [words.get(piece, words["<unk>"]) for piece in pieces]
+    assert tokenizer.encode("A Python object.", target=True) == [words.get(piece, words["<unk>"]) for piece in pieces]
 
 
 def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenizer):
@@ -123,5 +126,5 @@ def test_ids_and_text_are_those_of_transformers(python: str, tokenizer: Tokenize
     end = tokenizer.sep_id
     for text, sources, targets, back in zip(every, source, target, decoded, strict=True):
         assert [*tokenizer.encode(text), end] == sources, text
-        assert [*tokenizer.encode_target(text), end] == targets, text
-        assert tokenizer.decode_target(targets) == back
+        assert [*tokenizer.encode(text, target=True), end] == targets, text
+        assert tokenizer.decode(targets, target=True) == back

@@ -1,4 +1,5 @@
-"""SentencePiece models as the Rust library's: the same ids but for what `rust_tokenizer` names says, and their files."""
+"""SentencePiece models in the Rust library's format: the same ids, with the exceptions named in `rust_tokenizer`, and their
+files."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from bert_jax.errors import UserError
 
 
 def _with(directory: pathlib.Path, **contents: Any) -> Tokenizer:
-    """The tokenizer of `directory` after JSON files of it, named without their end, were replaced."""
+    """Returns the tokenizer of `directory` after replacing some of its JSON files, which are named without their suffix."""
     for name, content in contents.items():
         (directory / f"{name}.json").write_text(json.dumps(content), "utf-8")
     return load_tokenizer(directory)
@@ -51,14 +52,14 @@ def test_a_saved_sentencepiece_is_read_back_equal_and_the_rust_library_gives_its
     tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
     assert again.vocabulary == tokenizer.vocabulary
-    assert again.vocabulary.strip_accents is (False if kind.endswith("with accents") else None)  # None: as the casing says
+    assert again.vocabulary.strip_accents is (False if kind.endswith("with accents") else None)  # None: as the casing determines
     assert [again.encode(text) for text in hostile_strings] == [tokenizer.encode(text) for text in hostile_strings]
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
     rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     different = []
     for text in [*itertools.chain.from_iterable(english), *hostile_strings]:
         ours, theirs = tokenizer.encode_with_specials(text), rust.encode(text, add_special_tokens=False).ids
-        if ours != theirs and tokenizer.decode(ours) == tokenizer.decode(theirs):  # spellings that only rounding tells apart
+        if ours != theirs and tokenizer.decode(ours) == tokenizer.decode(theirs):  # spellings that differ only by rounding
             assert math.isclose(*(spelling_score(tokenizer, ids) for ids in (ours, theirs)), rel_tol=1e-5), ascii(text)
         elif ours != theirs:
             different.append(text)
@@ -70,7 +71,7 @@ def test_a_saved_sentencepiece_is_read_back_equal_and_the_rust_library_gives_its
 
 def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(english, tmp_path):
     tokenizer = train_sentencepiece(english, 400, True)
-    assert "split_cjk" not in tokenizer.vocabulary.to_json()  # it has no such choice
+    assert "split_cjk" not in tokenizer.vocabulary.to_json()  # it has no such option
     assert not tokenizer.continuation_table[sorted(tokenizer.special_ids)].any()
     tokenizer.save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -85,7 +86,7 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
         _with(tmp_path, tokenizer=content)
     with pytest.raises(UserError, match=r"holds a WordPiece model, spiece.model next to it a SentencePiece model"):
         _with(tmp_path, tokenizer={"model": {"type": "WordPiece", "vocab": {"a": 0}}})
-    assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # given by its path
+    assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # named by its path
 
 
 def test_a_special_token_in_other_letters_is_never_made_by_the_rust_library(english, tmp_path):

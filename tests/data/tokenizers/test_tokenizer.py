@@ -1,4 +1,4 @@
-"""The interface over both kinds of vocabulary: loading, casing, special tokens, saving."""
+"""The common interface of both kinds of vocabulary: loading, casing, special tokens, saving."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_line_ends_a_byte_order_mark_and_blank_last_lines_do_not_change_a_vocabu
     path = tmp_path / "other.txt"
     path.write_bytes((before + text + end + after).encode())
     assert (load_tokenizer(path).vocabulary == unix.vocabulary) is (after != "a\n")
-    path.write_bytes((before + text).encode())  # without the last line end
+    path.write_bytes((before + text).encode())  # without the last newline
     assert load_tokenizer(path).vocabulary == unix.vocabulary
     assert load_tokenizer(vocabulary(tmp_path, [*SPECIALS, *reversed(LETTERS)])).vocabulary.sha256 != unix.vocabulary.sha256
 

@@ -1,4 +1,5 @@
-"""The files of a tokenizer: read from what transformers writes (golden), written so that the Rust library gives our ids."""
+"""The files of a tokenizer: those that transformers writes (golden) are read, and from those we write the Rust library gives our
+ids."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TEXT = "abé, Abc ÜÉ中文a!"
 
 
 def tokenizer_json(pieces: list[str] = PIECES, **changes: Any) -> dict[str, Any]:
-    """What the Rust library writes for a cased BERT."""
+    """Returns what the Rust library writes for a cased BERT."""
     part = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": False}
     model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
     content = {
@@ -43,7 +44,7 @@ def added(token: str, i: int, special: bool = True) -> dict[str, Any]:
 
 
 def write(directory: pathlib.Path, **contents: Any) -> pathlib.Path:
-    """vocab = pieces; other keywords are JSON files by their name without the end."""
+    """Writes `pieces` as the vocabulary; other keywords are JSON files, named without their suffix."""
     for name, content in contents.items():
         if name == "vocab":
             (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in content), "utf-8")
@@ -53,16 +54,15 @@ def write(directory: pathlib.Path, **contents: Any) -> pathlib.Path:
 
 
 def spelling_vocabulary(strings: list[str]) -> list[str]:
-    """As in make_tokenizer_golden.py: nearly everything can be spelt, so that nearly every difference shows."""
+    """Returns the vocabulary of make_tokenizer_golden.py: nearly everything can be spelt, so nearly every difference shows."""
     pieces = (pathlib.Path(__file__).parents[1] / "tiny_cased_vocab.txt").read_text("utf-8").split("\n")[:-1]
     characters = sorted({c for text in strings for c in text if not c.isspace()})
     return list(dict.fromkeys([*pieces, *characters, *("##" + c for c in characters)]))
 
 
 def departs(text: str, lowercase: bool) -> bool:
-    """Whether the Rust normalizer makes other words of a text, which it does for two reasons: it drops private-use characters,
-    and it lowers a capital sigma at a word's end as one in its midst.
-    """
+    """Returns whether the Rust normalizer splits a text into other words. There are two reasons: it drops private-use characters,
+    and it lower-cases a capital sigma at the end of a word as if it were in the middle."""
     return any(unicodedata.category(c) == "Co" for c in text) or (lowercase and text.lower() != "".join(map(str.lower, text)))
 
 
@@ -319,8 +319,8 @@ def test_a_piece_that_no_vocab_txt_can_hold_is_read_and_saved_in_tokenizer_json_
     assert (again.pieces, again.vocabulary) == (pieces, tokenizer.vocabulary)
     rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert again.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
-    assert {again.pieces[i] for i in again.encode(TEXT)} >= {"a", "##b", "!"}  # those behind it have their own ids
-    write(tmp_path, vocab=pieces)  # as versions before this one wrote it, and transformers does
+    assert {again.pieces[i] for i in again.encode(TEXT)} >= {"a", "##b", "!"}  # the later ones have their own ids
+    write(tmp_path, vocab=pieces)  # in the form of earlier versions and of transformers
     assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
 
 

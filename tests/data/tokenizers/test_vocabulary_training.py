@@ -1,4 +1,5 @@
-"""New vocabularies: the same for the same text, spelling all of it, special tokens in their places."""
+"""New vocabularies: the same text gives the same vocabulary, which spells all of it, with the special tokens at their
+positions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def documents() -> list[list[str]]:
-    """English sentences that every Python carries."""
+    """Returns English sentences that every Python installation contains."""
     from pydoc_data import topics
 
     lines = [line.strip() for key in sorted(topics.topics)[:12] for line in topics.topics[key].split("\n")]
@@ -54,7 +55,7 @@ def test_a_new_vocabulary_spells_its_text_with_hardly_an_unknown(documents, trai
 
 @pytest.mark.parametrize("train", ["train_wordpiece", "train_sentencepiece"])
 def test_the_same_text_gives_the_same_vocabulary_in_another_process(documents, train):
-    """Hash tables are seeded anew in each process, so a vocabulary that depends on their order differs between them."""
+    """Hash tables are seeded anew in each process, so a vocabulary that depends on their order would differ."""
     code = (
         "import sys; from bert_jax.data.tokenizers import vocabulary_training; "
         "documents = [line.split('\\x1f') for line in sys.stdin.read().split('\\x1e')]; "

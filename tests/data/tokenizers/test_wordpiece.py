@@ -1,4 +1,4 @@
-"""WordPiece against the published rules (written out in `reference_wordpiece`) and against transformers' tokens (golden)."""
+"""WordPiece compared with the published rules (written out in `reference_wordpiece`) and with transformers' tokens (golden)."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_tokens_equal_the_published_rules_on_every_kind_of_character(tiny):
 
 
 def explained(text: str, lowercase: bool) -> bool:
-    """Whether transformers departs from the original on this text for a reason that is known.
+    """Returns whether transformers differs from the original on this text for a known reason.
 
-    It drops private-use and unassigned characters, which the original keeps (and then mostly cannot spell), and it composes
-    (NFC) cased text, which the original leaves alone.
+    It drops private-use and unassigned characters, which the original keeps (and mostly cannot spell), and it composes (NFC)
+    cased text, which the original leaves unchanged.
     """
     composed = not lowercase and unicodedata.normalize("NFC", text) != text
     return composed or any(unicodedata.category(c) in ("Co", "Cn") for c in text)
@@ -94,7 +94,7 @@ WORDS = json.loads(GOLDEN.read_text("utf-8"))["words"]
 
 @pytest.mark.parametrize("name", WORDS)
 def test_words_equal_those_of_transformers_for_every_choice_of_casing_accents_and_ideographs(name, hostile_strings):
-    """Handed composed text, which transformers makes of any; then only characters that it drops differ."""
+    """The text is composed, as transformers does with any text; then only the characters that it drops differ."""
     departures = []
     for text, expected in zip(hostile_strings, WORDS[name], strict=True):
         words = wordpiece.basic_words(unicodedata.normalize("NFC", text), **settings_of(name))

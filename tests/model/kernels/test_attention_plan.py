@@ -137,8 +137,8 @@ def test_the_units_of_a_step_are_numbered_and_get_their_row_and_the_lanes_of_the
     plan = plan_of(4, 128, 6, 64)
     assert plan.step == (4, 3)
     refs = attention_tpu.ForwardRefs(*[Whole()] * 5)
-    units = list(attention_tpu._units(plan, jnp.arange(4, dtype=jnp.int32), Whole(), refs))
-    assert [(unit.number, unit.ids) for unit, _ in units] == [(n, n // 3) for n in range(12)]
+    units = list(attention_tpu._units(plan, jnp.arange(4, dtype=jnp.int32), [Whole()], refs))
+    assert [(unit.number, unit.key_ids, unit.query_ids) for unit, _ in units] == [(n, n // 3, n // 3) for n in range(12)]
     for n, (_, parts) in enumerate(units):
         row, every, lanes = parts.query
         assert parts.query == parts.key == parts.value == parts.context

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
-from bert_jax.model.layers import Dropout
+from bert_jax.model.layers import Dropout, gather_positions
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
@@ -22,6 +22,7 @@ from tests.model.attention_cases import (
     RATE,
     SEED,
     arrays,
+    columns,
     fused,
     largest_error,
     on_mesh,
@@ -57,6 +58,37 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_of_several_blocks_is_one_row(short_blocks: None):
     ids, inputs = packed(1, 300), arrays(1, 300, 128)
     assert largest_error(results(fused(ids, 2), *inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("b", "length", "queries", "heads", "head_width"),
+    [
+        (1, 128, 40, 2, 64),
+        (2, 300, 90, 1, 128),  # one block of queries, several of keys
+        (1, 300, 200, 4, 32),
+        (1, 128, 128, 1, 64),  # as many queries as keys, in another order
+    ],
+)
+def test_some_queries_see_what_they_see_among_all(
+    short_blocks: None, b: int, length: int, queries: int, heads: int, head_width: int
+):
+    ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
+    at = columns(b, length, queries)
+
+    def wanted(query: Any, key: Any, value: Any) -> Any:
+        return gather_positions(plain(ids, heads)(query, key, value), at)
+
+    def found(query: Any, key: Any, value: Any) -> Any:
+        return fused(ids, heads, queried=at)(gather_positions(query, at), key, value)
+
+    inputs = (query, key, value, gradient[:, :queries])
+    assert largest_error(results(found, *inputs), results(wanted, *inputs)) < FLOAT32_WITHIN
+
+
+def test_some_queries_drop_the_same_in_both_passes_in_every_block(short_blocks: None):
+    backward, forward = slopes(length=250, heads=1, queried=columns(1, 250, 140))
+    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
+    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
 def test_bfloat16_errs_as_much_as_its_roundings_do():
@@ -114,13 +146,15 @@ def test_rows_heads_halves_and_seeds_drop_independently():
         assert all(abs(float((a * b).mean())) < within for b in units[:i])
 
 
-def slopes(length: int, heads: int) -> tuple[list[float], list[float]]:
+def slopes(length: int, heads: int, queried: Any = None) -> tuple[list[float], list[float]]:
     """How much the loss changes along the gradient of values, queries and keys: by the backward pass, and by forward passes.
 
     For a given mask attention is a smooth function; were another mask drawn for the gradient, it would not be its slope.
     """
     ids, (query, key, value, gradient) = packed(1, length), arrays(1, length, 64 * heads)
-    attend = fused(ids, heads, RATE)
+    if queried is not None:
+        query, gradient = query[:, : queried.shape[1]], gradient[:, : queried.shape[1]]
+    attend = fused(ids, heads, RATE, queried=queried)
     _, of_query, of_key, of_value = results(attend, query, key, value, gradient)
 
     @jax.jit
@@ -154,6 +188,13 @@ def test_a_mesh_computes_what_one_device_does_and_an_indivisible_batch_too(rows:
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 64)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
+
+
+def test_a_mesh_computes_some_queries_as_one_device_does():
+    ids, (query, key, value, gradient), at = packed(4, 60), arrays(4, 60, 2 * 64), columns(4, 60, 20)
+    inputs = [query[:, :20], key, value, gradient[:, :20]]
+    some, mesh = fused(ids, 2, queried=at), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    assert largest_error(on_mesh(mesh, some, inputs), results(some, *inputs)) < FLOAT32_WITHIN
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["", "rows_split_by_hand"])

@@ -30,6 +30,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from tests.model.attention_cases import columns, packed
 from tests.model.lowbias32 import hashed
 from tests.random_rows import TINY, largest_difference, tokens_of
 
@@ -221,17 +222,20 @@ class Kernel:
     """A kernel of attention that computes rows of any length."""
 
     attend: Callable[..., Any]
+    computes_some: bool = False
 
-    def computes(self, model: ModelConfig, length: int) -> bool:
-        return True
+    def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
+        return self.computes_some or not selects
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         return self.attend(*arguments, **settings)
 
 
-def with_kernel(config: ModelConfig, attend: Callable[..., Any], **settings: Any) -> Resolved:
+def with_kernel(
+    config: ModelConfig, attend: Callable[..., Any], computes_some: bool = False, **settings: Any
+) -> Resolved:
     """The model, whose attention is `attend`, called as `fused_attention` is."""
-    target = Target(attention=Kernel(functools.partial(attend, **settings)))
+    target = Target(attention=Kernel(functools.partial(attend, **settings), computes_some))
     return Resolved(**dataclasses.asdict(config), target=target)
 
 
@@ -270,6 +274,44 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
     assert largest_difference(outputs_and_gradients("plain"), outputs_and_gradients("fused")) < 1e-5
 
 
+@pytest.mark.parametrize("kinds", [("sliding", "full"), ("full", "sliding")])
+def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_tokens_that_a_head_reads(kinds: tuple[str, str]):
+    """In rows of two examples and padding; positions are rotated."""
+    random, params = np.random.default_rng(1), layers(2)
+    x = jnp.asarray(random.normal(size=(2, 30, 128)), jnp.float32)
+    ids, queried = packed(2, 30, 2), columns(2, 30, 9)
+    direction = jnp.asarray(random.normal(size=(2, 9, 128)), jnp.float32)
+    modern = dataclasses.replace(SHAPE, layer_types=kinds, sliding_radius=3, positions="rotary")
+
+    def outputs_and_gradients(config: ModelConfig) -> Any:
+        def encode(params: Any, x: Any) -> Any:
+            return Encoder(config).apply({"params": params}, x, tokens_of(ids).reading(queried), None, method="queried")
+
+        outputs, backward = jax.vjp(encode, params, x)
+        return outputs, *backward(direction)
+
+    asked: list[Any] = []
+
+    def kernel(qkv: Any, *arguments: Any, **settings: Any) -> Any:
+        asked.append((qkv[0].shape[1], settings["radius"]))
+        return fused_attention(qkv, *arguments, **settings, interpret=True)
+
+    found = outputs_and_gradients(with_kernel(modern, kernel, computes_some=True))
+    assert asked == ([(30, 3), (9, None)] if kinds[1] == "full" else [(30, None), (30, 3)])
+    assert largest_difference(outputs_and_gradients(dataclasses.replace(modern, attention="plain")), found) < 1e-5
+
+
+def test_a_tpu_s_kernel_computes_some_tokens_of_long_rows_and_a_gpu_s_none():
+    model = ModelConfig(dtype="bfloat16")
+    for device, expected in ((TPU, [False, True, True]), (GPU, [False] * 3)):
+        kernel = dispatch.resolve(model, device, 2, over_mesh).target.attention
+        assert kernel is not None
+        assert [kernel.computes(model, length, selects=True) for length in (512, 1_024, 8_192)] == expected
+    asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
+    assert asked.target.attention is not None
+    assert not asked.target.attention.computes(asked, 512, selects=True), "the plain path is not refused"
+
+
 def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.CaptureFixture):
     encoder = Encoder(with_kernel(dataclasses.replace(SHAPE, remat="dots"), fused_attention, interpret=True))
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
@@ -301,7 +343,7 @@ def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s
     def seeds_of(seed: Any) -> Any:
         seeds: list[Any] = []
 
-        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: Any) -> Any:
+        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: Any, queried: Any) -> Any:
             assert (dropout.rate, num_heads) == (0.3, 1)
             seeds.append(dropout.seed)
             return qkv[0]

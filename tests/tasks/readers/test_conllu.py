@@ -117,7 +117,7 @@ def test_a_file_without_empty_lines_is_no_sentence_of_all_its_words(tmp_path: pa
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
     with pytest.raises(UserError, match=r"line 1: a sentence of 4 words, more than 3; end each sentence with an empty line"):
         read_conllu(path)
-    with pytest.raises(UserError, match="holds no sentence that can be read"):
+    with pytest.raises(UserError, match="has no sentence that can be read"):
         list(Treebank(path, report=lambda problem: None))
 
 

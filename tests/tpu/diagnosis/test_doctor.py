@@ -46,7 +46,7 @@ def test_a_healthy_machine_ends_with_status_0_and_leaves_no_workdir(
     assert examined(monkeypatch, f"--workdir={workdir}", f"--json={figures}", f"--chips={jax.device_count()}") == 0
     said = capsys.readouterr().out
     assert said.endswith("all is well\n")
-    assert "there is none for a cpu: XLA's programs compute everything" in said
+    assert "there is none for a cpu: XLA compiles everything" in said
     assert not (tmp_path / "runs").exists()
     stored = json.loads(figures.read_text())
     assert stored["well"] is True

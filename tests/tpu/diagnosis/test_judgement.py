@@ -247,7 +247,7 @@ def test_a_machine_whose_accelerators_jax_does_not_use_says_so():
     ]
     texts = {check.name: check.text for check in judge([alone])}
     assert texts["devices"] == "4 x cpu (112 cores) in 1 process"
-    assert texts["kernel"] == "there is none for a cpu: XLA's programs compute everything"
+    assert texts["kernel"] == "there is none for a cpu: XLA compiles everything"
     assert texts["matmul"] == "181 T to 181 TFLOP/s in float32 per device, each alone"
     names = [check.name for check in judge([alone])]
     assert "clocks" not in names
