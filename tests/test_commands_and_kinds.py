@@ -1,6 +1,7 @@
-"""Every command on every kind of model: it does its work, or says in a sentence why this kind cannot, and leaves nothing behind.
+"""Every command on every kind of model: it works, or reports in one sentence why it cannot for this kind, and leaves nothing
+behind.
 
-TABLE has a row for each command and a column for each kind, and in each cell a letter of ENDINGS.
+TABLE has a row for each command, a column for each kind, and in each cell a letter of ENDINGS.
 """
 
 from __future__ import annotations
@@ -55,12 +56,14 @@ MODERN = {
     **modern_block(6, radius=2), "num_layers": 6, "layer_types": ("full", "sliding", "sliding", "full", "sliding", "sliding"),
     "scan_layers": True,
 }  # fmt: skip
-"""The first layer, which has no norm before its attention, two periods of "sliding, sliding, full" cut off, and the rest."""
+"""The first layer, which has no norm before its attention; two periods of "sliding, sliding, full", the second cut off; and the
+remaining arguments."""
 EURO = {
     **{name: value for name, value in published("eurobert-610m").items() if name not in (*SHAPE, "vocab_size")},
     "num_key_value_heads": 1,
 }
 NOMIC = {name: value for name, value in NOMIC_BERT.items() if name not in (*SHAPE, "vocab_size")}
+TRANSLATOR = {name: value for name, value in published("transformer_base").items() if name not in (*SHAPE, "vocab_size")}
 KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "bert": (("pooler", "mlm_head", "nsp_head"), None, {}),
     "mlm": (("mlm_head",), None, {}),
@@ -84,8 +87,9 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "mtag": (("pooler",), TokenHead(labels=AB), MODERN),
     "euro": (("mlm_head",), None, EURO),
     "nomic": (("mlm_head",), None, NOMIC),
+    "trans": (("decoder", "lm_head"), None, TRANSLATOR),
 }
-"""By name: the parts beside embeddings and encoder, the task head, and settings of the model."""
+"""By name: the parts other than embeddings and encoder, the task head, and settings of the model."""
 BYTE_LEVEL = ("modern", "mclass", "mtag", "euro")
 """The kinds with a byte-level vocabulary."""
 COLUMNS = (*KINDS, "tf1", "w2v")
@@ -93,7 +97,7 @@ COLUMNS = (*KINDS, "tf1", "w2v")
 
 
 def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | None, fields: dict[str, Any]) -> Model:
-    """Random weights; the characters and the counts of words are those of the vocabulary."""
+    """Returns a model with random weights; its characters and its counts of words come from the vocabulary."""
     tokenizer, rng = load_tokenizer(vocabulary), np.random.default_rng(1)
     config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
     shapes = our_shapes(config, head)
@@ -135,6 +139,7 @@ COMMANDS = {
     "predict next-sentence": "predict next-sentence --model=$M 'the\tof paris'",
     "predict score": "predict score --model=$M 'the river'",
     "predict generate": "predict generate --model=$M --tokens=2 'the river'",
+    "predict translate": "predict translate --model=$M --max-length=4 'the river'",
     "predict embed": "predict embed --model=$M 'the river'",
     "predict embed --words": "predict embed --model=$M --words 'the river'",
     "predict embed --pooling=cls": "predict embed --model=$M --pooling=cls 'the river'",
@@ -215,7 +220,7 @@ ENDINGS = {
     "f": r"the format tf1 (supports only BERT, but \w+ is a \w+ model|has no models with direction=.*); choose another --format$",
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
-    "x": r"the function \w+ does not use (skip_gram_head|pooler); confirm with --function=\w+ or --drop=\w+$",
+    "x": r"the function \w+ does not use (skip_gram_head|pooler|decoder, lm_head); confirm with --function=\w+ or --drop=[\w,]+$",
     "i": r"needs the positions of the \w+, which are not inputs of the exported function; choose the function encode$",
     "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
     "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
@@ -227,7 +232,11 @@ ENDINGS = {
     "o": r"already has a \w+; drop it to replace it with a new head$",
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
     "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"
-    r"for learned positions, but this model's are rotary; leave it out$",
+    r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
+    "u": r"has no decoder that reads an encoder, so it cannot translate; name a model trained with .*, or a Marian$",
+    "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder; .* read an encoder-decoder$",
+    "E": r"has layers in its encoder and in its decoder, .*; leave the layers out, or train a model with fewer$",
+    "m": r"holds documents, and translation needs pairs of a text and its translation; build one with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",
     "j": r"--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head$",
     "y": r"2 labels for the \d outputs? of the \w+_head; give \d$",
@@ -242,15 +251,17 @@ ENDINGS = {
     "S": r"has no token type for the second text of a pair; set config.examples.pairs=none$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
-"""By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
+"""By letter: a pattern that the error has to match. WORKS is an exit status of 0."""
 SAME = "="
-"""The cell of a command that reads the encoder alone, on a model that has the one of "class" under another head: not run."""
+"""The cell of a command that reads only the encoder, on a model whose encoder is the one of "class" with another head: it is not
+run."""
 TABLE = """
 command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
 predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
 predict next-sentence              +    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
 predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
 predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
+predict translate                  u    u   u    u    u    u    u     u    u      u     u     u    u   u   u    u      u   t   t
 predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
@@ -317,82 +328,82 @@ pretrain                           +    g   g    +    +    +    +     +    +    
 pretrain --config.teacher          +    +   z    Z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
 """
 TODAY = """
-command                            modern mclass mtag euro nomic
-predict fill-mask                  +      h      h    +    +
-predict next-sentence              h      h      h    h    h
-predict score                      +      h      h    +    +
-predict generate                   d      d      d    d    d
-predict embed                      +      +      +    +    +
-predict embed --words              +      +      +    +    +
-predict embed --pooling=cls        +      +      +    +    +
-predict embed --pooling=pooler     h      +      +    h    h
-predict embed --layers=0,1         +      +      +    +    +
-predict classify                   h      +      h    h    h
-predict tag                        h      h      +    h    h
-predict answer                     h      h      h    h    h
-predict choose                     h      h      h    h    h
-predict resolve                    h      h      h    h    h
-analyse attention                  +      +      =    +    +
-analyse heads                      +      +      =    +    +
-analyse neighbours                 +      +      =    +    +
-analyse neighbours --input         +      +      =    +    +
-analyse dependencies               +      +      =    +    +
-analyse coreference                +      +      =    +    +
-analyse probe                      +      +      =    +    +
-analyse probe --probes=parsers     +      +      =    +    +
-analyse compare                    +      +      =    +    +
-analyse compare layers             +      +      =    +    +
-analyse vocabulary                 +      +      =    +    +
-convert                            +      +      +    +    +
-convert --format=tf1               f      f      f    f    f
-convert --format=word2vec          v      v      v    v    v
-convert --format=stablehlo         +      +      +    +    +
-convert --function=encode          +      +      +    +    +
-convert --function=pretraining     +      b      b    +    +
-convert --function=labels          B      +      +    B    B
-convert --new=pooler               +      +      +    +    +
-convert --new=mlm_head             +      +      +    +    +
-convert --new=nsp_head             p      +      +    p    p
-convert --new=softmax              k      k      k    k    k
-convert --new=skip_gram_head       k      k      k    k    k
-convert --new=sequence_head        +      +      o    p    p
-convert --new=token_head           +      o      +    +    +
-convert --new=span_head            +      o      o    +    +
-convert --new=choice_head          +      o      o    p    p
-convert --new=mention_head         +      o      o    +    +
-convert --drop=pooler              +      p      p    +    +
-convert --drop=mlm_head            +      +      +    +    +
-convert --drop=nsp_head            +      +      +    +    +
-convert --drop=softmax             +      +      +    +    +
-convert --drop=skip_gram_head      +      +      +    +    +
-convert --drop=sequence_head       +      +      +    +    +
-convert --drop=token_head          +      +      +    +    +
-convert --layers=1                 +      +      +    +    +
-convert --keep-layers=0            +      +      +    +    +
-convert --max-position=48          +      +      +    +    +
-convert --new-positions=random     r      r      r    r    r
-convert --token-types=3            T      T      T    T    +
-convert --add-tokens=words.txt     +      +      +    +    +
-convert --replace-vocab=vocabulary +      +      +    +    +
-convert --average=$M               +      +      +    +    +
-convert --dtype=bfloat16           +      +      +    +    +
-convert --labels=x,y               j      +      +    j    j
-convert --problem=multi_label      j      +      q    j    j
-convert --activation=relu          A      A      A    A    A
-finetune own/sequence              +      +      +    N    N
-finetune own/token                 +      +      +    +    +
-finetune own/span                  +      +      +    +    +
-finetune own/choice                +      +      +    N    N
-finetune gap                       +      +      +    +    +
-pretrain                           +      g      g    +    g
-pretrain --config.teacher          S      z      z    S    +
+command                            modern mclass mtag euro nomic trans
+predict fill-mask                  +      h      h    +    +     U
+predict next-sentence              h      h      h    h    h     h
+predict score                      +      h      h    +    +     U
+predict generate                   d      d      d    d    d     d
+predict translate                  u      u      u    u    u     +
+predict embed                      +      +      +    +    +     U
+predict embed --words              +      +      +    +    +     U
+predict embed --pooling=cls        +      +      +    +    +     U
+predict embed --pooling=pooler     h      +      +    h    h     U
+predict embed --layers=0,1         +      +      +    +    +     U
+predict classify                   h      +      h    h    h     h
+predict tag                        h      h      +    h    h     h
+predict answer                     h      h      h    h    h     h
+predict choose                     h      h      h    h    h     h
+predict resolve                    h      h      h    h    h     h
+analyse attention                  +      +      =    +    +     +
+analyse heads                      +      +      =    +    +     U
+analyse neighbours                 +      +      =    +    +     +
+analyse neighbours --input         +      +      =    +    +     U
+analyse dependencies               +      +      =    +    +     U
+analyse coreference                +      +      =    +    +     U
+analyse probe                      +      +      =    +    +     U
+analyse probe --probes=parsers     +      +      =    +    +     U
+analyse compare                    +      +      =    +    +     U
+analyse compare layers             +      +      =    +    +     U
+analyse vocabulary                 +      +      =    +    +     +
+convert                            +      +      +    +    +     +
+convert --format=tf1               f      f      f    f    f     f
+convert --format=word2vec          v      v      v    v    v     v
+convert --format=stablehlo         +      +      +    +    +     x
+convert --function=encode          +      +      +    +    +     +
+convert --function=pretraining     +      b      b    +    +     e
+convert --function=labels          B      +      +    B    B     e
+convert --new=pooler               +      +      +    +    +     k
+convert --new=mlm_head             +      +      +    +    +     k
+convert --new=nsp_head             p      +      +    p    p     k
+convert --new=softmax              k      k      k    k    k     k
+convert --new=skip_gram_head       k      k      k    k    k     k
+convert --new=sequence_head        +      +      o    p    p     P
+convert --new=token_head           +      o      +    +    +     +
+convert --new=span_head            +      o      o    +    +     +
+convert --new=choice_head          +      o      o    p    p     P
+convert --new=mention_head         +      o      o    +    +     +
+convert --drop=pooler              +      p      p    +    +     +
+convert --drop=mlm_head            +      +      +    +    +     +
+convert --drop=nsp_head            +      +      +    +    +     +
+convert --drop=softmax             +      +      +    +    +     +
+convert --drop=skip_gram_head      +      +      +    +    +     +
+convert --drop=sequence_head       +      +      +    +    +     +
+convert --drop=token_head          +      +      +    +    +     +
+convert --layers=1                 +      +      +    +    +     E
+convert --keep-layers=0            +      +      +    +    +     E
+convert --max-position=48          +      +      +    +    +     +
+convert --new-positions=random     r      r      r    r    r     r
+convert --token-types=3            T      T      T    T    +     T
+convert --add-tokens=words.txt     +      +      +    +    +     +
+convert --replace-vocab=vocabulary +      +      +    +    +     +
+convert --average=$M               +      +      +    +    +     +
+convert --dtype=bfloat16           +      +      +    +    +     +
+convert --labels=x,y               j      +      +    j    j     j
+convert --problem=multi_label      j      +      q    j    j     j
+convert --activation=relu          A      A      A    A    A     A
+finetune own/sequence              +      +      +    N    N     C
+finetune own/token                 +      +      +    +    +     +
+finetune own/span                  +      +      +    +    +     +
+finetune own/choice                +      +      +    N    N     C
+finetune gap                       +      +      +    +    +     +
+pretrain                           +      g      g    +    g     m
+pretrain --config.teacher          S      z      z    S    +     z
 """
-"""The same for the kinds with the block of today."""
+"""The same for the kinds with a modern block, and for an encoder-decoder."""
 
 
 def only_begin() -> None:
-    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Figures are
-    blank."""
+    """Ends training before it would compile: the initial weights are made, and the step is traced. Figures are blank."""
 
     def traced(job: Job) -> None:
         with_own_head(job.start, job.config, job.head, job.experiment)
@@ -420,7 +431,7 @@ def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[tuple[str, str], Done]]:
-    """(the directory of models and outputs, how every command ended on every kind)."""
+    """Returns (the directory of models and outputs, how every command ended on every kind)."""
     base = tmp_path_factory.mktemp("kinds")
     vocabulary = make_vocabulary(base / "vocabulary", cased=False)
     train_bpe([[line] for line in FILES["text.txt"].splitlines()], 300, None, unused=8).save(base / "bytes")
@@ -456,7 +467,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
 
 
 def letter(end: Done) -> str:
-    """The letter of TABLE of how a command ended; else its message."""
+    """Returns the letter in TABLE for how a command ended; if there is none, its message."""
     if end.status == 0:
         return WORKS
     said = [line for line in end.output.splitlines() if line.startswith("error: ")]
@@ -466,7 +477,7 @@ def letter(end: Done) -> str:
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Command -> kind -> letter."""
+    """Returns command -> kind -> letter."""
     found: dict[str, dict[str, str]] = {}
     for table in (TABLE, TODAY):
         header, *lines = table.strip().splitlines()

@@ -407,7 +407,7 @@ NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
 )  # fmt: skip
-"""The fields of `Architecture` that an encoder-decoder does not have: of BERT's heads, and of windows."""
+"""The fields of `Architecture` that an encoder-decoder does not have: the settings of BERT's heads and of windows."""
 
 
 def _check_block(c: Architecture) -> None:

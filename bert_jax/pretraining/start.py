@@ -96,7 +96,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
         vocab_multiple=experiment.model.vocab_multiple,
     )
     if tiling:
-        from bert_jax.interop.tiling import tiled  # which other runs do not load
+        from bert_jax.interop.tiling import tiled  # so that other runs do not load it
 
         log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
         model = tiled(model, experiment.model)

@@ -1,16 +1,17 @@
-r"""Where BERT came from, and where it went: static vectors, ELMo's biLM, GPT's left-to-right Transformer, BERT, ModernBERT, in
-the same time.
+r"""BERT's predecessors and its successor: static vectors, ELMo's biLM, GPT's left-to-right Transformer, BERT, ModernBERT, in the
+same time.
 
     tpu_scripts/run.sh study --config=experiments/studies/lineage.py --workdir=runs/lineage \
         --config.corpus=runs/wikipedia_corpus --config.data=data
     tpu_scripts/run.sh study --config=experiments/studies/lineage.py:pod --workdir=gs://bucket/lineage \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on this
-machine and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo, with
-trained weights of the layers), the three Transformers are fine-tuned. So the arms differ in more than their pretraining. Learning
-rates and rows of a step are, on the laptop, the best of those tried for each arm (experiments/results/studies.md); ModernBERT's
-are BERT's, with its own optimizer and schedule (`recipe.py` takes its parts one by one).
+`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on the
+same machine, and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo,
+with trained weights of the layers), the three Transformers are fine-tuned. So the arms differ in more than their pretraining. On
+the laptop, the learning rate and the number of rows per step are the best ones tried for each arm
+(experiments/results/studies.md); ModernBERT's are BERT's, with its own optimizer and schedule (`recipe.py` takes its parts one by
+one).
 
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 30 minutes of
 pretraining for each of five arms and three seeds, 8 hours, and minutes of fine-tuning for each task. The pod gives each arm
@@ -22,7 +23,7 @@ BERT-Base ends.
 
 Expected, before it was run: on sentence tasks BERT above left to right above the biLM above static vectors; on tagging left to
 right, without a BiLSTM, is worst. Before ModernBERT was added: it is above BERT on all tasks. The paper compares its BERT with
-ELMo and GPT of other sizes and data: no row is beside ours.
+ELMo and GPT of other sizes and data, so none of its rows is printed.
 """
 
 from ml_collections import ConfigDict

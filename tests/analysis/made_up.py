@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import Attention
+from bert_jax.analysis.attention.measure import Attention, Text
 from bert_jax.analysis.compare.figures import write_comparison
 from bert_jax.analysis.compare.masked import Difference, Predictions
 from bert_jax.analysis.compare.measure import Comparison
@@ -72,15 +72,20 @@ def attention(words: int = 5) -> Attention:
     weights = spread(2, 3, words + 1, words + 1, by=37).astype(np.float32) / 15  # the largest is below 0.07
     weights[:, :, 1, 0] = 0.01
     every: dict[str, Any] = {"layer": range(1, 3), "head": range(1, 4)}
-    return Attention(
-        model="runs/m",
-        pieces=NamedArray(weights, {**every, "from": range(words + 1), "to": range(words + 1)}),
-        words=NamedArray(weights[:, :, 1:, 1:], {**every, "from": range(words), "to": range(words)}),
+    text = Text(
         tokens=tuple(texts[word] + "#" * (i == 3) for i, word in enumerate(of_token)),
-        word_texts=texts,
+        words=texts,
         word_of_token=of_token,
         kinds=tuple(Kind.CLS if text == "[CLS]" else Kind.SEP if text == "[SEP]" else Kind.WORD for text in texts),
         segments=tuple(int(i > 3) for i in range(words)),
+    )
+    return Attention(
+        model="runs/m",
+        part="",
+        pieces=NamedArray(weights, {**every, "from": range(words + 1), "to": range(words + 1)}),
+        words=NamedArray(weights[:, :, 1:, 1:], {**every, "from": range(words), "to": range(words)}),
+        rows=text,
+        columns=text,
     )
 
 

@@ -59,7 +59,8 @@ def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
     axes = {name: (relation, *labels[1:]) if name == "relation" else labels for name, labels in found.accuracy.axes.items()}
     accuracy = dataclasses.replace(found.accuracy, axes=axes)
     (tmp_path / "a.png").write_bytes(rendered(dependencies_figure(dataclasses.replace(found, best=best, accuracy=accuracy), 1)))
-    words = dataclasses.replace(attention(), word_texts=(relation,) * 5)
+    text = dataclasses.replace(attention().rows, words=(relation,) * 5)
+    words = dataclasses.replace(attention(), rows=text, columns=text)
     for figure in (head_figure(words, 1, 1), cosines_figure_of(relation)):
         assert len(rendered(figure, tight=True)) > 1_000
 

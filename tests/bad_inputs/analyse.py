@@ -27,7 +27,7 @@ CASES = [
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
     Case("new words of no text", "vocabulary --new-words=5", "--new-words=5 looks for words in a corpus; name one by --corpus="),
-    Case("a format that is none", f"{ATTENTION} --format=gif", "--format=gif is unknown: known: html, pdf, png, svg"),
+    Case("a format that is none", f"{ATTENTION} --format=gif", "--format=gif is unknown: known: html, json, pdf, png, svg"),
     Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
     Case(
         "a head of more digits than Python reads",

@@ -234,7 +234,7 @@ CASES = [
       "train.csv (looked for in $here) cannot be read: No such file or directory; give the path of a text"),
     Case("a directory for a table", "--config.task.own.train=$tables",
       "$tables is a directory without Parquet or Arrow files; give the file of the train split"),
-    Case("bytes that are no text", TRAIN,
+    Case("bytes that are not text", TRAIN,
       "train.csv, line 4: byte 48 of the file (0xe9) is not UTF-8; convert it (iconv -f LATIN1 -t UTF-8)",
       files=train(GOOD.encode() + b"caf\xe9,good\n")),
     Case("a table in UTF-16", TRAIN,

@@ -76,7 +76,7 @@ CASES = [
         "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
     Case(
-        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
+        "layers that are not numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
     ),
     Case("no layers", "embed --layers= x", "argument --layers: '' is not a comma-separated list of numbers"),
     Case(
@@ -371,7 +371,7 @@ CASES = [
         stdin="[" * 100_000 + "\n",
     ),
     Case(
-        "bytes that are no text",
+        "bytes that are not text",
         "embed",
         "standard input, line 1: byte 4 is not UTF-8; convert the text with iconv",
         exit=1,

@@ -33,7 +33,7 @@ SUBMISSION = [
       "a/STS-B.tsv, line 2: prediction is 'good', not a number; correct the row, or remove it",
       files={"a/STS-B.tsv": "index\tprediction\n0\tgood\n"}),
     Case("an empty file", "a --partial", "a/CoLA.tsv is empty; fetch it again, or give another file", files={"a/CoLA.tsv": ""}),
-    Case("bytes that are no text", "a --partial",
+    Case("bytes that are not text", "a --partial",
       "a/CoLA.tsv, line 2: byte 20 of the file (0xe9) is not UTF-8; convert it (iconv -f LATIN1 -t UTF-8)",
       files={"a/CoLA.tsv": b"index\tprediction\n0\t\xe9\n"}),
     Case("an output under a file", "a --partial --output=file/s",

@@ -1,4 +1,4 @@
-"""Which weights of a run are kept, when they are saved, when early stopping ends the run, and what is exported of them."""
+"""Which weights of a run are kept, when they are saved, when early stopping ends the run, and which are exported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEAD = SequenceHead(labels=("no", "yes"))
 
 
 def job_in(directory: pathlib.Path, **selection: Any) -> Any:
-    """A run in `directory` that is evaluated after 2, 4, 6 and 8 steps."""
+    """Returns a run in `directory` that is evaluated after 2, 4, 6 and 8 steps."""
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "selection": selection, "model": {"hidden_dropout": 0.25}})
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
@@ -53,7 +53,7 @@ def weights(value: float) -> dict[str, jax.Array]:
 
 
 def kept(best: BestWeights) -> tuple[int, float, float]:
-    """(step, score, weight) of the best evaluation so far."""
+    """Returns (step, score, weight) of the best evaluation so far."""
     return int(best.found["step"]), float(best.found["score"]), float(best.found["params"]["w"])
 
 

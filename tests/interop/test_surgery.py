@@ -50,7 +50,7 @@ def positions_of(model: Model) -> np.ndarray:
 
 
 def outputs(model: Model, ids: np.ndarray, types: np.ndarray | None = None) -> dict[str, Any]:
-    """Everything the model says of ids int32 [B, L], at every position."""
+    """Returns all outputs of the model for ids int32 [B, L], at every position."""
     columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     types = np.zeros_like(ids) if types is None else types
     first = np.zeros((len(ids), 1), np.int32)
@@ -286,7 +286,7 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
 
 def test_in_another_vocabulary_pieces_keep_their_rows_and_new_ones_are_their_old_spelling(model, tmp_path):
     old = model.tokenizer.pieces
-    # the special tokens stand elsewhere, and two have other names
+    # the special tokens have other positions, and two have other names
     pieces = ["<pad>", "river", "[MASK]", "##iver", "[CLS]", "rivers", "Paris", "[SEP]", "[UNK]", "##é", "東", "##B!", "x"]
     tokenizer = vocabulary_file(tmp_path / "vocab.txt", pieces, False)
     sources = find_sources(model.tokenizer, tokenizer)

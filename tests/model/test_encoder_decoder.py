@@ -1,4 +1,4 @@
-"""The Transformer of 2017: what its decoder may see, and that packing, loops over layers and meshes change nothing."""
+"""The Transformer of 2017: what its decoder may attend to; packing, loops over layers and meshes do not change its outputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parameters(config: ModelConfig = TINY) -> Any:
 
 
 def side(ids: Any, prefix: str = "", lengths: Any = None) -> dict[str, jax.Array]:
-    """The arrays of one side of a batch, one sequence a row."""
+    """Returns the arrays of one side of a batch, with one sequence per row."""
     ids = jnp.asarray(ids, jnp.int32)
     columns = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
     real = jnp.ones_like(ids) if lengths is None else (columns < jnp.asarray(lengths)[:, None]).astype(jnp.int32)
@@ -54,7 +54,7 @@ def side(ids: Any, prefix: str = "", lengths: Any = None) -> dict[str, jax.Array
 
 
 def pairs(config: ModelConfig = TINY, rows: int = 3, source: int = 9, target: int = 7) -> dict[str, jax.Array]:
-    """Sources and targets of unlike lengths."""
+    """Returns sources and targets of different lengths."""
     rng = np.random.default_rng(5)
     ids = rng.integers(1, config.vocab_size, (rows, source)), rng.integers(1, config.of_decoder.vocab_size, (rows, target))
     lengths = [source - row for row in range(rows)], [target - 2 * row for row in range(rows)]
@@ -108,7 +108,7 @@ def test_packed_pairs_are_translated_each_from_its_own_source(name):
     alone = outputs(config, parameters(config), batch)
 
     def packed(prefix: str, lengths: tuple[int, int], width: int) -> dict[str, jax.Array]:
-        """Both rows in one, padding behind."""
+        """Returns both rows in one, followed by padding."""
         parts = {}
         for field in INPUTS:
             rows = [np.asarray(batch[f"{prefix}{field}"][row, : lengths[row]]) for row in range(2)]

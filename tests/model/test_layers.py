@@ -1,4 +1,4 @@
-"""Dropout's random words, written out; and what layers are compiled to on a TPU."""
+"""Dropout's random words, and how layers compile for a TPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ POSITIONS = ((4, 1), (0, 3))
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[list[np.ndarray], ...]:
-    """Hashes of WORDS, random words of SHAPES, and words at POSITIONS and from a first index on beside those among all."""
+    """Returns hashes of WORDS; random words of SHAPES; words at POSITIONS, and the words from a first index on, each next to all
+    words."""
 
     @jax.jit
     def draw(words: jax.Array, seed: jax.Array, positions: jax.Array) -> tuple[list[jax.Array], ...]:

@@ -1,4 +1,4 @@
-"""A left-to-right model sees no token behind the one that it reads."""
+"""A left-to-right model does not see the tokens after the one that it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAUSAL = dataclasses.replace(TINY, direction="left_to_right")
 
 
 def all_logits(batch: dict[str, jax.Array], **fields) -> np.ndarray:
-    """The logits at every position of a batch without padding."""
+    """Returns the logits at every position of a batch without padding."""
     rows, length = batch["input_ids"].shape
     everywhere = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))
     config = dataclasses.replace(CAUSAL, **fields)

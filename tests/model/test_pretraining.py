@@ -136,7 +136,7 @@ def test_padding_reaches_no_real_token():
 
 
 def packed(batch):
-    """Rows 2k and 2k+1 of an unpacked batch of even length side by side in one row of twice the length."""
+    """Returns rows 2k and 2k+1 of an unpacked batch of even length side by side in one row of twice the length."""
     rows, length = batch["input_ids"].shape
     pairs = {name: np.asarray(value).reshape(rows // 2, 2, -1) for name, value in batch.items()}
     shift = np.array([0, length])[None, :, None]
@@ -265,7 +265,7 @@ def test_gelu_and_its_gradient_are_exact():
 
 
 def gelu_by_hand(name: str, x: float) -> tuple[float, float]:
-    """GELU and its derivative in float64, in forms that do not cancel."""
+    """Returns GELU and its derivative in float64, in forms without cancellation."""
     if name == "gelu":
         share, slope = 0.5 * math.erfc(-x / math.sqrt(2)), math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     else:
@@ -282,12 +282,12 @@ def test_gelu_in_bfloat16_keeps_its_negative_tail(name):
     for compile_it in (jax.jit, lambda function: function):
         value, pull = compile_it(lambda x: jax.vjp(activation(name), x))(x)
         found = np.stack([value, pull(jnp.ones_like(x))[0]], axis=1).astype(np.float64)
-        # half a unit in the last place of bfloat16; and of float32, times 50, since 1 + erf and 1 + tanh still cancel at -6
+        # half a unit in the last place of bfloat16; for float32 times 50, since 1 + erf and 1 + tanh still cancel at -6
         np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=5e-6)
 
 
 def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
-    """With [MASK] at all chosen places, other tokens in these places of the text give the same input and so the same logits."""
+    """With [MASK] at all chosen positions, other tokens there give the same input and so the same logits."""
     masked = {"max_predictions": 4, "masked_fraction": 0.25, "mask_probability": 1.0, "random_probability": 0.0}
     settings = ExampleConfig(length=16, pairs="none", **masked)
     tokens = np.random.default_rng(0).integers(10, 64, 600).astype(np.uint16)
@@ -304,7 +304,7 @@ def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
 
     batch, logits = rows_and_logits(tokens)
     row, slot = np.nonzero(batch["masked_targets"] >= 0)
-    chosen = plan.pairs.a_start[plan.rows[row, 0]] + batch["masked_positions"][row, slot] - 1  # behind [CLS]
+    chosen = plan.pairs.a_start[plan.rows[row, 0]] + batch["masked_positions"][row, slot] - 1  # after [CLS]
     np.testing.assert_array_equal(tokens[chosen], batch["masked_targets"][row, slot])
     other = tokens.copy()
     other[chosen] = 10 + (tokens[chosen] - 9) % 54

@@ -1,5 +1,5 @@
-"""`translate`: the translation of a text does not depend on the other texts, what cannot be translated is refused, and the scores
-are those of sacrebleu."""
+"""`translate`: the translation of a text does not depend on the other texts, untranslatable texts are rejected, and the scores
+equal those of sacrebleu."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(qu
     together = ask_each(engine, question, records(TEXTS))
     assert [answer["text"] for answer in together] == TEXTS
     alone = [ask_each(engine, question, records([text]))[0] for text in TEXTS]
-    monkeypatch.setattr(engine, "tokens", 1)  # a text a batch
+    monkeypatch.setattr(engine, "tokens", 1)  # one text per batch
     for one, other, third in zip(together, alone, ask_each(engine, question, records(TEXTS)), strict=True):
         assert one["translation"] == other["translation"] == third["translation"]
         assert one["score"] == pytest.approx(other["score"], rel=1e-4)
@@ -123,7 +123,8 @@ def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, t
 
 
 def test_a_corpus_score_by_hand():
-    """Two sentences, of which one differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity penalty."""
+    """There are two sentences, one of which differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity
+    penalty."""
     found = translation_scores(["the cat sat on the mat", "a dog ran"], ["the cat sat on a mat", "a dog ran"])
     assert found["bleu"] == pytest.approx(100 * (8 / 9 * 5 / 7 * 3 / 5 * 1 / 3) ** 0.25)
 

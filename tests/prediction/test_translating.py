@@ -1,4 +1,5 @@
-"""Targets by an encoder-decoder, greedy and by beam search, against transformers' `generate`, and the cache against none."""
+"""Targets from an encoder-decoder, greedy and by beam search, compared with transformers' `generate`; and the cache, compared
+with no cache."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PAD, END, NEW = 0, 3, 11
 
 
 def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any) -> Any:
-    """What the golden batch is translated to, in 16 columns."""
+    """Returns the translations of the golden batch, in 16 columns."""
     model, (batch, _) = imported(case), batch_of(golden(case))
     decoding = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
     params = unstacked_layers(model.params)
@@ -34,7 +35,7 @@ def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any
 
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
-    """Sources of unlike lengths in one batch, the padding barred, the end forced at the limit."""
+    """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit."""
     stored, seen = golden(case), set()
     for name, wanted in stored.items():
         if not name.startswith("generated/"):
@@ -45,7 +46,7 @@ def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
         else:
             beams, penalty, early = settings
             found = search(case, beams=int(beams), penalty=float(penalty), early_stopping=early == "True")
-        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # behind the end transformers fills up with other ids
+        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # after the end transformers pads with other ids
         np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
         seen.add(name)
     assert len(seen) == 9
@@ -69,7 +70,7 @@ def test_each_source_may_have_a_limit_of_its_own(beams):
 
 @pytest.mark.parametrize("fields", [{}, MODERN, {"decoder_vocab_size": 47, "tied_decoder": False}])
 def test_the_cache_changes_nothing_whichever_hypothesis_goes_on(fields):
-    """Two hypotheses of each source, of which the second step continues the first or the second one."""
+    """There are two hypotheses per source; the second step continues either of them."""
     config = dataclasses.replace(TINY, **fields)
     params, batch = parameters(config), pairs(config)
     source = Tokens.of(batch)

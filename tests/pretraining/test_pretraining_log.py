@@ -36,7 +36,7 @@ SPLIT = types.SimpleNamespace(num_tokens=1_234_567, num_documents=1_000)
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that only the test advances."""
 
     now = 0.0
 
@@ -46,7 +46,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are drawn: file, and the settings beside it."""
+    """Records the figures that are drawn: file, and the settings next to it."""
     drawn: list[Any] = []
 
     def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
@@ -59,7 +59,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number of parameters that costs no trace of the model."""
+    """Returns a number of parameters without tracing the model."""
 
     def count(model: ModelConfig, parts: Any) -> ParameterCounts:
         return ParameterCounts(model.num_layers * 1_000 + len(parts))
@@ -90,7 +90,8 @@ def log_of(
 
 @pytest.fixture
 def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An experiment file beside a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three seeds."""
+    """Writes an experiment file next to a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three
+    seeds."""
     monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, eval_split: "the corpus" if train is SPLIT else "another")
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
     bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
@@ -320,7 +321,7 @@ def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: path
 
 def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.Path):
     with log_of(tmp_path):
-        assert not read_goodput(tmp_path / GOODPUT_FILE)  # its first line would come by itself after half a minute
+        assert not read_goodput(tmp_path / GOODPUT_FILE)  # its first line would come after half a minute on its own
     assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 

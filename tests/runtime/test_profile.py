@@ -18,7 +18,7 @@ STEP = jax.jit(lambda x: jnp.tanh(x @ x))
 
 
 def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None) -> int:
-    """A loop over so many steps; the last step that it did."""
+    """Runs a loop over this many steps. Returns the last step that it did."""
     x, goodput = jnp.ones((8, 8)), GoodputRecorder()
     for step in profile.trace_steps(iter(range(first, last)), first, (waits if waits is not None else []).append):
         x = STEP(x)

@@ -1,5 +1,4 @@
-"""Every place of a model that drops something: each is there, has its own rate, and in every step and microbatch a seed of its
-own."""
+"""Every dropout site of a model exists, has its own rate, and has its own seed in every step and microbatch."""
 
 from __future__ import annotations
 
@@ -40,19 +39,19 @@ ENCODER = [
     ("embeddings", HIDDEN),
     *[("attention", ATTENTION), ("residual", HIDDEN), ("residual", HIDDEN)] * CONFIG.num_layers,
 ]
-"""The sites and rates of a pass through the encoder, in order: one behind the embeddings, three in every layer."""
+"""The sites and rates of a pass through the encoder, in order: one after the embeddings, three in every layer."""
 
 Site = tuple[str, float, int]
 
 
 @pytest.fixture
 def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
-    """What was dropped at: (site, rate, seed), in the order of the calls; nothing is dropped in truth."""
+    """Records the sites at which dropout is applied, (site, rate, seed), in the order of the calls; nothing is really dropped."""
     seen: list[Site] = []
 
     def watch(module: Any, site: str) -> None:
         def dropout(x: Any, settings: Dropout) -> Any:
-            if settings.seed is not None:  # as where Flax asks for the shapes of parameters
+            if settings.seed is not None:  # e.g. when Flax infers the shapes of parameters
                 seen.append((site, settings.rate, int(settings.seed)))
             return x
 
@@ -68,7 +67,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 
 
 def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
-    """The model with kernels of attention and residuals, which note what dropout they are given."""
+    """Returns the model with kernels of attention and residuals that record the dropout that they get."""
 
     def note(site: str, dropout: Dropout) -> None:
         assert dropout.seed is not None
@@ -96,9 +95,9 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
 
 
 def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches: int) -> None:
-    """The passes through the model for the gradients of some steps, without compilation, so that seeds are numbers.
+    """Runs the model's passes for the gradients of some steps without compilation, so that seeds are numbers.
 
-    The way back passes no site, and takes most of the time, so it is left out.
+    The backward pass has no sites and takes most of the time, so it is left out.
     """
 
     def forward(loss: Any, has_aux: bool) -> Any:
@@ -171,7 +170,7 @@ def pretraining_of(rate: float, **changed: Any) -> PretrainingExperiment:
 
 
 def teacher_of_pretraining(rate: float, seed: int) -> Any:
-    """What a student without dropout is compared with."""
+    """Returns the teacher with which a student without dropout is compared."""
     settings = PretrainingDistillation(hidden_weight=1.0, attention_weight=1.0)
     params = random_parameters()
     config = teacher_config(with_rate(rate), pretraining_of(0.0))

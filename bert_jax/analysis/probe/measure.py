@@ -115,6 +115,7 @@ def measure_probes(
     for a probe that `options` names, if it names parsers and the model has no attention, or if the model returns numbers that are
     not finite.
     """
+    engine.require_encoder()
     if pathlib.Path(training.path).samefile(evaluation.path):
         raise UserError(f"{evaluation.path} is also the training file; give another file to score the probes on")
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))

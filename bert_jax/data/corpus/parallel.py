@@ -184,7 +184,7 @@ def _record(line: str) -> files.JsonObject:
 
 
 class _BadPair(ValueError):
-    """A line that is no pair; the text follows the file and the number of the line."""
+    """A line that is not a valid pair; the text follows the file and the number of the line."""
 
 
 def _lines(path: str) -> Iterator[bytes]:

@@ -258,7 +258,7 @@ def _text_files(source: Source) -> list[str]:
 def _remote_files(source: Source) -> list[pathlib.Path]:
     found = fetched_files(source.name, f"--source={source.kind}:")
     if not found:
-        raise UserError(f"--source={source}: no object of the bucket matches; quote the pattern; ** matches folders")
+        raise UserError(f"--source={source}: no object in the bucket matches; quote the pattern; ** matches folders")
     return found
 
 

@@ -216,7 +216,7 @@ def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[F
     heads = np.concatenate([x.reshape(*shape[:2], case.heads, -1)[..., 0].transpose(0, 2, 1) for x in found])
     places, radius = np.arange(case.length), case.length if case.radius is None else case.radius
     sees = np.minimum(places + radius, case.length - 1) - np.maximum(places - radius, 0) + 1
-    units = (heads.reshape(-1, case.length) - 1.0) * (sees / case.length) ** 0.5  # as if each saw L
+    units = (heads.reshape(-1, case.length) - 1.0) * (sees / case.length) ** 0.5  # scaled as if each query saw L keys
     wanted = (case.rate / ((1 - case.rate) * case.length)) ** 0.5
     count, unit = units.size, 2**-8 if case.dtype == "bfloat16" else 0.0
     yield Figure(str(case), "scale of dropout", abs(float(units.mean())), DEVIATIONS * wanted / count**0.5 + unit)

@@ -142,8 +142,8 @@ def _split(line: str, has_tabs: bool) -> list[str]:
 
 
 def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-    """Returns the indices of the lines that are words; of those before the first word of a sentence that begin with "#"; and of
-    those that begin a sentence of MultiCoNER."""
+    """Returns three lists of line indices: the lines that are words; the lines before the first word of a sentence that begin
+    with "#"; and the lines that start a sentence of MultiCoNER."""
     words: list[int] = []
     openings: list[int] = []
     marks: list[int] = []

@@ -1,4 +1,5 @@
-"""The TPU's fused kernels, interpreted on a CPU: equal to attention spelt out, forward and backward, with one mask in both."""
+"""The fused TPU kernels, interpreted on a CPU, equal plain attention, forward and backward, with the same dropout mask in
+both."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from tests.model.kernels.blocks import blocks_outside
     ("b", "length", "heads", "head_width"),
     [
         (1, 128, 2, 64),
-        (3, 51, 1, 64),  # a single head, a length that is a multiple of nothing, an odd number of rows
+        (3, 51, 1, 64),  # a single head, a length without useful divisors, an odd number of rows
         (1, 384, 3, 64),  # heads that do not fill their last group of lanes
         (1, 130, 4, 32),
         (1, 128, 2, 128),
@@ -51,7 +52,7 @@ def test_context_and_gradients_are_those_of_plain_attention(b: int, length: int,
 
 @pytest.fixture
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 128 instead of 512: what is done block by block, on rows short enough to interpret."""
+    """Uses blocks of 128 instead of 512, so that rows that are short enough to interpret have several blocks."""
     monkeypatch.setattr(attention_plan, "BLOCK", 128)
 
 
@@ -109,7 +110,8 @@ def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
 
 
 def masks(length: int, heads: int, seed: Any = SEED, b: int = 1) -> np.ndarray:
-    """What dropout keeps [B, H, L, T]: with equal scores a context is the mask applied to values, here columns of one-hots."""
+    """Returns the dropout mask [B, H, L, T]: with equal scores, a context is the mask applied to the values, which are columns of
+    one-hots here."""
     width, zero, ids = 64, jnp.zeros((b, length, heads * 64)), jnp.ones((b, length), jnp.int32)
     parts, attend = [], jax.jit(fused(ids, heads, RATE, seed))
     for first in range(0, length, width):
@@ -132,7 +134,7 @@ def test_dropout_has_its_rate_everywhere_and_scales_what_it_keeps():
     deviation = (RATE * (1 - RATE) / kept.size) ** 0.5
     assert set(np.unique(kept)) == {0.0, 1.0}
     assert abs(kept.mean() - (1 - RATE)) < 4 * deviation
-    for axis in range(4):  # every row, head, query and key on its own
+    for axis in range(4):  # every row, head, query and key has its own mask
         means = kept.mean(axis=tuple(a for a in range(4) if a != axis))
         assert np.abs(means - (1 - RATE)).max() < 5 * deviation * len(means) ** 0.5
 
@@ -147,9 +149,10 @@ def test_rows_heads_halves_and_seeds_drop_independently():
 
 
 def slopes(length: int, heads: int, queried: Any = None) -> tuple[list[float], list[float]]:
-    """How much the loss changes along the gradient of values, queries and keys: by the backward pass, and by forward passes.
+    """Returns how much the loss changes along the gradient of values, queries and keys: computed by the backward pass, and by
+    forward passes.
 
-    For a given mask attention is a smooth function; were another mask drawn for the gradient, it would not be its slope.
+    For a fixed mask attention is a smooth function. If the backward pass drew another mask, its gradient would not be the slope.
     """
     ids, (query, key, value, gradient) = packed(1, length), arrays(1, length, 64 * heads)
     if queried is not None:
@@ -212,7 +215,7 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
     rate, width, length = 0.5, 128, 256
     still, ids = jnp.zeros((1, length, width)), jnp.ones((1, length), jnp.int32)
     masks = []
-    for block in (0, 1):  # values that show of the keys of one block which a query has kept
+    for block in (0, 1):  # values that show which keys of one block a query has kept
         shown = jnp.roll(jnp.eye(length, width), block * width, axis=0)[None]
         dropout = Dropout(rate, jnp.uint32(5))
         context = fused_attention((still, still, shown), ids, num_heads=1, dropout=dropout, interpret=True)
@@ -225,7 +228,7 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
 
 
 def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
-    """Of four heads' attention with dropout, for a TPU: a forward pass and a backward pass."""
+    """Returns the program of four heads' attention with dropout on a TPU: a forward pass and a backward pass."""
 
     def loss(*qkv: Any) -> Any:
         return fused_attention(qkv, ids, num_heads=4, dropout=Dropout(0.9, seed)).astype(jnp.float32).sum()
@@ -244,13 +247,13 @@ def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
 def test_a_program_for_a_tpu_draws_16_bits_a_score_from_the_chip_s_generator(
     length: int, dtype: str, tiles: int, grid: tuple[int, int], mib: float
 ):
-    """At a rate of 0.9 a score is dropped below 58,982 of 65,536."""
+    """At a rate of 0.9 a score is dropped if its word is below 58,982 of 65,536."""
     x = ((2, length, 256), dtype)
     arrays = [jax.ShapeDtypeStruct(*like) for like in (x, x, x, ((2, length), "int32"), ((), "uint32"))]
     traced = jax.jit(gradients).trace(*arrays)
     assert traced.lower(lowering_platforms=("tpu",)).as_text().count("custom_call @tpu_custom_call") == 2
     text = str(traced.jaxpr)
-    assert text.count("prng_seed ") == 2  # a stream for the one block of each kernel, or within its loops
+    assert text.count("prng_seed ") == 2  # a stream for the only block of each kernel, or within its loops
     assert text.count("= prng_random_bits[shape=(64, 256)]") == 2 * tiles
     threshold = 58_982 * 65_536 - 2**31
     assert len(re.findall(rf"bool\[64,256\] = ge \w+ {threshold}:", text)) == 2 * 2 * tiles

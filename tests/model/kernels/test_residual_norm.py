@@ -1,4 +1,5 @@
-"""The kernels of LayerNorm(x + dropout(y)), interpreted on a CPU: the plain modules' result and gradients, with their masks."""
+"""The kernels of LayerNorm(x + dropout(y)), interpreted on a CPU: the same result and gradients as the plain modules, with the
+same masks."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from tests.model.kernels.blocks import blocks_outside, calls
 from tests.model.lowbias32 import rate_at_a_word
 
 EPSILON = 1e-12
-FLOAT32_WITHIN = 1e-6  # of the largest
+FLOAT32_WITHIN = 1e-6  # relative to the largest element
 BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
 RATE = rate_at_a_word(seed=7, axes=3)  # the seed of `fused`
 
@@ -56,7 +57,7 @@ def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, epsilon: float =
 
 
 def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
-    """x, y, scale, bias and a gradient of the result; x is far from zero, as residuals come to be."""
+    """Returns x, y, scale, bias and a gradient of the result; x is far from zero, as residuals become."""
     random = np.random.default_rng(b * length + width)
     x, y, g = (random.normal(size=(b, length, width)) for _ in range(3))
     scale, bias = (jnp.asarray(random.normal(size=width), jnp.float32) for _ in range(2))
@@ -64,7 +65,7 @@ def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]
 
 
 def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
-    """The result and the gradients of x, y, scale and bias, in float32."""
+    """Returns the result and the gradients of x, y, scale and bias, in float32."""
 
     @jax.jit
     def run(*arrays: Any) -> Any:
@@ -77,7 +78,7 @@ def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
 
 
 def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """Of the largest element of each array."""
+    """Returns the largest error, relative to the largest element of each array."""
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
 
 
@@ -86,7 +87,7 @@ def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     [
         ((2, 64, 128), 7),
         ((2, 64, 128), None),
-        ((3, 50, 256), 7),  # rows that fill no block
+        ((3, 50, 256), 7),  # rows that do not fill a block
         ((1, 1, 128), 7),
         ((5, 128, 384), 7),  # several blocks, below
     ],
@@ -145,7 +146,7 @@ def test_a_mesh_computes_and_drops_what_one_device_does_and_with_an_indivisible_
 
 
 def by_hand(x: Any, y: Any, scale: Any, bias: Any) -> Any:
-    """`fused` where rows are split over the mesh axis "data" around it, and the compiler sees to the other axes."""
+    """Runs `fused` on rows that are explicitly split over the mesh axis "data", while the compiler handles the other axes."""
     rows, whole = PartitionSpec("data"), PartitionSpec()
 
     def part(*arrays: Any) -> Any:
@@ -206,7 +207,7 @@ def test_every_block_of_a_grid_step_lies_inside_its_array(seed: Any, monkeypatch
     [(8192, 2048, 512), (128 * 67, 2048, 128), (1280, 4096, 256), (128, 256, 128), (128 * 192, 1536, 512), (1280, 256, 1280)],
 )
 def test_blocks_divide_the_rows_and_fit_on_the_chip(rows: int, row_bytes: int, block: int):
-    """Four arrays of a block, two copies of each, have at most 8 MiB."""
+    """Four arrays of a block, with two copies of each, take at most 8 MiB."""
     assert NormPlan(rows, row_bytes // 2, row_bytes, RATE, EPSILON, False).block == block
 
 

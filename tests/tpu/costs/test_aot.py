@@ -14,7 +14,7 @@ from tests.tpu.test_cases import BASE
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *flags: str, fit: bool = True) -> tuple[int, list[str]]:
-    """The exit status of the command, and the steps that were examined: configuration, phase, topology."""
+    """Returns the exit status of the command, and the steps that were examined: configuration, phase, topology."""
     examined: list[str] = []
 
     def examine(case: Any, compiler: Any, options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The walk over a program: loops multiply, and asynchronous work hides behind compute."""
+"""The walk over a program: loops multiply, and asynchronous work is hidden by compute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def estimated(text: str, kernels: dict[str, Schedule] | None = None, topology: T
 
 
 def program(*lines: str, called: str = "") -> str:
-    """An ENTRY of those lines, behind the computation `called`."""
+    """Returns an ENTRY of those lines, after the computation `called`."""
     body = "\n".join(f"  {line}" for line in lines)
     return f"HloModule m\n\n{called}\nENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {{\n{body}\n}}\n"
 
@@ -112,7 +112,7 @@ def test_an_asynchronous_collective_takes_only_what_compute_does_not_hide():
     sent = 2**22 * 15 / 16 / (2 * 50e9 * 0.9) + 6e-6  # both dimensions of the open 4 x 4 grid; 3 + 3 hops
     assert alone.seconds == pytest.approx(sent)
     hidden = estimated(program(A, shard, GATHER, work("w", 15_000), done, root))
-    assert hidden.seconds == pytest.approx(sent)  # 10 us of work behind 50 us of sending
+    assert hidden.seconds == pytest.approx(sent)  # 10 us of work hide a part of 50 us of sending
     assert hidden.by_kind["collective"] == pytest.approx(sent - 10e-6)
     longer = estimated(program(A, shard, GATHER, work("w", 150_000), done, root))
     assert longer.seconds == pytest.approx(100e-6)
@@ -162,7 +162,7 @@ def test_an_all_reduce_of_which_each_keeps_a_part_costs_a_reduce_scatter(name: s
 
 
 def test_a_collective_on_the_cores_for_sparse_work_is_asynchronous_and_moves_no_memory_here():
-    """As in what the compiler gives for v7x."""
+    """As in the compiler's output for v7x."""
     prepared = '%p = s32[]{:S(2)} custom-call(), custom_call_target="PrepareAsyncCallStart"'
     ready = '%q = token[] custom-call(%p), custom_call_target="PrepareAsyncCallDone"'
     shape = "f32[1024,1024]{1,0:T(8,128)}"
@@ -275,7 +275,7 @@ def test_small_arrays_without_a_cycle_estimate_are_free():
 
 def test_the_roofline_is_the_longer_of_compute_and_memory():
     found = estimated(program(A, work("w", 1500), "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%w)"))
-    assert found.bytes == 2 * 2**22  # the operand stands there twice
+    assert found.bytes == 2 * 2**22  # the operand occurs twice
     assert interval(found, 197e12, V5E) == (1.0, found.seconds)
     assert interval(found, 0.0, V5E)[0] == pytest.approx(2 * 2**22 / 819e9)
     assert utilisation(197e12, 2.0, V5E) == 0.5

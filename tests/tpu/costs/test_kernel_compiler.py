@@ -1,4 +1,4 @@
-"""The process that compiles kernels alone: what it gives the compiler, and which of its dumps it takes."""
+"""The process that compiles kernels alone: its input for the compiler, and the dumps that it reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALL = {"config": "{}", "operands": [["bf16", [8, 128]], ["s32", []]], "results"
 
 
 class Jit:
-    """In place of `jax.jit`: compiling writes `dumps` to `directory`, or fails."""
+    """Replaces `jax.jit`: compiling writes `dumps` to `directory`, or fails."""
 
     def __init__(self, directory: pathlib.Path, dumps: dict[str, str] | None):
         self._directory, self._dumps = directory, dumps

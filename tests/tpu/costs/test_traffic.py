@@ -1,4 +1,4 @@
-"""The bytes that an instruction moves between HBM and the chip: its result, and of each operand what it reads."""
+"""The bytes that an instruction moves between HBM and the chip: its result, and the part of each operand that it reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_cut_out_twice_is_read_twice_but_never_more_than_there_is(opcode
 
 
 def updated(operand: str, result: str) -> float:
-    """The bytes of an update in place of 64 rows, with those memory spaces of the array and of the result."""
+    """Returns the bytes of an update in place of 64 rows, with these memory spaces of the array and of the result."""
     inside = f"""%fused (p: f32[1024,1024], q: f32[64,1024]) -> f32[1024,1024] {{
   %p = f32[1024,1024]{{1,0:T(8,128){operand}}} parameter(0)
   %q = f32[64,1024]{{1,0:T(8,128)}} parameter(1)

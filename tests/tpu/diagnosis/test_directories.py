@@ -1,4 +1,4 @@
-"""A workdir in a bucket is tried as one on a disk is, and nothing is left there."""
+"""A workdir in a bucket is tried like one on a disk, and nothing is left there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a process: which devices it measures, what they have free, what the machine has."""
+"""The record of a process: which devices it measures, their free memory, and the accelerators of the machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_device_that_cannot_be_measured_says_why(message: str, says: str, monk
 
 @pytest.fixture
 def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A directory in place of the root of the file system."""
+    """Returns a directory that replaces the root of the file system."""
     monkeypatch.setattr(machine.pathlib, "Path", lambda path: tmp_path / str(path).lstrip("/"))
     for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
