@@ -117,9 +117,7 @@ FILES = {
     "text.txt": "the river of paris is the capital\nthe capital of france\n",
     "one.conllu": 3 * SENTENCE,
     "two.conllu": 2 * SENTENCE,
-    "names.conllu": "".join(
-        f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)
-    ),
+    "names.conllu": "".join(f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)),
     "words.txt": "[E1]\n",
     "class.jsonl": '{"text": "the river", "label": "a"}\n{"text": "of paris", "label": "b"}\n',
     "tag.jsonl": '{"words": ["the", "river"], "labels": ["a", "b"]}\n',
@@ -215,9 +213,9 @@ ENDINGS = {
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
     "t": r"(is a TensorFlow checkpoint|holds vectors.txt); convert it first: python -m bert_jax.convert --from=\w+ --to=DIR$",
     "a": r"is a (bilm|static) model, which has no attention .*; name a Transformer(, or .*)?$",
-    "w": r"computes word vectors from characters, so it has no table of them; name another model, or a text with --input=FILE",
+    "w": r"computes word vectors from characters, so it has no table of them; name another model, or compare the words of a text",
     "W": r"computes word vectors from characters; train a model with the new vocabulary instead$",
-    "f": r"the format tf1 (supports only BERT, but \w+ is a \w+ model|has no models with direction=.*); choose another --format$",
+    "f": r"the format tf1 supports only (BERT, but \w+ is a \w+ model|direction=both and .*); choose another --format$",
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
     "x": r"the function \w+ does not use (skip_gram_head|pooler|decoder, lm_head); confirm with --function=\w+ or --drop=[\w,]+$",
@@ -501,3 +499,24 @@ def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
     for kind in wanted:
         left = [path.name for path in outputs(base, command, kind).iterdir()]
         assert left == [] or found[command, kind].status == 0, kind
+
+
+def test_analyses_of_a_model_with_windows_say_what_each_head_sees_and_which_relations_fit(ends):
+    base, found = ends
+    of_heads, of_relations = ("analyse heads", "modern"), ("analyse dependencies", "modern")
+    assert "the heads of layers 2, 3, 5, 6 see 2 tokens on each side, 5 in all" in found[of_heads].output
+    header, *rows = table(outputs(base, *of_heads) / "out" / "windows.tsv")
+    seen = [dict(zip(header, row, strict=True)) for row in rows]
+    kinds = MODERN["layer_types"]
+    assert [(row["layer"], row["attention"], row["tokens"]) for row in seen] == [
+        (str(n), kind, "5" if kind == "sliding" else "all") for n, kind in enumerate(kinds, 1) for _ in range(2)
+    ]
+    header, *rows = table(outputs(base, *of_relations) / "out" / "dependency_windows.tsv")
+    fits = {row["relation"]: row for row in (dict(zip(header, row, strict=True)) for row in rows)}
+    assert 0 < int(fits["all"]["within_window"]) <= int(fits["all"]["n"])
+    assert "dependents whose heads are within the window: all " in found[of_relations].output
+
+
+def table(path: pathlib.Path) -> list[list[str]]:
+    """The lines of a table without its comments."""
+    return [line.split("\t") for line in path.read_text().splitlines() if not line.startswith("#")]

@@ -30,9 +30,7 @@ def documented(file: pathlib.Path) -> str:
 
 def load_finetuning(name: str) -> FinetuningExperiment:
     flags = ["--workdir=unused", "--config.init_from=model", f"--config={name}"]
-    return FinetuningExperiment.from_dict(
-        parse_flags("finetune", "", flags, schema=FinetuningExperiment).config
-    )
+    return FinetuningExperiment.from_dict(parse_flags("finetune", "", flags, schema=FinetuningExperiment).config)
 
 
 def load(name: str) -> PretrainingExperiment:

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bert_jax.analysis.windows import Kind
+from bert_jax.data import DECODER
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder_decoder import attention_maps
-from bert_jax.model.tokens import DECODER, Batch, Tokens
+from bert_jax.model.tokens import Batch, Tokens
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]

@@ -274,7 +274,7 @@ def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[s
         changes=(*training.changes, f"{how}{'; '.join(changes)}."),
         base_model=training.base_model or (flags.source if of_hub else ""),
     )
-    return model_card(model, training, flags.format)
+    return model_card(model, training, "huggingface" if flags.format == "bert_jax" else flags.format)
 
 
 def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -380,8 +380,8 @@ def _check_marian(model: Model) -> None:
     """Raises UserError for an encoder-decoder that Marian, the only one that is written for transformers, does not have."""
     if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
         raise UserError(
-            f"transformers' Marian has no model with {MARIAN.lacks(model.config)}, so {model.source} cannot be written for "
-            "transformers; choose --format=bert_jax, which this package reads"
+            f"transformers' Marian has no model with {MARIAN.lacks(model.config)}, so this model cannot be written "
+            "for transformers; choose --format=bert_jax, which this package reads"
         )
 
 

@@ -82,7 +82,8 @@ def flag_parser(description: str | None) -> FlagParser:
     write = parser.group("the output")
     of_to = "the output directory; an earlier export is replaced"
     write.add_argument("--to", type=nonempty, required=True, metavar="B", help=of_to)
-    write.add_argument("--format", default="huggingface", metavar="|".join(WRITTEN), help="the format")
+    of_format = "the format; bert_jax is huggingface's, also for a translator that transformers does not have"
+    write.add_argument("--format", default="huggingface", metavar="|".join(WRITTEN), help=of_format)
     write.add_argument("--dtype", metavar="|".join(DTYPES), help="the type of the weights (default: float32)")
     parts = parser.group("parts", ", ".join(PARTS))
     parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these parts, with random weights")

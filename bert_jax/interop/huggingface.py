@@ -432,7 +432,7 @@ def check_parts(new: Collection[str]) -> None:
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
-    """Returns the fields of the directory's `config.json`. Raises UserError where it is missing, or is not a JSON object."""
+    """Returns the fields of the directory's `config.json`. Raises UserError if it is missing, or is not a JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
 

@@ -58,7 +58,7 @@ class Decoding:
     forced_end: bool = False
     """Ends every text at the limit with `end_id`, `forced_eos_token_id` of transformers."""
     pieces: int | None = None
-    """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
+    """The size of the vocabulary, if the model may have more logits than that; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):

@@ -64,7 +64,7 @@ class DoesNotFit(Exception):
 
     @classmethod
     def from_message(cls, message: str) -> DoesNotFit:
-        """Parses an error message of a compiler, a device or numpy; 0 bytes where the message has no figures."""
+        """Parses an error message of a compiler, a device or numpy; 0 bytes if the message has no figures."""
         for forms in (_TOTALS, _REQUESTS):
             if found := next((match for form in forms if (match := form.search(message))), None):
                 needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))

@@ -108,7 +108,7 @@ def test_names_of_points_cover_neither_each_other_nor_points():
     dots = axes.transData.transform(crowd)
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
-    assert 50 < len(names) < 110, "where there is no place, a name is left out"
+    assert 50 < len(names) < 110, "names without a free place are left out"
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):

@@ -16,14 +16,12 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
-from bert_jax.interop.names import our_shapes
 from bert_jax.interop.weights import read_weights
-from bert_jax.model.config import ModelConfig, published
 from bert_jax.predict import main as predict
 from bert_jax.prediction.translating import translate
 from tests.analysis.browser import Page, find_browser
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
-from tests.interop.tiny import as_model
+from tests.interop.tiny import make_translator
 
 SOURCE, TARGET = "the cab of Paris", "Apfel is xyz"
 SOURCE_PIECES = ("the", "c", "##a", "##b", "of", "Paris", "[SEP]")
@@ -38,25 +36,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def translator(vocabulary: pathlib.Path, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
-    """A directory with random weights whose attention is far from even: 2 layers of 4 heads that read, 3 that write. A target
-    ends at the limit alone."""
-    tokenizer = load_tokenizer(vocabulary)
-    shape = {
-        "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 4,
-        "intermediate_size": 24, "max_position": 24,
-    }  # fmt: skip
-    config, rng = ModelConfig(**published("transformer_base") | shape | fields), np.random.default_rng(7)
-    tree: dict[str, Any] = {}
-    for path, size in our_shapes(config).items():
-        *parts, name = path.split("/")
-        place = tree
-        for part in parts:
-            place = place.setdefault(part, {})
-        wide = 1.0 if {"query", "key"} & {*parts} else 0.4
-        place[name] = (wide * rng.standard_normal(size) + (name == "scale")).astype(np.float32)
-    barred = [tokenizer.sep_id, *range(tokenizer.of_target.size, config.of_decoder.vocab_size)]
-    tree["lm_head"]["final_logits_bias"][barred] = -1e3
-    export_model(directory, as_model(tree, config, vocabulary))
+    export_model(directory, make_translator(vocabulary, **fields))
     return directory
 
 

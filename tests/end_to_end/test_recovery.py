@@ -80,7 +80,7 @@ def test_a_workdir_that_is_moved_ends_the_run_with_a_sentence_and_put_back_goes_
     end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 11))
     assert end.status == 2, end.output
     assert f"error: --workdir={workdir} was moved or removed while the run was using it; put it back" in end.output
-    assert not workdir.exists(), [str(path) for path in workdir.rglob('*')]
+    assert not workdir.exists(), [str(path) for path in workdir.rglob("*")]
     workdir.with_name("tidied-moved").rename(workdir)
     end = done(experiment, workdir)
     assert end.status == 0, end.output

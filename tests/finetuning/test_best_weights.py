@@ -183,7 +183,7 @@ def test_the_logits_are_those_of_the_evaluation_that_won_and_other_splits_are_ev
     assert evaluated == ["test"]
     assert caplog.messages == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
     best.offer(8, 0.75, weights(8), {"dev": [np.float32(8)]})
-    assert best.logits("test") == "test by 8.0", "the logits of weights that another evaluation beats are forgotten"
+    assert best.logits("test") == "test by 8.0", "logits of weights that are no longer the best are dropped"
 
 
 def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):

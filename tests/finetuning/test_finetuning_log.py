@@ -61,7 +61,11 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
     run: Any = types.SimpleNamespace(
-        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        workdir=tmp_path,
+        is_first=True,
+        watchdog=watchdog,
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     features = random_features("sequence", 8)
@@ -240,7 +244,11 @@ def test_a_run_that_ends_before_its_next_figure_has_one(tmp_path: pathlib.Path, 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
     run = types.SimpleNamespace(
-        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        workdir=tmp_path,
+        is_first=False,
+        watchdog=watchdog,
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:

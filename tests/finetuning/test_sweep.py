@@ -90,7 +90,7 @@ def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
     summary = summary_of(tmp_path)
     assert summary["best_run"] == whole.runs()[1].name
     assert [r["seed"] for r in summary["runs"]] == [1, 2, 3]
-    assert (tmp_path / "metrics.jsonl").is_file(), "which binds the workdir to its configuration"
+    assert (tmp_path / "metrics.jsonl").is_file(), "this ties the workdir to its configuration"
 
 
 def test_the_figure_shows_the_scores_of_every_run_that_has_some_the_best_setting_first(tmp_path, drawn):
@@ -120,8 +120,8 @@ def test_a_single_run_lies_in_the_workdir_itself_and_keeps_everything(tmp_path):
     assert sweep(experiment(seeds=[3]), run_in(tmp_path), by_seed, finish) == 0
     assert finish.runs[0].directory == tmp_path
     assert (tmp_path / "checkpoints").is_dir()
-    assert summary_of(tmp_path)["scores"]["dev"]["f1"] == SCORES[3], "its own results, no summary of one"
-    assert not (tmp_path / "metrics.jsonl").exists(), "the log of the run makes it"
+    assert summary_of(tmp_path)["scores"]["dev"]["f1"] == SCORES[3], "its own results, without a summary of one run"
+    assert not (tmp_path / "metrics.jsonl").exists(), "it is made by the log of the run"
 
 
 def test_a_failed_run_does_not_end_a_sweep(tmp_path):

@@ -40,7 +40,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert_masked_biased": (
         "ModernBertForMaskedLM",
         {
-            **MODERN, **BIASED, "num_hidden_layers": 3, "local_attention": 5, "tie_word_embeddings": False, "norm_eps": 1e-4,
+            **MODERN,
+            **BIASED,
+            "num_hidden_layers": 3,
+            "local_attention": 5,
+            "tie_word_embeddings": False,
+            "norm_eps": 1e-4,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),

@@ -26,9 +26,7 @@ def main() -> None:
     for decay in DECAYS:
         for warmup, stable, falling in CASES:
             optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-            schedule = get_wsd_schedule(
-                optimizer, warmup, falling, num_stable_steps=stable, decay_type=decay, min_lr_ratio=0
-            )
+            schedule = get_wsd_schedule(optimizer, warmup, falling, num_stable_steps=stable, decay_type=decay, min_lr_ratio=0)
             factor = schedule.lr_lambdas[0]
             factors = [factor(step) for step in range(warmup + stable + falling + 2)]
             found.append({"decay": decay, "warmup": warmup, "stable": stable, "falling": falling, "factors": factors})

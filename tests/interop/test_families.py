@@ -409,6 +409,9 @@ def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, s
 def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
     convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
     tensors = imported("modernbert_encoder")
-    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
-                 for row in rows(tensors.config) if row.subtree in ("embeddings", "encoder"))
+    stored = sum(
+        int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
+        for row in rows(tensors.config)
+        if row.subtree in ("embeddings", "encoder")
+    )
     assert f"{stored:,} parameters" in capsys.readouterr().out

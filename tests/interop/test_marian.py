@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bert_jax.convert import main as convert
 from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
@@ -27,6 +28,7 @@ from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps
 from bert_jax.model.positions import fixed_table
+from tests.interop.tiny import make_translator, make_vocabulary
 from tests.model.test_encoder_decoder import MODERN, TINY, parameters
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "marian"
@@ -193,3 +195,32 @@ def test_what_marian_cannot_express_is_named_and_written_for_this_package_alone(
     back = import_model(tmp_path / "m")
     assert back.config.architecture == config.architecture
     jax.tree.map(np.testing.assert_array_equal, back.params, params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"norm_placement": "pre", "final_norm": True}, "norm_placement=pre, final_norm=True"),
+        ({"positions": "rotary"}, "positions=rotary"),
+    ],
+)
+def test_what_marian_cannot_express_is_not_converted_for_transformers(fields, named, tmp_path: pathlib.Path):
+    model = make_translator(make_vocabulary(tmp_path / "vocabulary", cased=True), **fields)
+    export_model(tmp_path / "m", model)
+    with pytest.raises(UserError, match=f"transformers' Marian has no model with {named}, so .*; choose --format=bert_jax"):
+        convert([f"--from={tmp_path / 'm'}", f"--to={tmp_path / 'out'}"])
+    assert not (tmp_path / "out").exists()
+    convert([f"--from={tmp_path / 'm'}", f"--to={tmp_path / 'out'}", "--format=bert_jax"])
+    back = import_model(tmp_path / "out")
+    assert back.config.architecture == model.config.architecture
+    jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+def test_a_marian_may_be_converted_in_both_formats(tmp_path: pathlib.Path):
+    export_model(tmp_path / "m", make_translator(make_vocabulary(tmp_path / "vocabulary", cased=True)))
+    written = []
+    for form in ("huggingface", "bert_jax"):
+        convert([f"--from={tmp_path / 'm'}", f"--to={tmp_path / form}", f"--format={form}"])
+        written.append((tmp_path / form / "config.json").read_bytes())
+    assert written[0] == written[1]
+    assert json.loads(written[0])["model_type"] == "marian"

@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.data import INPUTS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
+from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.surgery import (
@@ -258,8 +258,10 @@ def test_a_token_may_be_as_long_as_a_word(model, tmp_path):
 
 
 def test_a_token_named_twice_is_refused(model):
-    with pytest.raises(UserError, match="named twice"):
-        extended(model.tokenizer, ["rivers", "rivers"])
+    byte_level = train_bpe(["The river runs to the sea."], 300, None)
+    for tokenizer in (model.tokenizer, byte_level):
+        with pytest.raises(UserError, match=r"'rivers' .* named twice"):
+            extended(tokenizer, ["brooks", "rivers", "rivers"])
 
 
 def test_a_cased_token_for_a_lower_cased_vocabulary_is_refused(tmp_path):

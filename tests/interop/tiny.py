@@ -13,7 +13,7 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.head import TaskHead
 
 WORDS = ("the", "capital", "of", "is", "paris", "france", "Paris", "France", "river", "Apfel")
@@ -61,6 +61,24 @@ def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any],
 def as_model(params: dict[str, Any], config: ModelConfig, vocabulary: pathlib.Path, head: TaskHead | None = None) -> Model:
     """Returns the arguments of an export as a `Model`."""
     return Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary), head=head)
+
+
+def make_translator(vocabulary: pathlib.Path, **fields: Any) -> Model:
+    """Returns a random encoder-decoder whose attention is far from even: by default 2 layers of 4 heads that read, and 3 that
+    write. A translation ends only at the limit."""
+    tokenizer = load_tokenizer(vocabulary)
+    shape = {
+        "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 4,
+        "intermediate_size": 24, "max_position": 24,
+    }  # fmt: skip
+    config, rng = ModelConfig(**published("transformer_base") | shape | fields), np.random.default_rng(7)
+    values: dict[str, np.ndarray] = {}
+    for path, size in our_shapes(config).items():
+        wide = 1.0 if "/query/" in path or "/key/" in path else 0.4
+        values[path] = (wide * rng.standard_normal(size) + path.endswith("/scale")).astype(np.float32)
+    barred = [tokenizer.sep_id, *range(tokenizer.of_target.size, config.of_decoder.vocab_size)]
+    values["lm_head/final_logits_bias"][barred] = -1e3
+    return as_model(unflatten_dict(values, sep="/"), config, vocabulary)
 
 
 def make_labelled_model(vocabulary: pathlib.Path, head: TaskHead, parts: Collection[str] = (), **fields: Any) -> Model:

@@ -44,16 +44,31 @@ def columns(b: int, length: int, queries: int) -> Any:
 
 
 def fused(
-    ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None, radius: Any = None,
+    ids: Any,
+    heads: int,
+    rate: float = 0.0,
+    seed: Any = SEED,
+    platform: str = "tpu",
+    rows: Any = None,
+    radius: Any = None,
     queried: Any = None,
+    angles: Any = None,
 ) -> Any:
     """Returns fused attention as a function of query, key and value, without dropout if the rate is 0."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
 
     def attend(*qkv: Any) -> Any:
         return fused_attention(
-            qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True, radius=radius,
+            qkv,
+            ids,
+            num_heads=heads,
+            dropout=dropout,
+            platform=platform,
+            spread=over_mesh,
+            interpret=True,
+            radius=radius,
             queried=queried,
+            angles=angles,
         )
 
     return attend

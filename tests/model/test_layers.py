@@ -77,7 +77,6 @@ def test_positions_are_padded_to_tiles_of_eight_rows_on_a_tpu_alone():
     assert whole_tiles(jnp.zeros((2, 16), jnp.int32), "tpu").shape == (2, 16)
 
 
-
 @pytest.mark.parametrize(("activation", "recomputed"), [("gelu", True), ("", False)])
 def test_on_a_tpu_alone_an_activation_is_computed_again_in_the_backward_pass(activation: str, recomputed: bool):
     layer = Dense((4,), (6,), ("embed", "mlp"), truncated_normal(0.02), jnp.dtype(jnp.float32), Target(), activation)

@@ -31,7 +31,7 @@ def test_a_prediction_depends_on_the_tokens_up_to_its_position_and_on_no_later_o
         changed = batch | {"input_ids": batch["input_ids"].at[:, place].set(batch["input_ids"][:, place] % 50 + 6)}
         after = all_logits(changed, **fields)
         np.testing.assert_array_equal(after[:, :place], before[:, :place])
-        assert (np.abs(after - before)[:, place:].max(-1) > 1e-3).all(), "what is read must move the prediction"
+        assert (np.abs(after - before)[:, place:].max(-1) > 1e-3).all(), "the input has to change the prediction"
 
 
 def test_the_masked_model_reads_both_sides_so_its_target_must_be_hidden():

@@ -219,9 +219,7 @@ def test_published_models_have_their_number_of_parameters(name: str, whole: int,
         assert count_parameters(config, {part: every[part] for part in ("embeddings", "encoder")}).trained == bare
 
 
-@pytest.mark.parametrize(
-    ("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 14**0.5), ("uniform", 0.02), ("normal", None)]
-)
+@pytest.mark.parametrize(("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 14**0.5), ("uniform", 0.02), ("normal", None)])
 def test_initial_values_of_each_kind(kind: str, bound: float | None):
     config = dataclasses.replace(SMALL, initializer=kind)
     layers = initial_parameters_of(config)["encoder"]["layers"]

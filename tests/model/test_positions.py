@@ -83,9 +83,7 @@ def test_all_three_places_act_alike_where_all_columns_or_some_are_read_out(monke
 def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens: Tokens) -> np.ndarray:
     """Returns [B, H, L, L], computed one score after another."""
     layer = jax.tree.map(lambda stack: np.asarray(stack[0], np.float64), params["encoder"]["layers"]["attention"])
-    query, key = (
-        np.einsum("bld,dhk->blhk", x, layer[name]["kernel"]) + layer[name]["bias"] for name in ("query", "key")
-    )
+    query, key = (np.einsum("bld,dhk->blhk", x, layer[name]["kernel"]) + layer[name]["bias"] for name in ("query", "key"))
     at, ids = np.asarray(tokens.positions), np.asarray(tokens.sequence_ids)
     (rows, length), heads = ids.shape, config.num_heads
     found = np.zeros((rows, heads, length, length))

@@ -91,12 +91,10 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
     assert not params["mlm_head"]["bias"].any()
     assert (params["encoder"]["layers"]["attention_layer_norm"]["scale"] == 1).all()
     kernels = params["encoder"]["layers"]["attention"]["query"]["kernel"]
-    assert not np.allclose(kernels[0], kernels[1]), "layers must not begin alike"
+    assert not np.allclose(kernels[0], kernels[1]), "layers have to start with different weights"
 
 
-@pytest.mark.parametrize(
-    "change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}]
-)
+@pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}])
 def test_how_the_layers_are_compiled_changes_no_gradient(change):
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), random_batch()
@@ -313,4 +311,4 @@ def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
     np.testing.assert_array_equal(found["input_ids"], batch["input_ids"])
     np.testing.assert_array_equal(logits_of_other, logits)
     unchosen = np.where(np.isin(np.arange(600), chosen), tokens, 10 + (tokens - 9) % 54).astype(np.uint16)
-    assert (np.abs(rows_and_logits(unchosen)[1] - logits).max((1, 2)) > 1e-3).all(), "what is read must move the prediction"
+    assert (np.abs(rows_and_logits(unchosen)[1] - logits).max((1, 2)) > 1e-3).all(), "the input has to change the prediction"

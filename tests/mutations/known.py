@@ -109,6 +109,24 @@ SEEN = [
 ]
 """Mistakes that once passed unnoticed; a test for each kind has been added."""
 EQUIVALENT: list[Equivalent] = [
+    Equivalent(
+        "bert_jax/objectives/model.py",
+        'return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}',
+        'return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(stddev, (outputs,))}',
+        "zeros need no key",
+    ),
+    Equivalent(
+        "bert_jax/analysis/neighbours/measure.py",
+        '"occurrence_window": jnp.where(real[asked], windows[asked], -1),',
+        '"occurrence_window": jnp.where(real[asked], windows[asked], -2),',
+        "any negative number says that there is no word",
+    ),
+    Equivalent(
+        "bert_jax/training/curves.py",
+        "axes.legend(frameon=False, fontsize=9, labelcolor=INK)",
+        "axes.legend(frameon=True, fontsize=9, labelcolor=INK)",
+        "the frame of a legend is no claim",
+    ),
     Equivalent("bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "one hash of 2**64"),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
     Equivalent(

@@ -60,7 +60,7 @@ def test_texts_and_pairs_have_the_label_of_the_unpacked_model(labelled, mixed, h
         assert answer["label"] == NAMES[p.argmax()]
         assert answer["probability"] == max(answer["probabilities"].values())
         assert ("text_b" in answer) == isinstance(text, tuple)
-    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "a model that tells texts apart"
+    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "the model distinguishes the texts"
 
 
 def test_a_text_is_classified_the_same_alone_and_among_two_hundred(labelled, mixed):
@@ -141,7 +141,7 @@ def test_words_are_tagged_through_an_lstm_as_by_the_unpacked_model(labelled):
         for answer in (answers[i], alone):
             assert [tag["label"] for tag in answer["tags"]] == [LSTM.labels[best] for best in p.argmax(-1)]
             np.testing.assert_allclose([tag["probability"] for tag in answer["tags"]], p.max(-1), atol=WITHIN)
-    assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words are told apart"
+    assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words get unlike answers"
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_the_next_sentence_has_the_probability_of_the_unpacked_model(predictor, 
         assert answer["probability"] == pytest.approx(p[0], abs=WITHIN)
         assert answer["is_next"] == (p[0] >= p[1])
         assert (answer["text"], answer["text_b"]) == (a, b)
-    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "a model that tells pairs apart"
+    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "the model distinguishes the pairs"
 
 
 def test_a_pair_is_judged_the_same_alone_and_among_two_hundred(predictor, pairs):

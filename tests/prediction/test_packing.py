@@ -42,9 +42,9 @@ def expected_rows(items: list[Item], packed: Packed) -> dict[str, np.ndarray]:
     arrays["input_ids"][:] = PAD
     for slot, (i, start) in enumerate(zip(packed.items, packed.starts, strict=True)):
         item = items[i]
-        assert start // length == (start + len(item.ids) - 1) // length, "an item lies in one row"
+        assert start // length == (start + len(item.ids) - 1) // length, "an item is in a single row"
         for k, token in enumerate(item.ids):
-            assert arrays["sequence_ids"][start + k] == 0, "no other item lies there"
+            assert arrays["sequence_ids"][start + k] == 0, "no other item is there"
             arrays["input_ids"][start + k] = token
             arrays["token_type_ids"][start + k] = int(0 <= item.segment_b <= k)
             arrays["position_ids"][start + k] = k
@@ -67,7 +67,7 @@ def test_every_item_lies_once_in_one_row_with_positions_segments_and_a_sequence_
         rows, length = packed.arrays["input_ids"].shape
         assert rows % devices == 0
         assert length <= longest
-        assert rows * length <= max(1024, length) * devices, "no more than the tokens asked for"
+        assert rows * length <= max(1024, length) * devices, "at most the requested number of tokens"
 
 
 def test_starts_and_places_point_at_their_tokens_in_the_flat_batch():
@@ -82,7 +82,7 @@ def test_starts_and_places_point_at_their_tokens_in_the_flat_batch():
             taken += range(own.start, own.stop)
             assert flat[packed.arrays["query_positions"][own]].tolist() == [item.ids[place] for place in item.query_positions]
             assert packed.arrays["targets"][own].tolist() == list(item.targets or [0] * len(item.query_positions))
-        assert taken == list(range(len(taken))), "the places of the items lie side by side"
+        assert taken == list(range(len(taken))), "the positions of the items are adjacent"
         assert not packed.arrays["query_positions"][len(taken) :].any()
         assert len(packed.arrays["query_positions"]) == len(packed.arrays["targets"])
 

@@ -81,7 +81,11 @@ def log_of(
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
-        workdir=workdir, is_first=is_first, goodput=GoodputRecorder(), require_in_place=lambda: None, rejected_kernels={},
+        workdir=workdir,
+        is_first=is_first,
+        goodput=GoodputRecorder(),
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     splits: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
@@ -101,9 +105,7 @@ def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "pretrain" / "mine.py")
 
 
-def test_a_run_in_the_band_of_its_reference_curve_says_so(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
-):
+def test_a_run_in_the_band_of_its_reference_curve_says_so(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
     with log_of(tmp_path / "run", config=banded, seed=7) as log:
         assert lines.messages[-1] == "compared with the reference curve of mine (3 seeds, the same corpus)"
         log.evaluation(5, SCORES)
@@ -164,7 +166,7 @@ def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCap
         assert lines.messages[-1] == "resuming from step 1,500"
     lines.clear()
     with log_of(tmp_path, model={**SIZES, "encoder": "bilm", "num_heads": 1}, examples={"pairs": "none"}):
-        assert len(lines.messages) == 4, "an LSTM has no attention to tell of"
+        assert len(lines.messages) == 4, "an LSTM has no attention to log"
 
 
 def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on_keeps_those_up_to_its_step(tmp_path):

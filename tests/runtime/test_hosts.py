@@ -156,7 +156,7 @@ def test_only_hosts_that_know_the_secret_are_joined(monkeypatch: pytest.MonkeyPa
         first = pool.submit(hosts.joined_slices, ["127.0.0.1"], 0, addresses, port=port, timeout=30)
         with connected(port) as connection:
             connection.sendall(stranger)
-            assert connection.recv(1) == b"", "it is turned away"
+            assert connection.recv(1) == b"", "it is rejected"
         second = pool.submit(hosts.joined_slices, ["b"], 0, addresses, port=port, timeout=30)
         assert [first.result(), second.result()] == [[["127.0.0.1"], ["b"]]] * 2
 

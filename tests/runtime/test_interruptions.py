@@ -117,7 +117,7 @@ def test_time_in_which_the_process_was_stopped_is_no_time_of_a_step(tmp_path: pa
     assert watchdog._steps[0] == 510.0 - 498.0
     watchdog.skip(3.0)
     now[0] += 8.0
-    assert watchdog.hang() == "", "nothing before the last progress is skipped, nor is a limit that is not passed"
+    assert watchdog.hang() == "", "neither progress nor a limit that is not reached is skipped"
 
 
 def test_a_report_that_cannot_be_written_is_on_stderr_all_the_same(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):

@@ -56,7 +56,7 @@ def test_a_message_may_come_in_parts_and_an_answer_has_a_megabyte_at_most():
     longer: Any = Bytes(framed("x" * ((1 << 20) - 1)))
     with pytest.raises(ValueError, match="too long"):
         receive(longer)
-    assert unframed(framed("x" * (1 << 20)))[0] == ["x" * (1 << 20)], "of a process that is known"
+    assert unframed(framed("x" * (1 << 20)))[0] == ["x" * (1 << 20)], "from a known process"
 
 
 @pytest.fixture

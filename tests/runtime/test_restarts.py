@@ -244,7 +244,7 @@ def test_a_child_that_a_signal_ends_has_the_status_of_a_shell(status: int, shown
     assert (signals.run(["a"]), child.signals) == (shown, [])
     signals.received = signal.SIGTERM
     signals.run(["a"])
-    assert child.signals == [signal.SIGTERM], "which came while it was being started"
+    assert child.signals == [signal.SIGTERM], "it came while the child was being started"
 
 
 def test_sigterm_is_passed_on_and_ctrl_c_is_not_since_the_child_gets_it_too(monkeypatch: pytest.MonkeyPatch):

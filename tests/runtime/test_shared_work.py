@@ -75,7 +75,7 @@ def test_if_one_is_stopped_all_stop_and_say_why(tmp_path: pathlib.Path, caplog: 
         here.shares[1].tell_stopped()
         assert here.asked[2].wait(20)
         assert here.shares[0].gather({"a": "mine"}, keep_waiting) is None
-        assert here.stopped() == [0, 2], "the one that was stopped knows"
+        assert here.stopped() == [0, 2], "the process that was stopped knows it"
     assert caplog.messages.count("another process was asked to stop, or process 0 is lost: saving, then stopping") == 2
 
 

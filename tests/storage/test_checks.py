@@ -148,7 +148,7 @@ def test_a_bucket_has_room(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
     monkeypatch.setattr(checks.shutil, "disk_usage", asked.append)
     require_room("gs://bucket/checkpoints", 10**18)  # type: ignore[arg-type]
-    assert asked == [], "no disk is asked for its room"
+    assert asked == [], "no disk is asked for its free space"
 
 
 def test_a_disk_without_room_for_a_state_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

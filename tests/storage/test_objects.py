@@ -182,9 +182,7 @@ EXPLAINED: dict[str, Callable[[], Exception]] = {
     r"gs://bkt/a: permission denied \(403\)": lambda: failing("x", code=403),
     "gs://bkt/a: permission denied": lambda: failing("x", code="403"),
     "there is no bucket gs://bkt; check its name": lambda: FileNotFoundError("x"),
-    r"gs://bkt/a: the connection to the storage was lost \(no\); rerun the same command$": lambda: TimeoutError(
-        "no\nanswer"
-    ),
+    r"gs://bkt/a: the connection to the storage was lost \(no\); rerun the same command$": lambda: TimeoutError("no\nanswer"),
     r"gs://bkt/a: the connection to the storage was lost \(ConnectionResetError\)": ConnectionResetError,
     rf"gs://bkt/a: the connection to the storage was lost \({'x' * 200}\)": lambda: TimeoutError("x" * 201),
     r"gs://bkt/a: the storage answered 500 \(x.*\); .* later$": lambda: http_error(code=500, message="x"),

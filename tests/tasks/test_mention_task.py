@@ -241,7 +241,7 @@ def test_one_answer_for_all_is_degenerate():
     asked = task(example("ann saw bo and she ran"))
     assert asked.degeneracy("dev", saying(2, 2, 2))
     assert asked.degeneracy("dev", saying(2, 2))
-    assert not asked.degeneracy("dev", saying(2)), "one answer alone says nothing"
+    assert not asked.degeneracy("dev", saying(2)), "a single answer means nothing"
     assert not asked.degeneracy("dev", saying(2, 0, 2))
 
 

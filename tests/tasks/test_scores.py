@@ -174,7 +174,7 @@ def test_a_regression_that_orders_the_examples_is_not_degenerate_however_alike_i
     ordered = 2.5 + 0.002 * (0.25 * labels + 0.97 * noise)
     assert scores.spearman(ordered, labels) == pytest.approx(0.25, abs=0.05)
     assert not scores.degeneracy(ordered, labels)
-    assert not scores.degeneracy(5 - ordered, labels), "the wrong way round it depends on the text too"
+    assert not scores.degeneracy(5 - ordered, labels), "reversed answers depend on the text too"
     assert "nearly the same" in scores.degeneracy(2.5 + 0.002 * noise, labels)
     assert not scores.degeneracy(2.5 + 0.02 * noise, labels), "answers that differ may be wrong"
 

@@ -124,10 +124,10 @@ def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as
             members = range(first, first + 4) if context == "document" else [feature.example]
             whole = tokenizer.encode(" ".join(word for i in members for word, _ in sentences[i]))
             starts = [i for i in range(len(whole) - len(ids) + 3) if whole[i : i + len(ids) - 2] == ids[1:-1]]
-            assert starts, "a feature shows a part of its text"
+            assert starts, "a feature has a part of its text"
             shows_all = len(ids) - 2 == len(whole)
-            assert shows_all or len(ids) > length - 2 * 5, "room is left for less than a word on either side"
-            assert shows_all or not tokenizer.is_continuation(feature.ids[0][1:2])[0], "words are shown whole"
+            assert shows_all or len(ids) > length - 2 * 5, "less than a word would fit on either side"
+            assert shows_all or not tokenizer.is_continuation(feature.ids[0][1:2])[0], "words are not cut"
             if len(columns) < len(sentences[feature.example]):
                 before, after = columns[0] - 1, len(ids) - 2 - columns[-1]
                 assert before >= room // 4 - 5 or starts[0] == 0

@@ -16,7 +16,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.finetuning.program import finetuning_program, teaching
-from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
+from bert_jax.model import attention, bilm, embeddings, layers, pretraining
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
@@ -58,7 +58,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
         monkeypatch.setattr(module, "dropout", dropout)
 
     sites = {
-        "embeddings": embeddings, "attention": attention, "residual": residual_norm, "head": bert_with_head,
+        "embeddings": embeddings, "attention": attention, "residual": layers, "head": bert_with_head,
         "lstm": bilm, "softmax": pretraining,
     }  # fmt: skip
     for site, module in sites.items():
@@ -77,9 +77,10 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
             return not selects
 
-        def __call__(
-            self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any
-        ) -> Any:
+        def rotates(self, model: ModelConfig) -> bool:
+            return False
+
+        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any) -> Any:
             note("attention", dropout)
             return qkv[0]
 
@@ -135,9 +136,7 @@ def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str,
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
-def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(
-    direction: str, sites: list[Site]
-):
+def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(direction: str, sites: list[Site]):
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
     params, batch = random_parameters(config), random_batch(rows=4)
     walk(objective_for(config, False), params, batch, steps=2, microbatches=2)

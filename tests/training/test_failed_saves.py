@@ -36,7 +36,7 @@ def test_files_that_a_failed_save_is_still_writing_are_removed_too(tmp_path: pat
     monkeypatch.setattr(manager, "remove_tree", remove_while_another_thread_writes)
     manager._remove_partial(tmp_path, 3)
     assert not list(tmp_path.iterdir())
-    assert next(written, None) is None, "all late files were written"
+    assert next(written, None) is None, "all delayed files were written"
 
 
 def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
@@ -54,7 +54,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path
         ]
         assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 2)
         assert steps_in(tmp_path) == [1, 2]
-        assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "a full disk must not keep what failed"
+        assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "failed files have to be removed from a full disk"
         checkpoints.save(5, state_at(5))
         checkpoints.finish()
         assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 0)

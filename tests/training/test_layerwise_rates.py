@@ -33,9 +33,7 @@ def compiled_step():
 
     @jax.jit
     def step(state, batch, factors):
-        program = program_for(
-            objective, optimizer, lambda *_: jnp.float32(RATE), learning_rate_multipliers=lambda _: factors
-        )
+        program = program_for(objective, optimizer, lambda *_: jnp.float32(RATE), learning_rate_multipliers=lambda _: factors)
         return program.train_step(state, batch, {"seed": np.uint32(0)})
 
     return step, optimizer

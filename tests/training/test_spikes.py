@@ -71,9 +71,7 @@ def test_counters_are_whole_numbers_and_averages_are_not(fresh):
     ],
 )
 def test_a_spike_is_above_so_many_deviations_of_the_mean(losses, variance, loss, spike, fresh):
-    state = dataclasses.replace(
-        fresh, losses=jnp.int32(losses), loss_mean=jnp.float32(4.0), loss_variance=jnp.float32(variance)
-    )
+    state = dataclasses.replace(fresh, losses=jnp.int32(losses), loss_mean=jnp.float32(4.0), loss_variance=jnp.float32(variance))
     assert bool(is_spike(state, jnp.float32(loss), CONFIG)) == spike
 
 

@@ -32,9 +32,9 @@ from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import Records, read_texts
 
 WIDEST = 100
-"""The most columns of a matrix on the terminal."""
+"""The maximum number of columns of a matrix on the terminal."""
 Head = tuple[int, int]
-"""(layer, head), from 1."""
+"""(layer, head), counted from 1."""
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -96,7 +96,7 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
 def write(
     flags: argparse.Namespace, folder: Folder, parts: Sequence[Attention], heads: Sequence[Head], facts: JsonObject
 ) -> None:
-    """Writes the arrays of the parts of a model, and the formats of --format: `facts` is further content of the JSON."""
+    """Writes the arrays of the parts of a model, in the formats of --format; `facts` are further fields of the JSON file."""
     folder.arrays("attention.npz", **attention_arrays(parts))
     in_words = not flags.pieces
     if "html" in flags.format:
@@ -113,7 +113,7 @@ def write(
 
 
 def _head_of_parts(name: str, parts: Sequence[str], config: ModelConfig) -> Head:
-    """Returns (layer, head) of a head that each of the parts has. Raises UserError for another one."""
+    """Returns (layer, head) of a head that each of the parts has. Raises UserError if one of them does not have it."""
     layers = {part: config.num_layers if part == "encoder" else config.decoder_layers for part in parts}
     first = min(parts, key=lambda part: layers[part])
     try:
@@ -128,7 +128,7 @@ def _head_of_parts(name: str, parts: Sequence[str], config: ModelConfig) -> Head
 
 
 def _matrices(found: Attention, heads: Sequence[Head], in_words: bool) -> JsonObject:
-    """Returns the weights of some heads, without any of all, with the labels of rows and columns."""
+    """Returns the weights of the named heads, or of all heads if none is named, with the labels of rows and columns."""
     weights = found.weights(in_words)
     layers, count = weights.shape[:2]
     every = heads or [*itertools.product(range(1, layers + 1), range(1, count + 1))]
@@ -137,7 +137,7 @@ def _matrices(found: Attention, heads: Sequence[Head], in_words: bool) -> JsonOb
 
 
 def _rounded(weights: np.ndarray) -> list[list[float]]:
-    """Returns weights with the digits that float32 has."""
+    """Returns the weights rounded to the digits of float32."""
     return [[round(float(x), 7) for x in row] for row in weights]
 
 
@@ -162,7 +162,7 @@ def _write_alignments(folder: Folder, found: TranslationAttention, every: Sequen
 
 
 def _print_alignment(found: TranslationAttention, alignment: Alignment) -> None:
-    """Prints each word of the target with its word of the source, and the weights in hundredths if they fit."""
+    """Prints each word of the target with its source word, and the weights in hundredths if they fit."""
     rows, columns = found.cross.rows.words, found.cross.columns.words
     first = max(map(_width, rows))
     aligned = max(_width(columns[j]) for _, j in alignment.pairs)
@@ -180,7 +180,7 @@ def _print_alignment(found: TranslationAttention, alignment: Alignment) -> None:
 
 
 def _width(text: str) -> int:
-    """Returns the columns of a text on a terminal."""
+    """Returns the number of columns that a text takes on a terminal."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in text)
 
 

@@ -13,7 +13,7 @@ PARTS = {
     "decoder": "a target's words attend to themselves and to those before them",
     "cross": "a target's words attend to the source's",
 }
-"""The attention of an encoder-decoder (arXiv:1706.03762, section 3.2.3) -> what it is between."""
+"""The attention of an encoder-decoder (arXiv:1706.03762, section 3.2.3) -> a description."""
 _LAYER = Interval(ge=1, le=2**31 - 1)
 
 

@@ -15,10 +15,10 @@ from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import PREDICTED, first_pair, first_row
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import Kind, Window, Word, plain_words, written_words
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
-from bert_jax.model.tokens import DECODER, INPUTS
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import row_length
 from bert_jax.prediction.questions import NOT_FINITE, shortened
@@ -50,7 +50,7 @@ class Attention:
 
     model: str
     part: str
-    """One of PARTS; "" if the model is an encoder alone."""
+    """One of PARTS; "" for an encoder-only model."""
     pieces: NamedArray
     """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of the tokens of `rows` and `columns`, from
     0."""
@@ -69,17 +69,17 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alignment:
-    """The word of the source to which each word of the target attends most, in the mean over the heads of a layer."""
+    """The source word to which each word of the target attends most, in the mean over the heads of one layer."""
 
     layer: int
     weights: NamedArray
-    """float32 [from, to]: that mean, between all words."""
+    """float32 [from, to]: the mean over the heads, between all words."""
     pairs: tuple[tuple[int, int], ...]
-    """(a word of the target, its word of the source), numbers in the rows and columns of `weights`. The ends are left out."""
+    """Pairs of (target word, its source word), as indices of the rows and columns of `weights`, without the end tokens."""
 
     @property
     def sharpness(self) -> float:
-        """The mean weight of the pairs."""
+        """The mean weight of the aligned pairs."""
         return float(np.mean([self.weights.values[pair] for pair in self.pairs]))
 
 
@@ -100,7 +100,7 @@ class TranslationAttention:
         return found
 
     def alignment(self, layer: int) -> Alignment:
-        """Returns the alignment by a layer of the decoder, from 1."""
+        """Returns the alignment by one layer of the decoder, counted from 1."""
         weights = self.cross.words.sel(layer=layer)
         mean = weights.values.mean(0)
         of_text = [
@@ -127,13 +127,13 @@ def read_attention(engine: Engine, window: Window) -> Attention:
 
 
 def read_translation_attention(engine: Engine, source: str, target: str | None = None) -> TranslationAttention:
-    """Returns the weights of all layers and heads for a source and a target; without one, the target is the translation that
-    beam search finds.
+    """Returns the weights of all layers and heads for a source and a target. Without a target, the target is the translation
+    found by beam search.
 
-    Rows of "decoder" are the tokens that it reads, its start and those of the target. Rows of "cross" are the tokens that it
-    predicts there, those of the target and its end: what a word of the target was translated from. Raises UserError for a model
-    that is not an encoder-decoder, a text without a token or with more tokens than positions, an empty translation, and weights
-    that are not finite.
+    The rows of "decoder" are the tokens that it reads: its start and the target. The rows of "cross" are the tokens that it
+    predicts there: the target and its end. So they show which source words a target word was translated from. Raises UserError if
+    the model is not an encoder-decoder, if a text has no tokens or more tokens than positions, if the translation is empty, or if
+    the weights are not finite.
     """
     config, tokenizer = engine.config, engine.model.tokenizer
     question = Translate()
@@ -198,7 +198,7 @@ def _attention(
     rows: Text,
     columns: Text,
 ) -> Attention:
-    """Returns the weights between the pieces and between the words of rows that may be padded. Words have the columns of their
+    """Returns the weights between the pieces and between the words of rows that may be padded. Words are at the columns of their
     first pieces."""
     firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
     pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
@@ -230,8 +230,8 @@ def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> t
 
 
 def attention_arrays(found: Sequence[Attention]) -> dict[str, np.ndarray]:
-    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. The names of an
-    encoder-decoder's begin with the part, and those of its texts go on with "rows" or "columns"."""
+    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder, the
+    names start with the part, and names of its texts continue with "rows" or "columns"."""
     if not found[0].part:
         return {"pieces": found[0].pieces.values, "words": found[0].words.values, **_text_arrays(found[0].rows)}
     arrays: dict[str, np.ndarray] = {}

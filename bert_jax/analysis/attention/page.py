@@ -57,7 +57,7 @@ def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
 
 
 def _side(text: Text) -> JsonObject:
-    """Returns the tokens and words of the rows or columns."""
+    """Returns the tokens and words of the rows, or of the columns."""
     of_token = [(text.segments[word], text.kinds[word] in (Kind.CLS, Kind.SEP)) for word in text.word_of_token]
     segments, specials = zip(*of_token, strict=True)
     return {

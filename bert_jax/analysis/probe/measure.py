@@ -211,7 +211,7 @@ def _possible(
         if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path
             raise UserError(
-                f"{without} has no tree with one root and two words or more, to train {probe} on; give a treebank in CoNLL-U"
+                f"{without} has no tree with one root and two words or more to train {probe} on; give a treebank in CoNLL-U"
             )
     if not any(there.values()):
         raise UserError(

@@ -412,7 +412,7 @@ def _merges_end_at_spaces(spec: JsonObject) -> bool:
     """Returns whether no merge of a BPE model joins anything to a following space."""
     if model_type(spec) != "BPE":
         return False
-    return not any(re.search(f"[^{sign}]{sign}", piece) for piece in spec["model"]["vocab"] for sign in (WORD_START, "Ġ"))
+    return not any(re.search(f"[^{sign}]{sign}", piece) for piece in spec["model"]["vocab"] for sign in (WORD_START, "Ġ", " "))
 
 
 def _byte_alphabet() -> Mapping[str, int]:

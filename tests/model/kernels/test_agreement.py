@@ -25,6 +25,7 @@ DROPPED = Case(1, 64, 1, 64, "float32", RATE)
 WINDOW = Case(1, 150, 1, 64, "float32", radius=20)
 DROPPED_WINDOW = Case(1, 150, 1, 64, "float32", RATE, radius=20)
 SOME = Case(2, 140, 2, 64, "float32", queries=50)
+TURNED = Case(2, 40, 2, 64, "float32", rotated=True)
 NORM = Case(1, 40, 1, 128, "float32", RATE)
 Kernel = Callable[..., Any]
 
@@ -34,10 +35,10 @@ Kernel = Callable[..., Any]
     [
         ("attention", "tpu", (DROPPED,)),
         ("attention", "tpu", (DROPPED_WINDOW,)),
-        ("attention", "tpu", (DROPPED, SOME)),
+        ("attention", "tpu", (DROPPED, SOME, TURNED)),
         ("attention", "gpu", (Case(1, 20, 1, 16, "float32", RATE),)),
         ("attention", "gpu", (Case(1, 40, 1, 16, "float32", RATE, radius=5),)),
-        ("residual_norm", "tpu", (NORM,)),
+        ("residual_norm", "tpu", (NORM, dataclasses.replace(NORM, pre=True))),
     ],
 )
 def test_the_kernels_agree_with_the_plain_path(operation: str, platform: str, cases: tuple[Case, ...]):
@@ -171,7 +172,7 @@ def test_a_kernel_that_does_not_compile_is_no_error_but_a_reason_with_its_case(m
         found = compare("attention", "tpu", (PLAIN,))
         assert found.reason == f"the kernel does not run here: ValueError: {told} ({PLAIN})"
     assert compare("attention", "tpu", device=jax.local_devices()[3]).reason.endswith(f"({agreement.ATTENTION_CASES[0]})")
-    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs on TPUs alone"
+    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs only on TPUs"
     assert devices == [jax.local_devices()[n] for n in (0, 0, 3)]
 
 

@@ -167,4 +167,4 @@ def test_the_gpu_s_compiler_takes_the_kernels_where_it_is_installed():
     inputs = inputs_of(length, 64, "bfloat16", SingleDeviceSharding(devices[0]))
     compiled = jax.jit(gradients).lower(*inputs).compile()
     assert compiled.as_text().count('"__gpu$xla.gpu.triton"') == 3
-    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 2 * length**2, "two rows' and heads' scores, a byte each"
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 2 * length**2, "the scores of two rows and heads, one byte each"

@@ -63,9 +63,7 @@ FORMS = {
         (2, 200, 2, 32, 20, RATE),
     ],
 )
-def test_a_window_is_a_band_of_the_mask(
-    form: str, b: int, length: int, heads: int, head_width: int, radius: int, rate: float
-):
+def test_a_window_is_a_band_of_the_mask(form: str, b: int, length: int, heads: int, head_width: int, radius: int, rate: float):
     if form == "TPU" and rate:
         pytest.skip("the TPU's kernel has dropout masks of its own")
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)

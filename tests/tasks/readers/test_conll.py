@@ -39,7 +39,7 @@ def test_a_comment_with_tabs_does_not_decide_what_separates_columns(tmp_path: pa
     tabs = WORDS.replace(" ", "\t")
     found, said = read(tmp_path, f"{comment}\n{tabs}\n{comment}\n{tabs}")
     assert found == [SENTENCE, SENTENCE]
-    assert len(said) == (comment == "# text\t=\tx\ty"), "as many columns as a word"
+    assert len(said) == (comment == "# text\t=\tx\ty"), "as many columns as a word line"
 
 
 def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path):

@@ -57,7 +57,7 @@ def test_a_step_that_does_not_fit_ends_with_status_1(monkeypatch: pytest.MonkeyP
     assert status == 1
     said = capsys.readouterr().out
     assert "does not fit" in said
-    assert "chip-hours" not in said, "without a sum, since a part is missing"
+    assert "chip-hours" not in said, "there is no sum, since a part is missing"
 
 
 def test_one_json_object_has_all_experiments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

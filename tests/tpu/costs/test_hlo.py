@@ -154,7 +154,7 @@ def test_sizes_are_padded_to_the_tiles_of_the_layout():
     deep, untiled, unknown, few = arrays("(f32[2,3,100]{2,1,0:T(8,128)}, f32[3,100]{1,0}, f4e2m1[8]{0}, s4[3,5]{1,0})")
     assert deep.bytes == 2 * 8 * 128 * 4
     assert (untiled.bytes, untiled.fast) == (3 * 100 * 4, False)
-    assert unknown.bytes == 8 * 4, "of a type that is not known: four bytes for an element"
+    assert unknown.bytes == 8 * 4, "an unknown type: four bytes per element"
     assert few.bytes == 7
     assert arrays("f32[3,100]{1,0:T(256)}")[0].bytes == 3 * 100 * 4
 

@@ -64,7 +64,7 @@ def schedule(dumps: dict[str, str] | None, directory: pathlib.Path, monkeypatch:
 
 def test_the_schedule_of_the_kernel_is_taken_among_all_dumps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     assert schedule(DUMPS, tmp_path, monkeypatch) == "the schedule"
-    assert schedule({}, tmp_path, monkeypatch) is None, "and never one of the kernel before"
+    assert schedule({}, tmp_path, monkeypatch) is None, "and never a dump of the previous kernel"
     assert schedule({name: text for name, text in DUMPS.items() if "12" not in name}, tmp_path, monkeypatch) is None
     assert (
         schedule({name: text for name, text in DUMPS.items() if name != "12-k-72-final_bundles.txt"}, tmp_path, monkeypatch)

@@ -52,7 +52,7 @@ def test_memory_is_made_of_named_arguments_padding_temporaries_and_code():
     whole = jax.ShapeDtypeStruct((11 * 2**18,), jnp.float32)
     assert local_bytes({"x": whole, "y": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16)}) == 11 * 2**20 + 30
     small = program_memory(Statistics(peak_memory_in_bytes=2**20), parse(program(*lines)), {"batch": whole}, 16 * 2**20)
-    assert small.arguments == {"batch": 11 * 2**20, "padding": 0}, "what is given away is not padded"
+    assert small.arguments == {"batch": 11 * 2**20, "padding": 0}, "donated arrays are not padded"
     assert small.temporaries == {"activations": 0}
     lines = (A, "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%a, %a)")
     assert program_memory(Statistics(), parse(program(*lines)), {}, 16 * 2**20).temporaries == {}
@@ -152,4 +152,4 @@ def test_a_value_lives_as_long_as_its_views():
     lines = (A, made("x", "a", FORWARD), f"%b = {SHAPE} bitcast(%x)", made("g", "a", BACKWARD), f"ROOT %r = {SHAPE} add(%b, %g)")
     assert peak(parse(program(*lines))) == {"activations": MATRIX, "gradients": MATRIX}
     unused = (A, made("x", "a", FORWARD), made("g", "a", BACKWARD), f"ROOT %r = {SHAPE} add(%a, %a)")
-    assert peak(parse(program(*unused))) == {"activations": MATRIX}, "what nobody reads dies at once"
+    assert peak(parse(program(*unused))) == {"activations": MATRIX}, "a result without readers is freed at once"

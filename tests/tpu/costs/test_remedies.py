@@ -249,7 +249,7 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
     ]
     kept = PARAMETERS + 2 * PARAMETERS
     rows = round(float(np.interp(600, [kept, 1088], [0, 32])))
-    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from what is kept meets the limit"
+    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from the fixed part meets the limit"
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_long_lines_are_wrapped_between_words_and_indented():
     assert lines[1] == " " * 12 + " ".join("a" * 53)
     assert [len(line) for line in lines] == [117, 117, 12 + 27]
     assert _wrapped("", "a" * 100 + " two-words 5 %") == [" " * 12 + "a" * 100, " " * 12 + "two-words 5 %"]
-    assert _wrapped("", "a" * 104 + " 5 %") == [" " * 12 + "a" * 104, " " * 12 + "5 %"], "a percentage stays together"
+    assert _wrapped("", "a" * 104 + " 5 %") == [" " * 12 + "a" * 104, " " * 12 + "5 %"], "a percentage is not split over lines"
 
 
 def test_the_text_has_memory_time_network_and_what_is_not_modelled():

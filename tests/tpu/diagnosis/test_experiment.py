@@ -76,7 +76,7 @@ def test_a_step_that_fits_is_timed(given: dict[str, Any]):
     given |= {"share": 0.25, "free": None}
     assert checked().text == f"a.py: 3.00 GiB per device, {timed} (25 % of peak)"
     given |= {"free": 3 * GIB}
-    assert checked().faults == (), "a step may take all that is free"
+    assert checked().faults == (), "a step may use all free memory"
     assert checked(FINETUNING) == Check("step", "b.py: 3.00 of 3.00 GiB per device, fits")
 
 

@@ -89,7 +89,7 @@ def test_accelerators_are_counted_by_their_device_files(root: pathlib.Path, monk
     for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "0")
-            assert machine.expected_chips("tpu") is None, "as many as JAX was told"
+            assert machine.expected_chips("tpu") is None, "as many as JAX was configured to use"
 
 
 def test_the_memory_that_programs_may_still_take_is_what_the_system_calls_available(root: pathlib.Path):

@@ -101,7 +101,7 @@ def test_a_sum_over_devices_sends_nearly_twice_what_each_has(given: list[Any], m
     devices = jax.devices()[:4]
     assert speed.links(devices) == 4 * 64 * 2 * 3 / 4 / 0.5
     run, times = given
-    assert times == 4, "as many in every process, since they wait for each other"
+    assert times == 4, "the same number in every process, since they wait for each other"
     result = run(2)
     assert (result.shape, float(result[0]), result.devices()) == ((1,), 1.0, {devices[0]})
     assert starts == [0]
