@@ -1,6 +1,7 @@
 """Looks inside a model: its attention, heads, vectors and vocabulary.
 
     python -m bert_jax.analyse attention  --model=MODEL --output=DIR "The cat sat on the mat."
+    python -m bert_jax.analyse attention  --model=TRANSLATOR --output=DIR "A dog." "Ein Hund."
     python -m bert_jax.analyse heads      --model=MODEL --output=DIR --input=texts.txt
     python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt "the [bank]"
     python -m bert_jax.analyse dependencies --model=MODEL --output=DIR --input=treebank.conllu

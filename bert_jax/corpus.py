@@ -311,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
         shards=flags.shards,
         enough_eval=flags.eval_fraction is None and not flags.eval_source,
-        eval_sources=tuple(map(sources.parse_source, flags.eval_source)),
+        eval_sources=tuple(sources.parse_source(source, "--eval-source") for source in flags.eval_source),
     )
     output = checked(flags.output, "--output")
     if is_remote(output) and flags.shard != (0, 1):

@@ -41,7 +41,7 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` where no known name is similar. Leading
+    """Returns the hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` if no known name is similar. Leading
     dashes of a flag are ignored; dashes inside a name count as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}

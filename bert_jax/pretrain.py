@@ -191,7 +191,7 @@ def pretrain(
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
         if experiment.model.encoder == "encoder_decoder":
-            from bert_jax.prediction.translating import held_out_scores  # which other runs do not load
+            from bert_jax.prediction.translating import held_out_scores  # so that other runs do not load it
 
             with run.goodput.during(TimeCategory.EVALUATING):
                 found["translations"] = own = held_out_scores(model, splits.eval, lambda: run.watchdog.alive("translating"))

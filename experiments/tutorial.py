@@ -24,9 +24,10 @@ with its output and figures; `python tests/notebook.py experiments/tutorial.py` 
 # It takes about four minutes on two CPU cores and downloads nothing: the text is the English documentation that Python and its
 # packages carry. You need to know what a matrix product and a softmax are.
 #
-# Every cell runs as it stands. In Colab, or another machine without the package, first run this in a cell of its own:
+# Every cell runs as it is. On a machine without the package, such as Colab, first copy the repository there as the folder
+# `bert_jax` (clone or upload it), and run this in a cell of its own:
 #
-#     !git clone URL bert_jax && pip install --quiet ./bert_jax
+#     !pip install --quiet ./bert_jax
 #     %cd bert_jax
 
 # %%
@@ -207,9 +208,9 @@ print(f"largest difference from the model's layer: {abs(output - hidden_states[1
 #
 # ## 4. The task: masks, 80/10/10
 #
-# In every row 15 % of the tokens are chosen, and the model has to tell what they were (**masked language modelling**). Of the
-# chosen ones 80 % become `[MASK]`, 10 % a random token, and 10 % stay as they are, so that the model can trust no token blindly.
-# In a second task it tells whether B followed A in the text (**next sentence prediction**).
+# In every row 15 % of the tokens are chosen, and the model has to predict them (**masked language modelling**). Of the chosen
+# tokens 80 % become `[MASK]`, 10 % a random token, and 10 % stay as they are, so that the model can trust no token blindly. In a
+# second task it predicts whether B followed A in the text (**next sentence prediction**).
 #
 # A batch is a function of the step: `at(7)` is the seventh batch, today and after a restart.
 
@@ -223,8 +224,8 @@ for name, array in batch.items():
     print(f"{name:17} {array.dtype} {array.shape}")
 
 # %% [markdown]
-# `masked_positions` says where something was chosen in a row, and `masked_targets` what was there (-1: nothing). Here are four
-# rows: the chosen tokens in brackets, with what was there behind the arrow.
+# `masked_positions` has the positions of the chosen tokens in each row, and `masked_targets` the original tokens (-1: none). Here
+# are four rows, with the chosen tokens in brackets and the original token after the arrow.
 
 # %%
 for row in range(4):
@@ -253,7 +254,7 @@ print("[MASK] {:.1%}   random {:.1%}   kept {:.1%}".format(*kinds / kinds.sum())
 #
 # Now the whole model is trained: 1,000 steps of 128 rows, about two minutes. The experiment file holds the settings, and
 # `--config.KEY=VALUE` changes one of them. Watch the *MLM accuracy* on the held-out documents. The number in parentheses is the
-# accuracy of always answering the most frequent word: only what the model has above it comes from reading.
+# accuracy of always answering the most frequent word: only the difference between the two comes from reading.
 
 # %%
 pretrain.main(

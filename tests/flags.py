@@ -1,4 +1,4 @@
-"""Command lines made of usual flags and others."""
+"""Builds command lines from the usual flags and others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def replacing(usual: Sequence[str], *flags: str) -> list[str]:
-    """`flags` after the `usual` ones, of which those are left out that `flags` give again."""
+    """Returns the `usual` flags without those that `flags` replace, followed by `flags`."""
     given = {flag.partition("=")[0] for flag in flags}
     return [*(flag for flag in usual if flag.partition("=")[0] not in given), *flags]

@@ -1,7 +1,8 @@
-"""The data of figures, line by line: names, numbers and their axes, as they were when somebody last looked at the figure.
+"""Describes the data of figures line by line: names, numbers and their axes, to be compared with a description that somebody has
+looked at.
 
-Sizes, fonts and colours are no claim of a figure and are not here. Nothing is laid out or rendered, so that comparing a figure
-takes a few milliseconds.
+Sizes, fonts and colours carry no information and are left out. Nothing is laid out or rendered, so comparing a figure takes a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ PINNED = re.search(r"^matplotlib==(\S+)", (pathlib.Path(__file__).parents[1] / "
 
 
 def assert_as_looked_at(figure: Figure, name: str) -> None:
-    """Fails where the figure is not the one in golden/figures/NAME.txt, as the pinned matplotlib makes it.
+    """Fails if the figure is not the one in golden/figures/NAME.txt, as the pinned matplotlib makes it.
 
-    Where a change is meant: look at the figure, remove the file, run the test twice, and read the difference.
+    After an intended change: look at the figure, remove the file, run the test twice, and read the difference.
     """
     assert_lines_as_looked_at(lines_of(figure), name)
 
 
 def assert_lines_as_looked_at(found: list[str], name: str) -> None:
-    """Fails where these lines, such as those on a terminal, are not those in golden/figures/NAME.txt."""
+    """Fails if these lines, e.g. of a terminal, are not those in golden/figures/NAME.txt."""
     path = GOLDEN / f"{name}.txt"
     if not path.exists():
         path.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
@@ -42,7 +43,7 @@ def assert_lines_as_looked_at(found: list[str], name: str) -> None:
 
 
 def lines_of(figure: Figure) -> list[str]:
-    """The lines of a figure. Skips the test under another matplotlib, whose ticks and defaults may differ."""
+    """Returns the lines of a figure. Skips the test under another version of matplotlib, whose ticks and defaults may differ."""
     assert PINNED
     if matplotlib.__version__ != PINNED[1]:
         pytest.skip(f"figures are described as matplotlib {PINNED[1]} makes them; this is {matplotlib.__version__}")
@@ -50,7 +51,7 @@ def lines_of(figure: Figure) -> list[str]:
 
 
 def described(figure: FigureBase) -> Iterator[str]:
-    """The lines of a figure, and of those in it."""
+    """Yields the lines of a figure and of everything in it."""
     for name, text in (("title", figure._suptitle), ("x", figure._supxlabel), ("y", figure._supylabel)):
         if text is not None:
             yield f"{name} {text.get_text()!r}"

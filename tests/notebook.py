@@ -2,10 +2,10 @@
 
     python tests/notebook.py experiments/tutorial.py
 
-The cells are run one after another in one process, in an empty directory, and their output and figures are kept. A notebook is a
-JSON document, and output here is text and PNG, so this needs neither Jupyter nor jupytext, which are no packages of this project.
+The cells run one after another in one process, in an empty directory, and their output and figures are kept. A notebook is a JSON
+document, and output here is text and PNG, so this needs neither Jupyter nor jupytext.
 
-A cell begins with `# %%`, a cell of text with `# %% [markdown]`. What is before the first cell describes the file, and is left
+A cell begins with `# %%`, a cell of text with `# %% [markdown]`. The text before the first cell describes the file and is left
 out.
 """
 
@@ -33,7 +33,7 @@ DPI = 80
 
 
 def read_cells(text: str) -> list[tuple[str, str]]:
-    """("code" or "markdown", source) for each cell of a Python file."""
+    """Returns ("code" or "markdown", source) for each cell of a Python file."""
     cells = []
     for part in ("\n" + text).split("\n# %%")[1:]:
         heading, _, body = part.partition("\n")
@@ -47,7 +47,7 @@ def read_cells(text: str) -> list[tuple[str, str]]:
 
 
 def read_notebook(text: str) -> list[tuple[str, str]]:
-    """("code" or "markdown", source) for each cell of a notebook."""
+    """Returns ("code" or "markdown", source) for each cell of a notebook."""
     return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
 
 
@@ -58,7 +58,7 @@ class _Output(io.TextIOBase):
         self._name, self._outputs = name, outputs
 
     def write(self, text: str) -> int:
-        """Appends `text` to the last output if it is of the same stream."""
+        """Appends `text` to the last output if that belongs to the same stream, otherwise as a new output."""
         if not self._outputs or self._outputs[-1].get("name") != self._name:
             self._outputs.append({"output_type": "stream", "name": self._name, "text": ""})
         self._outputs[-1]["text"] += text
@@ -66,8 +66,8 @@ class _Output(io.TextIOBase):
 
 
 def run_cell(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """Runs a cell with the variables `names` and returns its outputs: what it prints, and its figures. Those are, as in Jupyter,
-    the value of the last line, and what pyplot has drawn."""
+    """Runs a cell with the variables `names` and returns its outputs: its printed text and, as in Jupyter, the figure that is the
+    value of the last line and the figures that pyplot has drawn."""
     outputs: list[dict[str, Any]] = []
     tree = ast.parse(source)
     last = tree.body[-1] if isinstance(tree.body[-1], ast.Expr) else None
@@ -86,7 +86,7 @@ def run_cell(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def with_text(notebook: dict[str, Any], cells: list[tuple[str, str]]) -> dict[str, Any]:
-    """The notebook with the text of `cells`, whose code it must have, and with its old output."""
+    """Returns the notebook with the text of `cells`, whose code has to be the same, and with its old output."""
     ran = iter(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     made = []
     for i, (kind, source) in enumerate(cells):
@@ -99,7 +99,7 @@ def with_text(notebook: dict[str, Any], cells: list[tuple[str, str]]) -> dict[st
 
 
 def run_cells(cells: list[tuple[str, str]]) -> dict[str, Any]:
-    """Runs the cells of code in order; returns the notebook."""
+    """Runs the cells of code in order. Returns the notebook."""
     names: dict[str, Any] = {"__name__": "__main__"}
     made, number = [], 0
     for i, (kind, source) in enumerate(cells):

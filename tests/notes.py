@@ -1,4 +1,4 @@
-"""Stand-ins for the parts of a program that note what is asked of them, so that a test can compare the order."""
+"""Stand-ins for parts of a program that record their calls, so that a test can check the order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Notes(list[str]):
-    """What was asked, in order: a name and its arguments."""
+    """The recorded calls, in order: a name and its arguments."""
 
     def of(self, name: str, answer: object = None) -> Callable[..., Any]:
-        """A function that notes its calls."""
+        """Returns a function that records its calls."""
 
         def called(*given: object, **named: object) -> object:
             self.append(" ".join(map(str, (name, *given, *(f"{key}={value}" for key, value in named.items())))))
@@ -20,7 +20,7 @@ class Notes(list[str]):
         return called
 
     def block(self, name: str) -> Callable[..., Any]:
-        """A context manager that notes its beginning and its end."""
+        """Returns a context manager that records its beginning and its end."""
 
         @contextlib.contextmanager
         def entered(*given: object) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The files that this process holds open, for the tests of what closes them."""
+"""Counts the files that this process has open, for tests of code that closes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 
 
 def open_below(directory: pathlib.Path) -> int:
-    """The number of open files and directories below `directory`, removed ones included."""
+    """Returns the number of open files and directories below `directory`, including removed ones."""
     found = 0
     for descriptor in list(pathlib.Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(FileNotFoundError):  # the one that listed them

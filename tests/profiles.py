@@ -9,12 +9,12 @@ import jax
 
 
 def host_events(directory: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
-    """(name, values) of every event that the host's threads recorded in a profile, in the order of the threads."""
+    """Yields (name, values) of every event that the host's threads recorded in a profile, in the order of the threads."""
     (file,) = (directory / "plugins" / "profile").glob("*/*.xplane.pb")
     planes = [plane for plane in jax.profiler.ProfileData.from_file(str(file)).planes if plane.name == "/host:CPU"]
     return [(str(event.name), dict(event.stats)) for plane in planes for line in plane.lines for event in line.events]
 
 
 def profiled_steps(directory: pathlib.Path, what: str = "train") -> list[int]:
-    """The numbers of the steps in a profile, as far as they were named."""
+    """Returns the numbers of the steps in a profile, as far as they are named."""
     return sorted(int(values["step_num"]) for name, values in host_events(directory) if name == what and "step_num" in values)

@@ -1,4 +1,4 @@
-"""Random labelled features of every kind of head, for the vocabulary and the positions of `random_rows.TINY`."""
+"""Draws random labelled features for every kind of head, with the vocabulary and the positions of `random_rows.TINY`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HEADS: dict[str, TaskHead] = {kind: head(labels=LABELS if head.has_labels else (
     "regression": SequenceHead(labels=("value",), problem="regression"),
     "multi_label": SequenceHead(labels=LABELS, problem="multi_label"),
 }
-"""By the kind of their labels."""
+"""Features by the kind of their labels."""
 KINDS = tuple(HEADS)
 LAYOUTS = {kind: head.layout for kind, head in HEADS.items()}
 
 
 def random_features(kind: str, count: int, seed: int = 0, *, shortest: int = 4, longest: int = 10) -> list[Feature]:
-    """Features with targets as the layout of the head has them; all begin with [CLS], and the pieces of a text differ.
+    """Returns features with targets in the layout of the head; all begin with [CLS], and the pieces of a text differ.
 
     A feature with candidates has two or three; some tokens have no label, and some questions no answer.
     """
@@ -68,12 +68,12 @@ def _feature(kind: str, number: int, rng: np.random.Generator, shortest: int, lo
 
 @functools.cache
 def shapes_of(head: TaskHead, config: ModelConfig) -> Any:
-    """The shape and type of every parameter; to trace the model for them takes longer than to draw the parameters."""
+    """Returns the shape and type of every parameter; tracing the model for them takes longer than drawing the parameters."""
     return nn.unbox(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
 
 
 def random_label_parameters(head: TaskHead, config: ModelConfig = TINY, seed: int = 0) -> Any:
-    """Parameters whose every array is random, far from where training begins."""
+    """Returns random values for all parameters, far from the initial ones."""
     rng = np.random.default_rng(seed)
 
     def draw(path: Any, x: Any) -> np.ndarray:

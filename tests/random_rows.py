@@ -1,4 +1,4 @@
-"""Random batches with the shapes of real ones, and a model small enough to differentiate in a blink."""
+"""Draws random batches with the shapes of real ones, and a model small enough to differentiate quickly."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from bert_jax.training.steps import Program, StepSeed, gradients
 
 
 def objective_for(config: ModelConfig, next_sentence: bool = True, **settings: Any) -> Any:
-    """The objective that trains a model of this configuration."""
+    """Returns the objective that trains a model with this configuration."""
     return load_named(natural_objective(config), OBJECTIVES, "")(**settings).for_model(Model(config, next_sentence))
 
 
 def program_for(objective: Any, optimizer: Any, learning_rate: Any = lambda step, scalars: 1e-3, **further: Any) -> Program:
-    """The program of such an objective on one device."""
+    """Returns the program of such an objective on one device."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     wanted = {"parameters": {}, "clip_norm": 1.0} | further
     return Program(objective=objective, optimizer=optimizer, learning_rate=learning_rate, mesh=mesh, **wanted)
 
 
 def forward(config: ModelConfig, params: Any, batch: Any, seed: Any, next_sentence: bool = True) -> Any:
-    """The logits of the pretraining model for a batch; `seed` None is evaluation."""
+    """Returns the logits of the pretraining model for a batch; a `seed` of None is evaluation."""
     return Model(config, next_sentence).logits(params, batch, seed)
 
 
@@ -54,7 +54,7 @@ TINY = ModelConfig(
 def random_batch(
     seed: int = 0, *, rows: int = 8, length: int = 16, predictions: int = 4, config: ModelConfig = TINY, padding: bool = True
 ) -> dict[str, jax.Array]:
-    """One example a row; with `padding` of random length and number of predicted positions, without it all full."""
+    """Returns one example per row: with `padding`, of random lengths and numbers of predicted positions; without it, all full."""
     rng = np.random.default_rng(seed)
     columns = np.arange(length)[None, :]
     lengths = rng.integers(length // 2, length + 1, (rows, 1)) if padding else np.full((rows, 1), length)
@@ -76,32 +76,33 @@ def random_batch(
 
 
 def with_centres(batch: dict[str, Any]) -> dict[str, Any]:
-    """The rows of skip-gram from rows of next tokens: positions alone."""
+    """Returns the rows of skip-gram, made from rows of next tokens; only the positions change."""
     others = {name: x for name, x in batch.items() if not name.startswith("masked_")}
     return others | {"centres": np.where(np.asarray(batch["masked_targets"]) < 0, -1, np.asarray(batch["masked_positions"]))}
 
 
 def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
-    """Parameters as training begins with them."""
+    """Returns parameters as at the start of training."""
     return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
 
 
 def tokens_of(sequence_ids: Any) -> Tokens:
-    """Tokens that are 0 in all but their sequence ids [B, L]."""
+    """Returns tokens that are 0 in everything but their sequence ids [B, L]."""
     ids = jnp.asarray(sequence_ids, jnp.int32)
     return Tokens(*(jnp.zeros_like(ids) for _ in range(3)), ids)
 
 
 @functools.cache
 def shapes_of(config: ModelConfig) -> Any:
-    """The shape and type of every parameter; to trace the model for them takes longer than to draw the parameters."""
+    """Returns the shape and type of every parameter; tracing the model for them takes longer than drawing the parameters."""
     return nn.unbox(abstract_parameters(config))
 
 
 def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 5.0) -> Any:
-    """Parameters whose every array is random, biases and LayerNorms too, so that no term of a gradient hides behind a zero.
+    """Returns random values for all parameters, including biases and LayerNorms, so that no term of a gradient is hidden by a
+    zero.
 
-    Before the noise they are `scale` times what training begins with. Drawn by NumPy: JAX would compile for each shape.
+    Before the noise they are `scale` times the initial values. They are drawn by NumPy, since JAX would compile for each shape.
     """
     rng = np.random.default_rng(seed)
 
@@ -119,7 +120,7 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
 
 
 def boxed(params: Any) -> Any:
-    """Parameters (arrays or shapes) boxed as those of a model are, with no names of axes but that of stacked layers."""
+    """Returns parameters (arrays or shapes) boxed like a model's, in which only the axis of stacked layers has a name."""
 
     def box(path: Any, x: Any) -> nn.Partitioned:
         names: list[str | None] = [None] * len(x.shape)
@@ -131,9 +132,9 @@ def boxed(params: Any) -> Any:
 
 
 def largest_difference(a: Any, b: Any) -> float:
-    """The largest |a - b| over all leaves, each relative to the largest |a| of its leaf.
+    """Returns the largest |a - b| over all leaves, each relative to the largest |a| of its leaf.
 
-    The gradient of a key's bias is left out: that bias shifts all scores of a query alike, so its gradient is rounding alone.
+    The gradient of a key's bias is left out: that bias shifts all scores of a query equally, so its gradient is only rounding.
     """
 
     def relative(path: Any, x: Any, y: Any) -> float:
@@ -147,7 +148,7 @@ def largest_difference(a: Any, b: Any) -> float:
 
 @functools.partial(jax.jit, static_argnums=0)
 def outputs_of(config, params, batch, seed):
-    """Everything that the pretraining model says of a batch."""
+    """Returns all outputs of the pretraining model for a batch."""
     return BertForPreTraining(config).apply({"params": params}, batch, seed)
 
 
@@ -156,7 +157,7 @@ logits_of = jax.jit(forward, static_argnums=0)
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 5))
 def gradients_of(config, params, batch, seed, step, accumulation):
-    """`gradients` of the pretraining objective, and all that a step counts."""
+    """Returns the `gradients` of the pretraining objective, and all sums of a step."""
     objective = objective_for(config)
     counts = objective.counts(batch)
     grads, sums = gradients(objective, params, batch, counts, StepSeed(seed, step), accumulation)

@@ -1,4 +1,5 @@
-"""The check of shapes that `conftest.py` puts around the functions of the package, by jaxtyping's import hook and beartype."""
+"""Checks the shapes of arguments and results of the package's functions, with jaxtyping's import hook and beartype; `conftest.py`
+enables it."""
 
 from __future__ import annotations
 
@@ -15,24 +16,26 @@ import jaxtyping
 import numpy as np
 
 ALWAYS, THEN_EVERY = 20, 100
-"""The first calls of a function in a test are all checked, later ones now and then: a check takes 0.1 ms, and some functions are
-called 100,000 times. Counted by the test, so that no result depends on the tests before. CHECK_EVERY_CALL=1 checks all calls."""
+"""The first calls of a function in a test are all checked, later ones only occasionally: a check takes 0.1 ms, and some functions
+are called 100,000 times. The calls are counted per test, so that no result depends on earlier tests. CHECK_EVERY_CALL=1 checks
+all calls."""
 if os.environ.get("CHECK_EVERY_CALL"):
     ALWAYS = sys.maxsize
-_tests = 0  # begun so far
+_tests = 0  # the number started so far
 _jaxtyped = jaxtyping.jaxtyped
 
 
 def check_shapes(modules: Sequence[str]) -> None:
-    """Lets calls of functions in `modules` that are imported from now on be checked against the shapes and dtypes in their
-    signatures. The hook decorates every function by `jaxtyping.jaxtyped`; functions without a shape are then spared."""
+    """Checks calls of functions in `modules`, if they are imported from now on, against the shapes and dtypes in their
+    signatures. The hook decorates every function with `jaxtyping.jaxtyped`; the check is then removed from functions without a
+    shape."""
     jaxtyping.jaxtyped = _decorated
-    jaxtyping.Array = jax.Array | np.ndarray | np.generic  # JAX's functions take all three where they are not compiled
+    jaxtyping.Array = jax.Array | np.ndarray | np.generic  # JAX's functions accept all three if they are not compiled
     jaxtyping.install_import_hook(modules, "beartype.beartype")
 
 
 def begin_test() -> None:
-    """Counts calls from zero again."""
+    """Restarts the count of calls at zero."""
     global _tests
     _tests += 1
 
@@ -45,7 +48,7 @@ def _decorated(function: Any = None, *, typechecker: Any) -> Any:
         if "__dataclass_fields__" in vars(function) and not tree and _says_a_shape(function):
             function.__init__ = _sampled(function.__init__, typechecker)
         return function
-    within = "<locals>" in function.__qualname__  # made anew at every call of what it is in: the check would cost more than it
+    within = "<locals>" in function.__qualname__  # created at every call of its function: the check would cost more than it
     return function if within or not _says_a_shape(function) else _sampled(function, typechecker)
 
 
@@ -57,7 +60,7 @@ def _sampled(function: Callable[..., Any], typechecker: Any) -> Callable[..., An
     def sampled(*args: Any, **kwargs: Any) -> Any:
         nonlocal checked, calls, test
         calls, test = 1 if test != _tests else calls + 1, _tests
-        if checked is None:  # not before: making a check takes 10 ms, and most tests call few of the functions
+        if checked is None:  # not earlier: making a check takes 10 ms, and most tests call few of the functions
             checked = _jaxtyped(function, typechecker=typechecker)
         return (checked if calls <= ALWAYS or calls % THEN_EVERY == 0 else function)(*args, **kwargs)
 
@@ -65,7 +68,7 @@ def _sampled(function: Callable[..., Any], typechecker: Any) -> Callable[..., An
 
 
 def _says_a_shape(annotated: Any) -> bool:
-    """Whether an annotation of a function, or of a field, holds a jaxtyping one; a name that is not defined yet holds none."""
+    """Returns whether an annotation of a function, or of a field, contains a jaxtyping one; an undefined name contains none."""
     names = inspect.getmodule(annotated).__dict__ if inspect.isclass(annotated) else annotated.__globals__
     for annotation in inspect.get_annotations(annotated).values():
         try:

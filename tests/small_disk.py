@@ -1,4 +1,4 @@
-"""A disk that has no room, as far as a test on any machine can have one."""
+"""Imitates a full disk on any machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Writes beyond `size` bytes of any file fail as they do on a full disk (with another number)."""
+    """Makes writes beyond `size` bytes of any file fail as they do on a full disk (with another error number)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,5 @@
-"""The shape of the project, as the design states it: who may import whom, what lies where, what every name explains."""
+"""The structure of the project as the design defines it: which folder imports which, where things are, and that names are
+explained."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from bert_jax.interface.axes import AXES
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "bert_jax"
 
-# In the order in which data flows: a folder imports only from folders before it.
+# A folder imports only from folders before it in this list, which follows the flow of data.
 FOLDERS = (
     "interface",
     "storage",
@@ -37,12 +38,12 @@ FOLDERS = (
     "tpu",
 )
 ROOT = {"errors": (), "files": ("errors",), "hardware": ()}
-"""The modules of the root that are no commands, and which of them each may import."""
+"""The modules of the root other than commands, and the modules that each of them may import."""
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"data"}, "orbax": {"training"}}
 WITHOUT_JAX = {"storage", "data"}
-"""Folders that do not import jax, apart from `data/batches.py`, and from grain in `data/prefetch.py`."""
+"""Folders that do not import jax. The exceptions are `data/batches.py`, and grain in `data/prefetch.py`."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -52,7 +53,7 @@ def name(path: pathlib.Path) -> str:
 
 
 def tracked() -> list[str]:
-    """Files under version control, new ones that are not ignored included."""
+    """Returns the files under version control, including new ones that are not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if listed.returncode:
@@ -61,7 +62,7 @@ def tracked() -> list[str]:
 
 
 def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import in a file, those inside functions included, relative ones resolved."""
+    """Returns (line, dotted module) for every import in a file, including those inside functions; relative ones are resolved."""
     package = path.relative_to(REPOSITORY).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -74,7 +75,7 @@ def imports(path: pathlib.Path) -> Iterator[tuple[int, str]]:
 
 
 def folder(path: pathlib.Path) -> str | None:
-    """The folder of bert_jax that a file lies in, None for a root module."""
+    """Returns the folder of bert_jax that contains a file; None for a root module."""
     inside = path.relative_to(PACKAGE).parts
     return inside[0] if len(inside) > 1 else None
 
@@ -110,7 +111,8 @@ def test_folders_import_only_what_stands_before_them():
 
 
 def test_the_model_asks_no_mesh():
-    """What is traced follows from the arguments: kernels and platform come with the model, resolved by `sharding.kernels`."""
+    """The traced program depends only on the arguments: kernels and platform come with the model, resolved by
+    `sharding.kernels`."""
     ambient = re.compile(r"get_abstract_mesh|default_backend|jax\.sharding|bert_jax\.sharding")
     allowed = {"bert_jax/model/kernels/dispatch.py"}  # which names the type of a mesh
     assert {name(path) for path in MODULES if folder(path) == "model" and ambient.search(path.read_text())} <= allowed
@@ -133,8 +135,8 @@ def test_nothing_imports_a_command():
 
 @pytest.mark.parametrize("directory", sorted({path.parent for path in MODULES} - {PACKAGE}), ids=name)
 def test_every_folder_has_a_map_of_its_modules(directory: pathlib.Path):
-    """Its `__init__.py`: a sentence, what goes in and comes out, and a line for each module in reading order. `*_task.py` stands
-    for the modules whose names end so and that have no line of their own."""
+    """The map in `__init__.py` has a sentence, inputs and outputs, and a line for each module in reading order. `*_task.py`
+    stands for the modules with such names that have no line of their own."""
     there = {path.name for path in directory.glob("*.py")} - {"__init__.py", "__main__.py"}
     there |= {f"{path.parent.name}/" for path in directory.glob("*/__init__.py")}
     text = ast.get_docstring(ast.parse((directory / "__init__.py").read_text())) or ""
@@ -162,7 +164,7 @@ def test_each_library_stays_in_its_home():
 @pytest.mark.parametrize(
     "use",
     [
-        r"\bjson\.loads?\(|\bimport loads?\b",  # which raises a RecursionError for brackets nested without end
+        r"\bjson\.loads?\(|\bimport loads?\b",  # which raises a RecursionError for endlessly nested brackets
         r"\bjson\.dump\(|\.write_text\(json\.",
         r"\brmtree\(",
         r"\bimport filelock\b|\bfcntl\b",
@@ -174,7 +176,7 @@ def test_json_locks_and_files_that_appear_whole_have_one_home(use: str):
 
 
 def test_nothing_needs_tensorflow_or_torch():
-    """But for the one function that reads PyTorch's own files, which says so where it is not installed."""
+    """The only exception is the function that reads PyTorch's own files, which reports it if PyTorch is not installed."""
     foreign = {"tensorflow", "torch", "transformers", "tensorflow_text"}
     needing = [name(path) for path in MODULES for _, module in imports(path) if module.split(".")[0] in foreign]
     assert needing == ["bert_jax/interop/weights.py"]
@@ -231,13 +233,14 @@ def test_experiments_hold_settings_only():
 
 
 def axes_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, axis) of every letter and word in the shapes of jaxtyping annotations, and of every letter of an einsum."""
+    """Returns (line, axis) for every letter and word in the shapes of jaxtyping annotations, and for every letter of an
+    einsum."""
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "jaxtyping"]
     kinds = {alias.asname or alias.name for node in imported for alias in node.names}
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(value=ast.Name(id=kind), slice=ast.Tuple(elts=[_, ast.Constant(value=str(shape))])):
-                # without what stands in braces: an argument of the call, whose value is the size
+                # without the text in braces: an argument of the call, whose value is the size
                 names = re.findall(r"[A-Za-z]\w*", re.sub(r"\{.*?\}", "", shape)) if kind in kinds else []
                 yield from ((node.lineno, axis) for axis in names)
             case ast.Call(func=ast.Attribute(attr="einsum"), args=[ast.Constant(value=str(product)), *_]):

@@ -1,4 +1,4 @@
-"""The checks around a commit: the hooks before it and the workflow after it, which run the commands of .ci/run."""
+"""The checks around a commit: the hooks before it and the workflow after it, which both run the commands of .ci/run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def read(file: str) -> dict:
 
 
 def hooks() -> dict[str, list[str]]:
-    """The command line of each hook by its id."""
+    """Returns the command line of each hook by its id."""
     (local,) = read(".pre-commit-config.yaml")["repos"]
-    assert local["repo"] == "local"  # a hook from elsewhere would bring another version of its tool
+    assert local["repo"] == "local"  # a hook from elsewhere would use another version of its tool
     assert {hook["language"] for hook in local["hooks"]} == {"system"}
     return {hook["id"]: shlex.split(hook["entry"]) for hook in local["hooks"]}
 
@@ -34,7 +34,7 @@ def workflow_commands() -> Iterator[str]:
 
 
 def executable(program: str) -> pathlib.Path:
-    """The file that a command of the checkout runs; of .venv that of the environment in which the tests run."""
+    """Returns the file that a command of the checkout runs; for .venv, the file in the environment of the tests."""
     return pathlib.Path(sys.prefix, "bin", program.removeprefix(VENV)) if program.startswith(VENV) else REPOSITORY / program
 
 

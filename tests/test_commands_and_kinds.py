@@ -1,6 +1,7 @@
-"""Every command on every kind of model: it does its work, or says in a sentence why this kind cannot, and leaves nothing behind.
+"""Every command on every kind of model: it works, or reports in one sentence why it cannot for this kind, and leaves nothing
+behind.
 
-TABLE has a row for each command and a column for each kind, and in each cell a letter of ENDINGS.
+TABLE has a row for each command, a column for each kind, and in each cell a letter of ENDINGS.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ MODERN = {
     **modern_block(6, radius=2), "num_layers": 6, "layer_types": ("full", "sliding", "sliding", "full", "sliding", "sliding"),
     "scan_layers": True,
 }  # fmt: skip
-"""The first layer, which has no norm before its attention, two periods of "sliding, sliding, full" cut off, and the rest."""
+"""The first layer, which has no norm before its attention; two periods of "sliding, sliding, full", the second cut off; and the
+remaining arguments."""
 EURO = {
     **{name: value for name, value in published("eurobert-610m").items() if name not in (*SHAPE, "vocab_size")},
     "num_key_value_heads": 1,
 }
 NOMIC = {name: value for name, value in NOMIC_BERT.items() if name not in (*SHAPE, "vocab_size")}
+TRANSLATOR = {name: value for name, value in published("transformer_base").items() if name not in (*SHAPE, "vocab_size")}
 KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "bert": (("pooler", "mlm_head", "nsp_head"), None, {}),
     "mlm": (("mlm_head",), None, {}),
@@ -87,8 +90,9 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "mtag": (("pooler",), TokenHead(labels=AB), MODERN),
     "euro": (("mlm_head",), None, EURO),
     "nomic": (("mlm_head",), None, NOMIC),
+    "trans": (("decoder", "lm_head"), None, TRANSLATOR),
 }
-"""By name: the parts beside embeddings and encoder, the task head, and settings of the model."""
+"""By name: the parts other than embeddings and encoder, the task head, and settings of the model."""
 BYTE_LEVEL = ("modern", "mclass", "mtag", "euro")
 """The kinds with a byte-level vocabulary."""
 COLUMNS = (*KINDS, "tf1", "w2v")
@@ -96,7 +100,7 @@ COLUMNS = (*KINDS, "tf1", "w2v")
 
 
 def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | None, fields: dict[str, Any]) -> Model:
-    """Random weights; the characters and the counts of words are those of the vocabulary."""
+    """Returns a model with random weights; its characters and its counts of words come from the vocabulary."""
     tokenizer, rng = load_tokenizer(vocabulary), np.random.default_rng(1)
     config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
     shapes = our_shapes(config, head)
@@ -117,9 +121,7 @@ FILES = {
     "text.txt": "the river of paris is the capital\nthe capital of france\n",
     "one.conllu": 3 * SENTENCE,
     "two.conllu": 2 * SENTENCE,
-    "names.conllu": "".join(
-        f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)
-    ),
+    "names.conllu": "".join(f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)),
     "words.txt": "[E1]\n",
     "class.jsonl": '{"text": "the river", "label": "a"}\n{"text": "of paris", "label": "b"}\n',
     "tag.jsonl": '{"words": ["the", "river"], "labels": ["a", "b"]}\n',
@@ -138,8 +140,8 @@ COMMANDS = {
     "predict fill-mask": "predict fill-mask --model=$M 'the [MASK] of'",
     "predict next-sentence": "predict next-sentence --model=$M 'the\tof paris'",
     "predict score": "predict score --model=$M 'the river'",
-    "predict translate": "predict translate --model=$M 'the river'",
     "predict generate": "predict generate --model=$M --tokens=2 'the river'",
+    "predict translate": "predict translate --model=$M --max-length=4 'the river'",
     "predict embed": "predict embed --model=$M 'the river'",
     "predict embed --words": "predict embed --model=$M --words 'the river'",
     "predict embed --pooling=cls": "predict embed --model=$M --pooling=cls 'the river'",
@@ -210,18 +212,17 @@ ENDINGS = {
     "d": r"reads both sides of a token, so it cannot generate text; name a model trained with .*left_to_right$",
     "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
     "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
-    "X": r"(has no decoder that reads an encoder|only trains its encoder), so it cannot translate.*; name a model trained with",
     "s": r"a vector for each token, whatever its text, so it cannot generate text; name a model trained with .*left_to_right$",
     "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
     "t": r"(is a TensorFlow checkpoint|holds vectors.txt); convert it first: python -m bert_jax.convert --from=\w+ --to=DIR$",
     "a": r"is a (bilm|flair|cove|static) model, which has no attention .*; name a Transformer(, or .*)?$",
-    "w": r"computes word vectors from characters, so it has no table of them; name another model, or a text with --input=FILE",
+    "w": r"computes word vectors from characters, so it has no table of them; name another model, or compare the words of a text",
     "W": r"computes word vectors from characters; train a model with the new vocabulary instead$",
-    "f": r"the format tf1 (supports only BERT, but \w+ is a \w+ model|has no models with direction=.*); choose another --format$",
+    "f": r"the format tf1 supports only (BERT, but \w+ is a \w+ model|direction=both and .*); choose another --format$",
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
-    "x": r"the function \w+ does not use (skip_gram_head|pooler); confirm with --function=\w+ or --drop=\w+$",
+    "x": r"the function \w+ does not use (skip_gram_head|pooler|decoder, lm_head); confirm with --function=\w+ or --drop=[\w,]+$",
     "i": r"needs the positions of the \w+, which are not inputs of the exported function; choose the function encode$",
     "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
     "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
@@ -233,7 +234,11 @@ ENDINGS = {
     "o": r"already has a \w+; drop it to replace it with a new head$",
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
     "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"
-    r"for learned positions, but this model's are rotary; leave it out$",
+    r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
+    "u": r"(has no decoder that reads an encoder|whose decoder only trains its encoder), so it cannot translate.*; name a model",
+    "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder; .* read an encoder-decoder$",
+    "E": r"has layers in its encoder and in its decoder, .*; leave the layers out, or train a model with fewer$",
+    "m": r"holds documents, and translation needs pairs of a text and its translation; build one with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",
     "j": r"--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head$",
     "y": r"2 labels for the \d outputs? of the \w+_head; give \d$",
@@ -248,16 +253,17 @@ ENDINGS = {
     "S": r"has no token type for the second text of a pair; set config.examples.pairs=none$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
-"""By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
+"""By letter: a pattern that the error has to match. WORKS is an exit status of 0."""
 SAME = "="
-"""The cell of a command that reads the encoder alone, on a model that has the one of "class" under another head: not run."""
+"""The cell of a command that reads only the encoder, on a model whose encoder is the one of "class" with another head: it is not
+run."""
 TABLE = """
 command                            bert mlm bare next pool bilm chars lstm static class value many tag crf span choice gap tf1 w2v
 predict fill-mask                  +    +   h    l    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
 predict next-sentence              +    h   h    h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
 predict score                      +    +   h    +    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
-predict translate                  X    X   X    X    X    X    X     X    X      X     X     X    X   X   X    X      X   t   t
 predict generate                   d    d   d    +    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
+predict translate                  u    u   u    u    u    u    u     u    u      u     u     u    u   u   u    u      u   t   t
 predict embed                      +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --words              +    +   +    +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 predict embed --pooling=cls        +    +   +    c    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
@@ -324,122 +330,122 @@ pretrain                           +    g   g    +    +    +    +     +    +    
 pretrain --config.teacher          +    +   z    Z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
 """
 TODAY = """
-command                            modern mclass mtag euro nomic
-predict fill-mask                  +      h      h    +    +
-predict next-sentence              h      h      h    h    h
-predict score                      +      h      h    +    +
-predict translate                  X      X      X    X    X
-predict generate                   d      d      d    d    d
-predict embed                      +      +      +    +    +
-predict embed --words              +      +      +    +    +
-predict embed --pooling=cls        +      +      +    +    +
-predict embed --pooling=pooler     h      +      +    h    h
-predict embed --layers=0,1         +      +      +    +    +
-predict classify                   h      +      h    h    h
-predict tag                        h      h      +    h    h
-predict answer                     h      h      h    h    h
-predict choose                     h      h      h    h    h
-predict resolve                    h      h      h    h    h
-analyse attention                  +      +      =    +    +
-analyse heads                      +      +      =    +    +
-analyse neighbours                 +      +      =    +    +
-analyse neighbours --input         +      +      =    +    +
-analyse dependencies               +      +      =    +    +
-analyse coreference                +      +      =    +    +
-analyse probe                      +      +      =    +    +
-analyse probe --probes=parsers     +      +      =    +    +
-analyse compare                    +      +      =    +    +
-analyse compare layers             +      +      =    +    +
-analyse vocabulary                 +      +      =    +    +
-convert                            +      +      +    +    +
-convert --format=tf1               f      f      f    f    f
-convert --format=word2vec          v      v      v    v    v
-convert --format=stablehlo         +      +      +    +    +
-convert --function=encode          +      +      +    +    +
-convert --function=pretraining     +      b      b    +    +
-convert --function=labels          B      +      +    B    B
-convert --new=pooler               +      +      +    +    +
-convert --new=mlm_head             +      +      +    +    +
-convert --new=nsp_head             p      +      +    p    p
-convert --new=softmax              k      k      k    k    k
-convert --new=skip_gram_head       k      k      k    k    k
-convert --new=sequence_head        +      +      o    p    p
-convert --new=token_head           +      o      +    +    +
-convert --new=span_head            +      o      o    +    +
-convert --new=choice_head          +      o      o    p    p
-convert --new=mention_head         +      o      o    +    +
-convert --drop=pooler              +      p      p    +    +
-convert --drop=mlm_head            +      +      +    +    +
-convert --drop=nsp_head            +      +      +    +    +
-convert --drop=softmax             +      +      +    +    +
-convert --drop=skip_gram_head      +      +      +    +    +
-convert --drop=sequence_head       +      +      +    +    +
-convert --drop=token_head          +      +      +    +    +
-convert --layers=1                 +      +      +    +    +
-convert --keep-layers=0            +      +      +    +    +
-convert --max-position=48          +      +      +    +    +
-convert --new-positions=random     r      r      r    r    r
-convert --token-types=3            T      T      T    T    +
-convert --add-tokens=words.txt     +      +      +    +    +
-convert --replace-vocab=vocabulary +      +      +    +    +
-convert --average=$M               +      +      +    +    +
-convert --dtype=bfloat16           +      +      +    +    +
-convert --labels=x,y               j      +      +    j    j
-convert --problem=multi_label      j      +      q    j    j
-convert --activation=relu          A      A      A    A    A
-finetune own/sequence              +      +      +    N    N
-finetune own/token                 +      +      +    +    +
-finetune own/span                  +      +      +    +    +
-finetune own/choice                +      +      +    N    N
-finetune gap                       +      +      +    +    +
-pretrain                           +      g      g    +    g
-pretrain --config.teacher          S      z      z    S    +
+command                            modern mclass mtag euro nomic trans
+predict fill-mask                  +      h      h    +    +     U
+predict next-sentence              h      h      h    h    h     h
+predict score                      +      h      h    +    +     U
+predict generate                   d      d      d    d    d     d
+predict translate                  u      u      u    u    u     +
+predict embed                      +      +      +    +    +     U
+predict embed --words              +      +      +    +    +     U
+predict embed --pooling=cls        +      +      +    +    +     U
+predict embed --pooling=pooler     h      +      +    h    h     U
+predict embed --layers=0,1         +      +      +    +    +     U
+predict classify                   h      +      h    h    h     h
+predict tag                        h      h      +    h    h     h
+predict answer                     h      h      h    h    h     h
+predict choose                     h      h      h    h    h     h
+predict resolve                    h      h      h    h    h     h
+analyse attention                  +      +      =    +    +     +
+analyse heads                      +      +      =    +    +     U
+analyse neighbours                 +      +      =    +    +     +
+analyse neighbours --input         +      +      =    +    +     U
+analyse dependencies               +      +      =    +    +     U
+analyse coreference                +      +      =    +    +     U
+analyse probe                      +      +      =    +    +     U
+analyse probe --probes=parsers     +      +      =    +    +     U
+analyse compare                    +      +      =    +    +     U
+analyse compare layers             +      +      =    +    +     U
+analyse vocabulary                 +      +      =    +    +     +
+convert                            +      +      +    +    +     +
+convert --format=tf1               f      f      f    f    f     f
+convert --format=word2vec          v      v      v    v    v     v
+convert --format=stablehlo         +      +      +    +    +     x
+convert --function=encode          +      +      +    +    +     +
+convert --function=pretraining     +      b      b    +    +     e
+convert --function=labels          B      +      +    B    B     e
+convert --new=pooler               +      +      +    +    +     k
+convert --new=mlm_head             +      +      +    +    +     k
+convert --new=nsp_head             p      +      +    p    p     k
+convert --new=softmax              k      k      k    k    k     k
+convert --new=skip_gram_head       k      k      k    k    k     k
+convert --new=sequence_head        +      +      o    p    p     P
+convert --new=token_head           +      o      +    +    +     +
+convert --new=span_head            +      o      o    +    +     +
+convert --new=choice_head          +      o      o    p    p     P
+convert --new=mention_head         +      o      o    +    +     +
+convert --drop=pooler              +      p      p    +    +     +
+convert --drop=mlm_head            +      +      +    +    +     +
+convert --drop=nsp_head            +      +      +    +    +     +
+convert --drop=softmax             +      +      +    +    +     +
+convert --drop=skip_gram_head      +      +      +    +    +     +
+convert --drop=sequence_head       +      +      +    +    +     +
+convert --drop=token_head          +      +      +    +    +     +
+convert --layers=1                 +      +      +    +    +     E
+convert --keep-layers=0            +      +      +    +    +     E
+convert --max-position=48          +      +      +    +    +     +
+convert --new-positions=random     r      r      r    r    r     r
+convert --token-types=3            T      T      T    T    +     T
+convert --add-tokens=words.txt     +      +      +    +    +     +
+convert --replace-vocab=vocabulary +      +      +    +    +     +
+convert --average=$M               +      +      +    +    +     +
+convert --dtype=bfloat16           +      +      +    +    +     +
+convert --labels=x,y               j      +      +    j    j     j
+convert --problem=multi_label      j      +      q    j    j     j
+convert --activation=relu          A      A      A    A    A     A
+finetune own/sequence              +      +      +    N    N     C
+finetune own/token                 +      +      +    +    +     +
+finetune own/span                  +      +      +    +    +     +
+finetune own/choice                +      +      +    N    N     C
+finetune gap                       +      +      +    +    +     +
+pretrain                           +      g      g    +    g     m
+pretrain --config.teacher          S      z      z    S    +     z
 """
-"""The same for the kinds with the block of today."""
+"""The same for the kinds with a modern block, and for an encoder-decoder."""
 HEIRS = """
 command                            flair cove
-predict fill-mask                  +     +
-predict next-sentence              h     +
-predict score                      +     +
-predict translate                  X     X
-predict generate                   d     +
+predict fill-mask                  +     h
+predict next-sentence              h     h
+predict score                      +     h
+predict generate                   d     d
+predict translate                  u     u
 predict embed                      +     +
 predict embed --words              +     +
 predict embed --pooling=cls        +     +
-predict embed --pooling=pooler     h     +
+predict embed --pooling=pooler     h     h
 predict embed --layers=0,1         +     +
-predict classify                   h     +
-predict tag                        h     +
-predict answer                     h     +
-predict choose                     h     +
-predict resolve                    h     +
-analyse attention                  a     +
-analyse heads                      a     +
+predict classify                   h     h
+predict tag                        h     h
+predict answer                     h     h
+predict choose                     h     h
+predict resolve                    h     h
+analyse attention                  a     a
+analyse heads                      a     a
 analyse neighbours                 w     +
 analyse neighbours --input         +     +
-analyse dependencies               a     +
-analyse coreference                a     +
+analyse dependencies               a     a
+analyse coreference                a     a
 analyse probe                      +     +
-analyse probe --probes=parsers     a     +
-analyse compare                    a     +
+analyse probe --probes=parsers     a     a
+analyse compare                    a     a
 analyse compare layers             +     +
 analyse vocabulary                 +     +
 convert                            +     +
-convert --format=tf1               f     +
-convert --format=word2vec          v     +
-convert --format=stablehlo         +     +
+convert --format=tf1               f     f
+convert --format=word2vec          v     v
+convert --format=stablehlo         +     x
 convert --function=encode          +     +
-convert --function=pretraining     +     +
-convert --function=labels          B     +
-convert --new=pooler               k     +
-convert --new=mlm_head             k     +
-convert --new=nsp_head             k     +
-convert --new=softmax              +     +
-convert --new=skip_gram_head       k     +
-convert --new=sequence_head        P     +
+convert --function=pretraining     +     e
+convert --function=labels          B     e
+convert --new=pooler               k     k
+convert --new=mlm_head             k     k
+convert --new=nsp_head             k     k
+convert --new=softmax              +     k
+convert --new=skip_gram_head       k     k
+convert --new=sequence_head        P     P
 convert --new=token_head           +     +
 convert --new=span_head            +     +
-convert --new=choice_head          P     +
+convert --new=choice_head          P     P
 convert --new=mention_head         +     +
 convert --drop=pooler              +     +
 convert --drop=mlm_head            +     +
@@ -448,32 +454,31 @@ convert --drop=softmax             +     +
 convert --drop=skip_gram_head      +     +
 convert --drop=sequence_head       +     +
 convert --drop=token_head          +     +
-convert --layers=1                 +     +
-convert --keep-layers=0            +     +
+convert --layers=1                 +     E
+convert --keep-layers=0            +     E
 convert --max-position=48          +     +
-convert --new-positions=random     r     +
-convert --token-types=3            r     +
+convert --new-positions=random     r     r
+convert --token-types=3            r     r
 convert --add-tokens=words.txt     W     +
 convert --replace-vocab=vocabulary W     +
 convert --average=$M               +     +
 convert --dtype=bfloat16           +     +
-convert --labels=x,y               j     +
-convert --problem=multi_label      j     +
-convert --activation=relu          A     +
-finetune own/sequence              C     +
+convert --labels=x,y               j     j
+convert --problem=multi_label      j     j
+convert --activation=relu          A     A
+finetune own/sequence              C     C
 finetune own/token                 +     +
 finetune own/span                  +     +
-finetune own/choice                C     +
+finetune own/choice                C     C
 finetune gap                       +     +
-pretrain                           +     +
-pretrain --config.teacher          z     +
+pretrain                           +     m
+pretrain --config.teacher          z     z
 """
 """The same for the LSTMs that came out of others."""
 
 
 def only_begin() -> None:
-    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Figures are
-    blank."""
+    """Ends training before it would compile: the initial weights are made, and the step is traced. Figures are blank."""
 
     def traced(job: Job) -> None:
         with_own_head(job.start, job.config, job.head, job.experiment)
@@ -501,7 +506,7 @@ def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[tuple[str, str], Done]]:
-    """(the directory of models and outputs, how every command ended on every kind)."""
+    """Returns (the directory of models and outputs, how every command ended on every kind)."""
     base = tmp_path_factory.mktemp("kinds")
     vocabulary = make_vocabulary(base / "vocabulary", cased=False)
     train_bpe([[line] for line in FILES["text.txt"].splitlines()], 300, None, unused=8).save(base / "bytes")
@@ -537,7 +542,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
 
 
 def letter(end: Done) -> str:
-    """The letter of TABLE of how a command ended; else its message."""
+    """Returns the letter in TABLE for how a command ended; if there is none, its message."""
     if end.status == 0:
         return WORKS
     said = [line for line in end.output.splitlines() if line.startswith("error: ")]
@@ -547,7 +552,7 @@ def letter(end: Done) -> str:
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Command -> kind -> letter."""
+    """Returns command -> kind -> letter."""
     found: dict[str, dict[str, str]] = {}
     for table in (TABLE, TODAY, HEIRS):
         header, *lines = table.strip().splitlines()
@@ -571,3 +576,24 @@ def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
     for kind in wanted:
         left = [path.name for path in outputs(base, command, kind).iterdir()]
         assert left == [] or found[command, kind].status == 0, kind
+
+
+def test_analyses_of_a_model_with_windows_say_what_each_head_sees_and_which_relations_fit(ends):
+    base, found = ends
+    of_heads, of_relations = ("analyse heads", "modern"), ("analyse dependencies", "modern")
+    assert "the heads of layers 2, 3, 5, 6 see 2 tokens on each side, 5 in all" in found[of_heads].output
+    header, *rows = table(outputs(base, *of_heads) / "out" / "windows.tsv")
+    seen = [dict(zip(header, row, strict=True)) for row in rows]
+    kinds = MODERN["layer_types"]
+    assert [(row["layer"], row["attention"], row["tokens"]) for row in seen] == [
+        (str(n), kind, "5" if kind == "sliding" else "all") for n, kind in enumerate(kinds, 1) for _ in range(2)
+    ]
+    header, *rows = table(outputs(base, *of_relations) / "out" / "dependency_windows.tsv")
+    fits = {row["relation"]: row for row in (dict(zip(header, row, strict=True)) for row in rows)}
+    assert 0 < int(fits["all"]["within_window"]) <= int(fits["all"]["n"])
+    assert "dependents whose heads are within the window: all " in found[of_relations].output
+
+
+def table(path: pathlib.Path) -> list[list[str]]:
+    """The lines of a table without its comments."""
+    return [line.split("\t") for line in path.read_text().splitlines() if not line.startswith("#")]

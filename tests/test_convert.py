@@ -41,7 +41,7 @@ def model(vocabulary, tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def original(vocabulary, tmp_path_factory) -> pathlib.Path:
-    """A model that the original's code could have trained."""
+    """Returns a model that the original's code could have trained."""
     directory = tmp_path_factory.mktemp("convert") / "original"
     export_model(directory, as_model(*make_model(vocabulary, layer_norm_epsilon=1e-12), vocabulary))
     return directory
@@ -169,7 +169,7 @@ def test_a_model_that_runs_without_the_package_is_one_command(model, tmp_path, c
     assert forward.call(ids, ids, ids)["nsp_logits"].shape == (2, 2)
 
 
-# Nothing is lost that was not declared
+# Nothing is lost without a warning
 
 
 def test_a_head_that_the_original_has_keeps_its_labels_there_and_another_is_refused(vocabulary, tmp_path):

@@ -68,7 +68,7 @@ def test_a_truncated_checkpoint_of_the_original_is_named(tmp_path):
 
 
 def export_recording(directory: pathlib.Path, *, lowercase: bool, activation: str) -> None:
-    """Our export in the original's format, which records both; its vocabulary does not show its casing."""
+    """Exports a model in the original's format, which records both; its vocabulary does not show its casing."""
     directory.mkdir()
     (directory / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nriver\n")
     tokenizer = load_tokenizer(directory / "vocab.txt", lowercase=lowercase)

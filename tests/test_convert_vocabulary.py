@@ -1,4 +1,4 @@
-"""`convert` with another vocabulary than that of the model."""
+"""`convert` with a vocabulary that differs from the model's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def bare(model: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The model without its vocabulary."""
+    """Returns the model without its vocabulary."""
     directory = tmp_path / "bare"
     directory.mkdir()
     for name in ("config.json", "model.safetensors"):
@@ -41,7 +41,7 @@ def bare(model: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A workdir whose model has a lower-cased vocabulary."""
+    """Returns a workdir whose model has a lower-cased vocabulary."""
     base = tmp_path_factory.mktemp("workdir")
     lowercase = make_vocabulary(base / "lowercase", cased=False)
     export_model(base / "run" / "model", as_model(*make_model(lowercase), lowercase))
@@ -142,7 +142,7 @@ def test_a_model_with_a_foreign_tokenizer_is_read_with_another_vocabulary_and_lo
 
 
 def rows_of(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """piece -> its row of word embeddings."""
+    """Returns piece -> its row of word embeddings."""
     read = import_model(directory)
     return dict(zip(read.tokenizer.pieces, read.params["embeddings"]["word_embeddings"]["embedding"], strict=False))
 

@@ -1,5 +1,5 @@
-"""Checks the documentation: every command is one that a shell and the program accept, every link, path and import exists, and
-every page has its form."""
+"""Checks the documentation: a shell and the program accept every command; every link, path and import exists; and every page has
+the required form."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ SCHEMAS = {"pretrain": PretrainingExperiment, "finetune": FinetuningExperiment, 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A documented command: where, its text with all line breaks, and the words that a shell makes of it."""
+    """A documented command: where it is, its text with all line breaks, and its words as split by a shell."""
 
     place: str
     text: str
     words: tuple[str, ...] = ()
     whole: bool = True
-    """Whether it can be given as it stands; a mention in prose may leave out what is understood."""
+    """Whether it can be run as it is; a command mentioned in prose may be incomplete."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text!r}"
@@ -72,7 +72,8 @@ class Command:
 
 # ------------------------------------------------------------------------------------------------------------ as the files' text
 def documented() -> Iterator[Command]:
-    """The commands of all pages, of the docstrings of modules, of the help of `corpus`, and of the headers of the scripts."""
+    """Returns the commands of all pages, of the docstrings of modules, of the help of `corpus`, and of the headers of the
+    scripts."""
     for file in PAGES:
         yield from commands_in((REPOSITORY / file).read_text(), file)
     for folder in ("bert_jax", "experiments", "tests"):
@@ -83,19 +84,19 @@ def documented() -> Iterator[Command]:
             yield Command("bert_jax/corpus.py", line.strip())
     for path in sorted((REPOSITORY / "tpu_scripts").glob("*.sh")):
         for line in re.findall(r"^#   +(\S.*)", path.read_text(), re.MULTILINE):
-            command = re.split(r"  +", line)[0]  # what it does stands beside it
+            command = re.split(r"  +", line)[0]  # followed by a description of what it does
             if BEGINS.match(command):
                 yield Command(f"tpu_scripts/{path.name}", command)
 
 
 def docstring_text(source: str) -> str:
-    """A module's docstring as it stands in its file, where a backslash may stand for another than in the string."""
+    """Returns a module's docstring as it is in its file, where a backslash may differ from the one in the string."""
     quoted = re.match(r'[rR]?"""(.*?)"""', source, re.DOTALL)
     return quoted[1] if quoted else ""
 
 
 def commands_in(text: str, place: str) -> Iterator[Command]:
-    """The commands of indented blocks, with the lines that belong to them, and those between backticks in prose."""
+    """Returns the commands in indented blocks, with their continuation lines, and commands between backticks in prose."""
     lines = text.splitlines()
     for block in re.findall(r"^( {4,})(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE):  # a line, and those indented more
         indent, command = block
@@ -112,14 +113,14 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
 
 # --------------------------------------------------------------------------------------------------------------------- to a shell
 def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Command]:
-    """The commands with the words that bash makes of each. It runs nothing: programs are functions that print their words.
+    """Returns the commands with their words as split by bash. It runs nothing: programs are functions that print their words.
 
-    Raises AssertionError for text that is not a command, and for what the shell takes for more than one.
+    Raises AssertionError for text that is not a command, or that the shell takes for more than one.
     """
     functions = [f"{program}() {{ printf '%s\\x1f' {program} \"$@\"; printf '\\x1e'; }}" for program in PROGRAMS]
     each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"
     for name in (name for command in commands for name in re.findall(r" < (\S+)$", command.text)):
-        (directory / name).touch()  # what would be read has to be there
+        (directory / name).touch()  # files that would be read have to exist
     texts = [re.sub(r" > \S+$", "", command.text) for command in commands]  # the words are printed, not written to that file
     done = subprocess.run(
         ["bash", "-f", "-c", "\n".join(["PATH=", *functions, each]), "bash", *texts],
@@ -184,9 +185,9 @@ def test_a_command_that_a_shell_cuts_in_two_is_found(text: str, tmp_path: pathli
 
 # ----------------------------------------------------------------------------------------------------------------- to the program
 def check(command: Command, directory: pathlib.Path) -> None:
-    """Raises UserError or AssertionError where `command` names a flag, a command or a file of the repository that is not there.
+    """Raises UserError or AssertionError if `command` names a flag, a command or a file of the repository that does not exist.
 
-    `directory` is empty; the experiment file that the documentation has the reader write is put there.
+    `directory` is empty; the experiment file that the documentation asks the reader to write is put there.
     """
     program, *rest = command.words
     program = "python" if program.endswith("/python") else program
@@ -220,7 +221,7 @@ def check(command: Command, directory: pathlib.Path) -> None:
 
 
 def check_pod(words: list[str]) -> None:
-    """pod.sh, in a dry run, takes the command."""
+    """Checks that pod.sh accepts the command in a dry run."""
     names = {"NAME": "name", "COMMAND": "pretrain", "PATH": "path", "DIR": "dir"}
     words = [names.get(word, word) for word in words]
     done = subprocess.run(
@@ -230,7 +231,7 @@ def check_pod(words: list[str]) -> None:
 
 
 def check_sky(words: list[str]) -> None:
-    """The task has the variables that the command sets, and needs no other one."""
+    """Checks that the task has the variables that the command sets, and needs no others."""
     if words[:2] != ["jobs", "launch"]:
         assert words[0] == "jobs", f"{words}: not a command for jobs"
         assert words[1] in ("queue", "logs", "cancel"), f"{words}: not a command for jobs"
@@ -242,7 +243,7 @@ def check_sky(words: list[str]) -> None:
 
 
 def without_brackets(word: str) -> str:
-    """`word` without the brackets around what may be left out, which reach over several words."""
+    """Returns `word` without the brackets around optional parts, which may extend over several words."""
     opened = word.removeprefix("[")
     return opened.removesuffix("]") if opened.count("]") > opened.count("[") else opened
 
@@ -287,7 +288,7 @@ def check_arguments(name: str, words: list[str], whole: bool) -> None:
 
 
 def check_script(file: pathlib.Path, words: list[str]) -> None:
-    """A script's own flags are those of its `add_argument`; `--config.KEY` sets a key of a pretraining experiment."""
+    """Checks a script: its own flags are in its `add_argument`; `--config.KEY` sets a key of a pretraining experiment."""
     assert file.is_file(), f"there is no {file}"
     known = {
         word.value
@@ -349,7 +350,7 @@ ANY_PATH = re.compile(r"(?:bert_jax|experiments|tests|tpu_scripts|\.ci|\.github)
 
 
 def lines_of(page: str) -> Iterator[tuple[str, str]]:
-    """(place, line) of a page, but for its fenced blocks."""
+    """Yields (place, line) of a page, except for its fenced blocks."""
     fenced = False
     for number, line in enumerate((REPOSITORY / page).read_text().splitlines(), 1):
         fenced ^= line.startswith("```")
@@ -358,17 +359,17 @@ def lines_of(page: str) -> Iterator[tuple[str, str]]:
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a line of a table; of any other line none."""
+    """Returns the cells of a line of a table; of any other line, none."""
     return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
 
 
 def slug(title: str) -> str:
-    """The anchor of a section by its title, as GitHub makes it."""
+    """Returns the anchor of a section from its title, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", title.strip().lower()).replace(" ", "-")
 
 
 def broken_links(page: str, text: str) -> Iterator[str]:
-    """The links of a page's text to a file or a section that is not there."""
+    """Returns the links in a page's text to a file or a section that does not exist."""
     for target in re.findall(r"\]\(([^)]+)\)", text):
         file, _, anchor = target.partition("#")
         path = (REPOSITORY / page).parent / file if file else REPOSITORY / page
@@ -378,7 +379,7 @@ def broken_links(page: str, text: str) -> Iterator[str]:
 
 
 def sections(page: str) -> dict[str, str]:
-    """The sections of a page by their titles, those of the second and third level; "" is what comes before the first."""
+    """Returns the sections of a page by their titles, of the second and third level; "" is the text before the first."""
     parts = re.split(r"^(?=###? )", (REPOSITORY / page).read_text(), flags=re.MULTILINE)
     return {"": parts[0]} | {part.splitlines()[0].lstrip("# "): part for part in parts[1:]}
 
@@ -404,7 +405,7 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
 
 @pytest.mark.parametrize("page", OF_FOLDERS)
 def test_the_page_of_a_folder_begins_with_a_map_and_a_first_command(page: str):
-    """Before its first section are links to all sections of the second level, and a command."""
+    """Before its first section there are links to all sections of the second level, and a command."""
     text = (REPOSITORY / page).read_text()
     beginning = sections(page)[""]
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
@@ -414,7 +415,7 @@ def test_the_page_of_a_folder_begins_with_a_map_and_a_first_command(page: str):
 
 @pytest.mark.parametrize("page", RESULTS)
 def test_every_table_of_results_has_its_command(page: str):
-    """In its section."""
+    """The command is in the same section."""
     sections_of_level_2 = re.split(r"^(?=## )", (REPOSITORY / page).read_text(), flags=re.MULTILINE)[1:]
     without = [text.splitlines()[0] for text in sections_of_level_2 if "\n|" in text and not list(commands_in(text, page))]
     assert without in ([], ["## The learning rates of the arms"])  # many short runs of `pretrain`, before the studies
@@ -426,7 +427,7 @@ def test_every_figure_is_shown_with_the_command_that_draws_it(page: str):
 
 
 def known_flags() -> set[str]:
-    """The flags of all commands, scripts and benchmarks."""
+    """Returns the flags of all commands, scripts and benchmarks."""
     parsers = [
         *itertools.starmap(command_parser, COMMANDS.items()),
         *map(analyse_flags.flag_parser, analyse_flags.COMMANDS),
@@ -440,7 +441,7 @@ def known_flags() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_and_key_that_a_page_mentions_is_there(page: str):
-    """Those between backticks in prose and tables; commands are parsed whole."""
+    """This covers flags and keys between backticks in prose and tables; commands are parsed as a whole."""
     prose = "\n".join(line for _, line in lines_of(page) if not line.startswith("    "))
     spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)]
     flags = {flag for span in spans for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", span)} - FLAGS_OF_OTHERS

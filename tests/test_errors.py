@@ -12,7 +12,7 @@ from bert_jax.errors import USER_ERROR_STATUS, missing_path, nearest, nearest_pa
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The current directory, which holds runs/bert_base and the file runs/notes.txt."""
+    """Returns the current directory, which contains runs/bert_base and the file runs/notes.txt."""
     (tmp_path / "runs" / "bert_base").mkdir(parents=True)
     (tmp_path / "runs" / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
@@ -40,7 +40,7 @@ def test_a_path_in_a_bucket_is_not_said_to_be_looked_for_here(path: str):
         ("rums/bert_bse", "runs/bert_base"),
         ("runs/bert_bse", "runs/bert_base"),
         ("rums/bert_base", "runs/bert_base"),
-        ("rums/zzzz/bert_base", "runs"),  # no further than what resembles something
+        ("rums/zzzz/bert_base", "runs"),  # not beyond names that resemble each other
         ("rums/notes.txt/a", "runs/notes.txt"),
         ("runs/notes.txt/a", None),
         ("runs/bert_base", None),

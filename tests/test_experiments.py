@@ -22,7 +22,7 @@ FINETUNING = sorted((REPOSITORY / "experiments" / "finetune").glob("*.py"))
 
 
 def documented(file: pathlib.Path) -> str:
-    """FILE[:ARG] as the docstring's command has it."""
+    """Returns FILE[:ARG] as in the docstring's command."""
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     found = re.search(rf"--config=experiments/\w+/{file.name}(:\S+)?", text)
     return str(file) + (found[1] or "" if found else "")
@@ -30,9 +30,7 @@ def documented(file: pathlib.Path) -> str:
 
 def load_finetuning(name: str) -> FinetuningExperiment:
     flags = ["--workdir=unused", "--config.init_from=model", f"--config={name}"]
-    return FinetuningExperiment.from_dict(
-        parse_flags("finetune", "", flags, schema=FinetuningExperiment).config
-    )
+    return FinetuningExperiment.from_dict(parse_flags("finetune", "", flags, schema=FinetuningExperiment).config)
 
 
 def load(name: str) -> PretrainingExperiment:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, JSON that anyone may have written, locks, and the removal of directories."""
+"""Files that are written completely or not at all, JSON from any source, locks, and the removal of directories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NESTED = "[" * 100_000
 
 @pytest.fixture
 def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
-    """The contents of all files whenever one is synchronised to the disk, in a list that grows."""
+    """Records the contents of all files each time that one is synchronised to the disk, in a list."""
     contents: list[set[bytes]] = []
     monkeypatch.setattr(os, "fsync", lambda _: contents.append({file.read_bytes() for file in tmp_path.iterdir()}))
     return contents

@@ -1,6 +1,6 @@
-"""What a run of `finetune` asks of its parts, and in which order, around the loop (`tests/training/test_loop.py`).
+"""The calls of a `finetune` run to its parts, and their order, around the loop (`tests/training/test_loop.py`).
 
-The parts are stand-ins that take notes; the whole with real ones is in tests/end_to_end/.
+The parts are stand-ins that record their calls; tests/end_to_end/ tests the whole with real ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPERIMENT = types.SimpleNamespace(abort_after_skipped=9, log_every=4, checkpoin
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state that is known by its step."""
+    """A state that is identified by its step."""
 
     step: int
     skipped: int = 0
@@ -45,7 +45,8 @@ class State:
 
 
 class Frame:
-    """A run around its loop; the loop gives `trained`, the last save fails with `unsaved`, that of the best `best_unsaved`."""
+    """A run around its loop: the loop returns `trained`, the last save fails with `unsaved`, and the save of the best weights
+    with `best_unsaved`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **changed: Any):
         self.notes, self.prefix, self.is_first, self.restored = Notes(), "", True, None

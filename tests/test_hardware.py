@@ -1,4 +1,4 @@
-"""The makers' figures: of a device, which on some TPUs is a half of a chip."""
+"""The makers' figures for a device, which on some TPUs is half of a chip."""
 
 from __future__ import annotations
 

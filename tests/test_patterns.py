@@ -1,7 +1,7 @@
-"""No regular expression takes quadratic time: a text of twice the length takes about twice as long.
+"""No regular expression takes quadratic time: for a text of twice the length it takes about twice as long.
 
-The patterns are found in the source, with the methods by which the source uses them. The texts are those on which a pattern
-goes back: many repetitions of what one of its parts, or the whole of it, matches, and an end that fits nothing.
+The patterns are found in the source, with the methods by which the source uses them. The texts make a pattern backtrack: many
+repetitions of a text that one of its parts, or all of it, matches, followed by an end that matches nothing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from bert_jax.tasks.span_task import answer_tokens
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
 METHODS = ("match", "search", "fullmatch", "split", "findall", "finditer", "sub")
 APART = ("data/corpus/sentences.py", "data/corpus/embedded/", "tpu/costs/", "training/compilation.py")
-"""Modules whose patterns are tested with the sentences that they find, or whose texts are none of a user's: the docstrings of
+"""Modules whose patterns are tested with the sentences that they find, or whose texts do not come from users: the docstrings of
 installed packages, and programs as XLA writes them."""
 LENGTH = 2_000
 FACTOR = 8
-"""Of the length; quadratic time is 64 times as long."""
+"""The ratio of the two lengths; quadratic time would be 64 times as long."""
 MOST = 24
-"""The time for FACTOR times the length, in multiples of that for LENGTH."""
+"""The maximum time for FACTOR times the length, in multiples of the time for LENGTH."""
 LEAST_SECONDS = 0.02
-"""A shorter time for the long text is not quadratic: at these lengths that takes longer."""
+"""A shorter time for the long text is not quadratic: at these lengths quadratic time takes longer."""
 CLASSES = {
     "CATEGORY_DIGIT": "1",
     "CATEGORY_SPACE": " ",
@@ -44,7 +44,7 @@ CLASSES = {
 
 
 def letters(members: Iterable[Any]) -> list[str]:
-    """Some characters of a class."""
+    """Returns some characters of a class."""
     found, is_negated = [], False
     for kind, value in members:
         match str(kind):
@@ -60,7 +60,7 @@ def letters(members: Iterable[Any]) -> list[str]:
 
 
 def samples(parsed: Iterable[Any], parts: set[str]) -> list[str]:
-    """Some texts that a parsed pattern matches, and in `parts` those that its parts match."""
+    """Returns some texts that a parsed pattern matches, and adds to `parts` texts that its parts match."""
     found = [""]
     for kind, value in parsed:
         match str(kind):
@@ -82,7 +82,7 @@ def samples(parsed: Iterable[Any], parts: set[str]) -> list[str]:
                 own = [text for branch in value[1] for text in samples(branch, parts)][:8]
             case "GROUPREF":
                 own = ["="]
-            case _:  # of no width
+            case _:  # of zero width
                 own = [""]
         parts.update(own)
         found = [text + more for text in found for more in own][:8]
@@ -90,7 +90,7 @@ def samples(parsed: Iterable[Any], parts: set[str]) -> list[str]:
 
 
 def patterns() -> Iterator[Any]:
-    """Every pattern in the source, with the methods that use it."""
+    """Returns every pattern in the source, with the methods that use it."""
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         tree = ast.parse(path.read_text())
@@ -115,14 +115,15 @@ def patterns() -> Iterator[Any]:
 
 
 def seconds(call: Callable[[str], object], text: str) -> float:
-    """The processor's time for a call, which other programs do not change much."""
+    """Returns the CPU time of a call, which other programs hardly change."""
     start = time.process_time()
     call(text)
     return time.process_time() - start
 
 
 def is_slow(call: Callable[[str], object], make: Callable[[int], str]) -> bool:
-    """Whether a call takes quadratic time on the texts of `make`: in each of three attempts, so that no other load counts."""
+    """Returns whether a call takes quadratic time on the texts of `make`: in each of three attempts, so that other load does not
+    count."""
     for _ in range(3):
         long = seconds(call, make(FACTOR * LENGTH))
         if long < LEAST_SECONDS or long < MOST * seconds(call, make(LENGTH)):

@@ -1,5 +1,5 @@
-"""The command: flags, lines in and out, and what an interrupted one leaves. That answers are right is proved in
-tests/prediction."""
+"""The command `predict`: flags, lines in and out, and the files that an interrupted command leaves. The answers themselves are
+tested in tests/prediction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Models = Callable[[str], pathlib.Path]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """The directory of a model that has what a command needs."""
+    """Returns the directory of a model that has everything a command needs."""
     root = tmp_path_factory.mktemp("predict")
     vocabulary = make_vocabulary(root / "vocabulary", cased=True)
     export_model(root / "pretrained" / "model", as_model(*make_model(vocabulary, num_layers=1), vocabulary))
@@ -64,7 +64,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(autouse=True)
 def one_engine_a_model(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine]) -> None:
-    """Every call of `main` here loads a model again; what it compiled before stays."""
+    """Keeps compiled programs between the calls of `main` here, each of which loads a model again."""
     load = Engine.load
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
 
@@ -84,7 +84,7 @@ def engines() -> dict[str, Engine]:
 
 
 class Asked:
-    """What one call of the command said and returned."""
+    """The output and the exit status of one call of the command."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: Any):
         self.status = main([str(argument) for argument in arguments])
@@ -100,11 +100,11 @@ Ask = Callable[..., Asked]
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str], models: Models) -> Ask:
-    """ask(command, *arguments): the command with a model that has what it needs."""
+    """Returns ask(command, *arguments), which runs the command with a model that has everything it needs."""
     return lambda command, *arguments: Asked(capsys, command, f"--model={models(command)}", *arguments)
 
 
-QUESTIONS = {  # a line of text, the same as JSON, and what the answer must hold
+QUESTIONS = {  # a line of text, the same as JSON, and a part of the answer
     "fill-mask": ("the [MASK]", {"text": "the [MASK]"}, {"text", "filled", "masks"}),
     "next-sentence": ("the\tof", {"text": "the", "text_b": "of"}, {"text", "text_b", "is_next", "probability"}),
     "score": ("the", {"text": "the"}, {"text", "pseudo_log_likelihood", "pseudo_perplexity", "tokens"}),
@@ -189,7 +189,7 @@ def test_people_get_text(ask, command):
     asked = ask(command, QUESTIONS[command][0])
     assert asked.status == 0
     assert not asked.out.startswith("{")
-    if command != "translate":  # which prints the translation alone, as a file of the other language
+    if command != "translate":  # which prints only the translation, as a file of the other language
         assert QUESTIONS[command][0].split("\t")[0].split()[0] in asked.out
 
 
@@ -245,7 +245,7 @@ def test_standard_input_is_read_when_no_text_is_given(ask, monkeypatch):
     assert [record["text"] for record in ask("fill-mask", "--json").records] == ["the [MASK]", "中 [MASK]"]
 
 
-STRANGE = [  # a line, and what is said of it; None where it is answered
+STRANGE = [  # a line, and the error about it; None if it is answered
     (b"the river", None),
     (b"x", None),
     (b"a\0b", "byte 2 is NUL, which no text holds"),

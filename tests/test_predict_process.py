@@ -1,4 +1,5 @@
-"""The command as a process: its memory, and what is left where it is killed, its disk is full or its reader leaves."""
+"""The command `predict` as a process: its memory, and its files when it is killed, its disk is full or its reader closes the
+pipe."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ except UserError as error:
 print(json.dumps({"peaks": peaks, "problem": problem}))
 """
 GROWTH_KIB = 32 << 10
-"""67,000 more lines and their vectors are 57 MiB where they are kept (117,000 measured: 100). Where they are not, the peaks of
-equal runs lie up to 20 apart, however long the input is (3,000 to 180,000 lines): one more batch in flight, or one more arena of
-the allocator."""
+"""67,000 more lines and their vectors would take 57 MiB if they were kept (117,000 measured: 100). If they are not, the peaks of
+equal runs differ by up to 20, however long the input is (3,000 to 180,000 lines): by one more batch in flight, or one more
+arena of the allocator."""
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The directory of a tiny model."""
+    """Returns the directory of a tiny model."""
     root = tmp_path_factory.mktemp("model")
     vocabulary = make_vocabulary(root / "vocabulary", cased=True)
     export_model(root / "model", as_model(*make_model(vocabulary, num_layers=1), vocabulary))
@@ -59,7 +60,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def lines(count: int) -> str:
-    """So many texts of up to 30 words."""
+    """Returns this many texts of up to 30 words."""
     return "".join(f"{' '.join(WORDS[(i + k) % len(WORDS)] for k in range(1 + i % 30))}\n" for i in range(count))
 
 
@@ -81,7 +82,7 @@ def test_memory_does_not_grow_with_the_input_and_a_full_disk_leaves_no_half_file
 
 @pytest.fixture
 def endless(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A file of a hundred thousand texts."""
+    """Writes a file of a hundred thousand texts."""
     path = tmp_path / "in.txt"
     path.write_text(lines(1_000) * 100)
     return path

@@ -1,4 +1,4 @@
-"""The tutorial runs, and its notebook is the same."""
+"""The tutorial runs, and its notebook has the same cells."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_cells_of_text_change_without_a_run_and_cells_of_code_do_not():
 
 
 def run_script(text: str, directory: pathlib.Path) -> str:
-    """Runs the text of a script in a process of its own; returns what it prints."""
+    """Runs the text of a script in a process of its own. Returns its output."""
     (directory / "tutorial.py").write_text(text)
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": str(REPOSITORY), "MPLBACKEND": "agg", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
@@ -73,7 +73,7 @@ def run_script(text: str, directory: pathlib.Path) -> str:
 
 
 def check_claims(printed: str) -> None:
-    """What is computed by hand is what the model computes, and the masks have the shares of the paper."""
+    """Checks that the values computed by hand equal the model's, and that the masks have the shares of the paper."""
     differences = [float(number) for number in re.findall(r"largest difference .*: (\S+)$", printed, re.MULTILINE)]
     assert len(differences) == 3
     assert max(differences) < 1e-5
@@ -107,7 +107,7 @@ def test_the_commands_of_the_tutorial_name_flags_and_keys_that_are_there():
 
 @pytest.mark.slow
 def test_the_tutorial_runs_from_top_to_bottom(tmp_path: pathlib.Path):
-    """With a few steps of training."""
+    """The tutorial runs with only a few steps of training."""
     constant = re.compile(r"^(STEPS|LEFT_TO_RIGHT_STEPS|EPOCHS) = \d[\d_]*", re.MULTILINE)
     text, replaced = constant.subn(r"\1 = 10", TUTORIAL.read_text())
     assert replaced == 3

@@ -10,7 +10,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     bootstrap.py   confidence intervals from a bootstrap over sentences, in one pass
     controls.py    random weights, shuffled words, permuted heads
     folder.py      writes the directory of --output
-    attention/     the weights of every head for one text
+    attention/     the weights of every head for one text, or for a source and its translation
     heads/         statistics of every head over any number of texts
     dependencies/  which heads find each relation of a treebank
     coreference/   which heads find antecedents

@@ -7,7 +7,12 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.analysis.attention.measure import Attention, read_attention
+from bert_jax.analysis.attention.measure import (
+    Attention,
+    TranslationAttention,
+    read_attention,
+    read_translation_attention,
+)
 from bert_jax.analysis.compare.aligned import paired_windows
 from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.measure import Comparison, compare_models
@@ -38,7 +43,7 @@ class Analyser:
     """A loaded model, analysed on all devices of this machine.
 
     The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws them as matplotlib figures, and
-    `attention.page.attention_page` turns an `Attention` into an HTML page.
+    `attention.page.attention_page` turns a list of `Attention` into an HTML page.
 
     `show_progress` prints progress on standard error, and the time left if the total is known. Texts may be any iterable: they
     are read as they are needed.
@@ -84,6 +89,11 @@ class Analyser:
         Raises UserError if a text has no tokens, or more tokens than the position table.
         """
         return read_attention(self.engine, read_window(self.engine, text, text_b))
+
+    def translation_attention(self, source: str, target: str | None = None) -> TranslationAttention:
+        """Returns the attention weights of an encoder-decoder for a source and a target, by default its own translation: see
+        `read_translation_attention`."""
+        return read_translation_attention(self.engine, source, target)
 
     def dependencies(
         self, treebank: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any

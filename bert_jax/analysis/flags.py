@@ -15,7 +15,7 @@ from bert_jax.interface.command import choose_command
 from bert_jax.interface.flags import FlagParser, nonempty
 
 COMMANDS = {
-    "attention": "the attention of every head for a text or a pair, as a page or figures",
+    "attention": "the attention of every head for a text, a pair or a translation; page, figures",
     "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
     "neighbours": "the pieces nearest to a word; in a text, the nearest words and its senses",
     "dependencies": "the head that finds each dependency relation of a treebank",

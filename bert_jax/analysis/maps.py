@@ -15,12 +15,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bert_jax.analysis.windows import Kind
+from bert_jax.data import DECODER
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.encoder_decoder import attention_maps
 from bert_jax.model.tokens import Batch, Tokens
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
+PREDICTED = "predicted_"
+"""The prefix of the arrays about the tokens that a decoder predicts."""
 
 
 @flax.struct.dataclass
@@ -64,12 +68,12 @@ def word_slots(batch: Batch, in_words: bool = True) -> Slots:
     )
 
 
-def between_words(weights: Float[Array, "B H L L"], slots: Slots) -> Float[Array, "B H Z Z"]:
-    """Returns the attention [from, to] between words: the sum over the pieces of the target word, and the mean over the pieces of
-    the source word. Each word's weights sum to 1; empty columns are 0."""
+def between_words(weights: Float[Array, "B H Q L"], slots: Slots, to: Slots | None = None) -> Float[Array, "B H _ Z"]:
+    """Returns the attention [from, to] between words: the sum over the pieces of the attended word, and the mean over the pieces
+    of the attending word. Each word's weights sum to 1; empty columns are 0. The words `to` are `slots` themselves by default."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
-    to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, slots.members, precision=exact)
+    to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, (to or slots).members, precision=exact)
     return jnp.einsum("BLQ,BHLZ->BHQZ", shares, to_words, precision=exact)
 
 
@@ -113,3 +117,22 @@ def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Flo
     slots = word_slots(batch)
     pieces = jnp.stack([layer[0] for layer in weights])
     return pieces, jnp.stack([between_words(layer, slots)[0] for layer in weights])
+
+
+@compiled
+def first_pair(
+    params: Params, batch: Batch, *, config: ModelConfig
+) -> tuple[tuple[Float[Array, "N H _ _"], Float[Array, "N H _ _"]], ...]:
+    """Returns `first_row` for the encoder, the decoder and the decoder's attention on the encoder, of the batch's first pair.
+
+    The arrays of the target have the prefix DECODER, and those of the tokens that are predicted in its columns PREDICTED.
+    """
+    source, read, predicted = (
+        word_slots({name: batch[f"{prefix}{name}"] for name in ("sequence_ids", "position_ids", "words", "kinds")})
+        for prefix in ("", DECODER, PREDICTED)
+    )
+    sides = ((source, source), (read, read), (predicted, source))
+    return tuple(
+        (jnp.stack([layer[0] for layer in part]), jnp.stack([between_words(layer, *words)[0] for layer in part]))
+        for part, words in zip(attention_maps(params, config, batch), sides, strict=True)
+    )

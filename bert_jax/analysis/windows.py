@@ -11,6 +11,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
+
+from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -84,11 +87,12 @@ def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
             words.append(Word(part, (names[part],), Kind.WORD))
         else:
             takes_space = following == mask and tokenizer.mask_takes_space
-            words += _plain_words(tokenizer, part.rstrip() if takes_space else part)
+            words += plain_words(tokenizer, part.rstrip() if takes_space else part)
     return words
 
 
-def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
+def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
+    """Returns the words of `text` with their pieces; the name of a special token in it is ordinary text."""
     ids, offsets = tokenizer.encode_with_offsets(text)
     spans = tokenizer.word_spans(text)
     if not spans:
@@ -100,6 +104,18 @@ def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]
+
+
+def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
+    """Returns the words of pieces that a model has written. If the tokenizer would divide their text in another way, a word
+    begins at each piece that does not continue one."""
+    text = tokenizer.decode(ids)
+    if tokenizer.encode(text) == [*ids]:
+        return plain_words(tokenizer, text)
+    starts = [i for i, continues in enumerate(tokenizer.is_continuation(np.array(ids))) if i == 0 or not continues]
+    groups = [tuple(ids[first:end]) for first, end in itertools.pairwise([*starts, len(ids)])]
+    texts = [tokenizer.word(own).lstrip(WORD_START) for own in groups]
+    return [Word(text, own, _kind(text)) for text, own in zip(texts, groups, strict=True)]
 
 
 def _kind(word: str) -> Kind:

@@ -111,7 +111,7 @@ class DistillationConfig:
     """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name. Empty: no distillation."""
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     soft_weight: Fraction = 0.5
-    """The weight of the loss against the teacher's softened predictions. The loss against the labels has 1 minus this weight."""
+    """The weight of the loss against the teacher's softened predictions. The loss on the labels has 1 minus this weight."""
     hidden_weight: LossWeight = 0.0
     """The weight of the loss between the hidden states of both models, which must have the same hidden size."""
 

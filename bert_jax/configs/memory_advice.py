@@ -42,7 +42,7 @@ def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh:
 def state_advice(experiment: PretrainingExperiment, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the parameters and the optimizer state of a pretraining run."""
     return MemoryAdvice(
-        "the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {CONTINUES}"
+        "the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), notes=f"{_before()} {CONTINUES}"
     )
 
 

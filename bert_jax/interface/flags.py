@@ -24,7 +24,8 @@ HELP_WIDTH = 100
 """The maximum width of help texts in columns."""
 
 
-FIGURE_FORMATS = ("png", "pdf", "svg")
+FIGURE_FORMATS: tuple[str, ...] = ("png", "pdf", "svg")
+PAGE_FORMATS = ("html", "json", *FIGURE_FORMATS)
 
 
 def expand_home(path: str, given: str) -> str:
@@ -80,10 +81,11 @@ def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def format_flag(parser: Flags, pages: bool = False) -> None:
-    """Adds the format flag of a command that draws figures. With `pages`, the default output is HTML pages."""
+    """Adds the format flag of a command that draws figures. With `pages`, the output may be an HTML page, which is the default,
+    or JSON."""
     known, of_format = FIGURE_FORMATS, "the formats of figures: png, pdf, svg"
     if pages:
-        known, of_format = ("html", *FIGURE_FORMATS), "html is a page; png, pdf and svg are figures"  # type: ignore[assignment]
+        known, of_format = PAGE_FORMATS, "html is a page, json has the numbers; png, pdf and svg are figures"
     parser.add_argument("--format", type=names_with_commas(known), default=known[:1], metavar="F,F", help=of_format)
 
 

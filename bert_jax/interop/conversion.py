@@ -22,6 +22,7 @@ from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import model_card, read_training
 from bert_jax.interop.directory import aside
 from bert_jax.interop.families.family import export_family
+from bert_jax.interop.families.marian import MARIAN
 from bert_jax.interop.huggingface import (
     Model,
     NewParts,
@@ -216,7 +217,9 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     target = pathlib.Path(flags.to)
     card = _converted_card(model, flags, changes)
     notes: list[str] = []
-    if flags.format == "huggingface":
+    if flags.format in ("huggingface", "bert_jax"):
+        if flags.format == "huggingface":
+            _check_marian(model)
         dtype = flags.dtype or "float32"
         _check_range(model, dtype)
         export_model(target, model, dtype=dtype, card=card)
@@ -271,7 +274,7 @@ def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[s
         changes=(*training.changes, f"{how}{'; '.join(changes)}."),
         base_model=training.base_model or (flags.source if of_hub else ""),
     )
-    return model_card(model, training, flags.format)
+    return model_card(model, training, "huggingface" if flags.format == "bert_jax" else flags.format)
 
 
 def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -366,11 +369,20 @@ def _check_tf1(model: Model) -> None:
         raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")
     if (model.config.direction, model.config.positions) != ("both", "learned"):
         raise UserError(
-            f"the format tf1 has no models with direction={model.config.direction} and positions={model.config.positions}, but "
-            "only both and learned; choose another --format"
+            f"the format tf1 supports only direction=both and positions=learned, but the model has {model.config.direction} and "
+            f"{model.config.positions}; choose another --format"
         )
     if model.tokenizer.added:
         raise UserError(f"the format tf1 has no added tokens such as {model.tokenizer.added[0]}; choose another --format")
+
+
+def _check_marian(model: Model) -> None:
+    """Raises UserError for an encoder-decoder that Marian, the only one that is written for transformers, does not have."""
+    if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
+        raise UserError(
+            f"transformers' Marian has no model with {MARIAN.lacks(model.config)}, so this model cannot be written "
+            "for transformers; choose --format=bert_jax, which this package reads"
+        )
 
 
 def _check_range(model: Model, dtype: str) -> None:

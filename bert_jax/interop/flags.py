@@ -18,8 +18,12 @@ from bert_jax.model import ACTIVATIONS
 from bert_jax.model.heads import PROBLEMS
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
-FORMAT_OF_FLAG = {
-    "dtype": "huggingface", "pooling": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo",
+WRITTEN = (*FORMATS, "bert_jax")
+"""The formats of exports. "bert_jax" is a directory as of huggingface, also of an encoder-decoder that transformers does not
+have."""
+FORMATS_OF_FLAG = {
+    "dtype": ("huggingface", "bert_jax"), "pooling": ("huggingface", "bert_jax"), "function": ("stablehlo",),
+    "length": ("stablehlo",), "platforms": ("stablehlo",),
 }  # fmt: skip
 
 
@@ -38,15 +42,15 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> a
 def _check_values(flags: argparse.Namespace) -> None:
     """Raises UserError for flags with unknown values, and for flags that contradict each other."""
     for name, known in (
-        ("format", FORMATS), ("dtype", DTYPES), ("activation", tuple(ACTIVATIONS)), ("problem", PROBLEMS),
+        ("format", WRITTEN), ("dtype", DTYPES), ("activation", tuple(ACTIVATIONS)), ("problem", PROBLEMS),
         ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS), ("pooling", TEXT_POOLINGS),
     ):  # fmt: skip
         value = getattr(flags, name)
         if value is not None and value not in known:
             raise UserError(f"--{name.replace('_', '-')}={value} is unknown: {nearest(value, known)}")
-    for name, form in FORMAT_OF_FLAG.items():
-        if getattr(flags, name) is not None and flags.format != form:
-            raise UserError(f"--{name} is for --format={form}, not for {flags.format}; leave it out")
+    for name, forms in FORMATS_OF_FLAG.items():
+        if getattr(flags, name) is not None and flags.format not in forms:
+            raise UserError(f"--{name} is for --format={forms[0]}, not for {flags.format}; leave it out")
     if flags.new_positions and not flags.max_position:
         raise UserError("--new-positions applies to a larger position table only; add --max-position=N, or leave it out")
     if flags.step is not None and flags.last is not None:
@@ -78,7 +82,8 @@ def flag_parser(description: str | None) -> FlagParser:
     write = parser.group("the output")
     of_to = "the output directory; an earlier export is replaced"
     write.add_argument("--to", type=nonempty, required=True, metavar="B", help=of_to)
-    write.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="the format")
+    of_format = "the format; bert_jax is huggingface's, also for a translator that transformers does not have"
+    write.add_argument("--format", default="huggingface", metavar="|".join(WRITTEN), help=of_format)
     write.add_argument("--dtype", metavar="|".join(DTYPES), help="the type of the weights (default: float32)")
     parts = parser.group("parts", ", ".join(PARTS))
     parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these parts, with random weights")

@@ -248,7 +248,7 @@ def recorded(fields: JsonObject) -> JsonObject:
 
 
 def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
-    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError where that is not a list of names."""
+    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError if that is not a list of names."""
     names = recorded(fields).get("untrained", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')

@@ -92,6 +92,11 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     layers = model.config.num_layers
     if not layers:
         raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; leave the layers out")
+    if model.config.decoder_layers:
+        raise UserError(
+            f"{model.source or 'this model'} has layers in its encoder and in its decoder, and those to keep are named for one; "
+            "leave the layers out, or train a model with fewer"
+        )
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
         raise UserError(
@@ -163,7 +168,13 @@ def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
     """Returns `model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an
-    untied decoder are means of old rows, as `sources` (of `find_sources`) lists them."""
+    untied decoder are means of old rows, as `sources` (of `find_sources`) lists them. Raises UserError for an encoder-decoder
+    with two vocabularies."""
+    if model.config.decoder_vocab_size:
+        raise UserError(
+            f"{model.source or 'this model'} has a vocabulary for each language, which cannot be changed here; train a model "
+            "with the new words"
+        )
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
 
@@ -171,7 +182,7 @@ def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Mod
         rows = np.stack([table[list(ids)].mean(0, dtype=np.float64) for ids in sources.of]).astype(np.float32)
         return np.pad(rows, [(0, padding)] + [(0, 0)] * (rows.ndim - 1))
 
-    params = _changed(model, lambda row: _leads(row, "V"), change)
+    params = _changed(model, lambda row: _leads(row, "V") or _leads(row, "W"), change)
     return dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
 
 

@@ -131,8 +131,8 @@ def import_tf1(
 
     `path` is the checkpoint's directory or the common prefix of its files. Parameters are float32 numpy arrays, with the
     vocabulary padded to `vocab_multiple`. The pooler and the heads are included if the checkpoint has them. `drop` lists parts of
-    our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu", and `lowercase` the casing
-    where the vocabulary does not show it. The optimizer's slots are reported, and read with `read_slots`.
+    our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu", and `lowercase` the casing if
+    the vocabulary does not show it. The optimizer's slots are reported, and read with `read_slots`.
 
     Raises UserError for missing or damaged files, and one that lists every tensor that is missing, unexpected or of another
     shape.

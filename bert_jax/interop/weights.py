@@ -39,7 +39,7 @@ def read_weights(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
-    """Raises a UserError with the text `refusal`, whose {found} names the tensor, where a float tensor has NaN or infinity."""
+    """Raises a UserError with the text `refusal`, whose {found} names the tensor, if a float tensor has NaN or infinity."""
 
     def is_finite(x: np.ndarray) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and is computed six times as fast

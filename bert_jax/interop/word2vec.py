@@ -244,7 +244,8 @@ def _are_numbers(fields: Sequence[bytes]) -> bool:
 
 
 def _rows(path: pathlib.Path, form: _Form) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
-    """Yields for each vector (where it is, as words for messages; its word, None if that is not UTF-8; the vector)."""
+    """Yields for each vector (its place in the file, as text for error messages; its word, or None if the word is not UTF-8; the
+    vector)."""
     with _opened(path) as file:
         if form.count is not None:
             file.readline()

@@ -43,10 +43,21 @@ class AttentionKernel(Protocol):
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
-        requires it. If the layer `selects` some tokens as queries, also False where the plain path is the faster one."""
+        requires it. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
+
+    def rotates(self, model: ModelConfig) -> bool:
+        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
 
     def __call__(
-        self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None, queried: Any = None
+        self,
+        qkv: Any,
+        sequence_ids: Any,
+        *,
+        num_heads: int,
+        dropout: Any,
+        radius: int | None = None,
+        queried: Any = None,
+        angles: Any = None,
     ) -> Any:
         """Returns the context, as `kernels.attention.fused_attention` does."""
 
@@ -59,6 +70,9 @@ class ResidualNormKernel(Protocol):
 
     def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
         """Returns the normalised sum, as `kernels.residual_norm.fused_residual_norm` does."""
+
+    def before(self, x: Any, y: Any, norm: Any, dropout: Any) -> tuple[Any, Any]:
+        """Returns the sum and its norm, as `kernels.residual_norm.fused_pre_norm` does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +144,7 @@ class Architecture:
     """The layers of the decoder of encoder=encoder_decoder or cove, whose encoder has `num_layers`; 0 for all other
     encoders."""
     decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
-    """The words of the target language, where the decoder has a table of its own; 0: source and target share a vocabulary and the
+    """The words of the target language, if the decoder has a table of its own; 0: source and target share a vocabulary and the
     table of its word embeddings (arXiv:1706.03762, section 3.4)."""
     scale_embeddings: bool = False
     """Whether word embeddings are multiplied by sqrt(hidden_size) where they are read (arXiv:1706.03762, section 3.4)."""
@@ -424,7 +438,7 @@ NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
 )  # fmt: skip
-"""The fields of `Architecture` that an encoder-decoder does not have: of BERT's heads, and of windows."""
+"""The fields of `Architecture` that an encoder-decoder does not have: the settings of BERT's heads and of windows."""
 
 
 def _check_block(c: Architecture) -> None:

@@ -28,7 +28,7 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of what is not chosen: of beams before the first token, and of texts that have not ended."""
+"""The score of entries that are not chosen: of beams before the first token, and of texts that have not ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Decoding:
     forced_end: bool = False
     """Ends every text at the limit with `end_id`, `forced_eos_token_id` of transformers."""
     pieces: int | None = None
-    """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
+    """The size of the vocabulary, if the model may have more logits than that; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
@@ -103,7 +103,7 @@ class Continued(NamedTuple):
     log_probability: Float[Array, " B"]
     """The natural logarithm of the probability of the new tokens, by the model without temperature."""
     score: Float[Array, " B"] | None = None
-    """With beams, what they were compared by: the log-probability divided by the length to the power `length_penalty`."""
+    """With beams, the score that ranks them: the log-probability divided by the length to the power `length_penalty`."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))

@@ -51,6 +51,7 @@ class Embed:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model lacks a part, or options contradict each other or are out of range."""
+        engine.require_encoder()
         options = resolved(self, engine)
         for name, allowed in (("pooling", POOLINGS), ("combine", COMBINATIONS)):
             value = getattr(options.question, name)

@@ -128,9 +128,18 @@ class Engine:
                 f"{self.name} {reads}, so it cannot {what}; name a model trained with config.model.direction={direction}"
             )
 
+    def require_encoder(self) -> None:
+        """Raises UserError for an encoder-decoder, whose encoder reads sources, which have no [CLS]."""
+        if self.config.encoder == "encoder_decoder":
+            raise UserError(
+                f"{self.name} is an encoder-decoder, and its encoder reads no [CLS]; name an encoder; `predict translate` and "
+                "`analyse attention` read an encoder-decoder"
+            )
+
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention. `what` is its use ("to measure"); `instead` is a remedy other than
-        another model."""
+        """Raises UserError if the model has no attention, and like `require_encoder`. `what` is its use ("to measure"); `instead`
+        is a remedy other than another model."""
+        self.require_encoder()
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""
             raise UserError(

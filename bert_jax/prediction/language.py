@@ -69,6 +69,7 @@ class FillMask:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no MLM head, or an option is out of range."""
+        engine.require_encoder()
         engine.require_direction("both", "fill a [MASK]")
         engine.require(word_head(engine.config), "fill a [MASK]")
         if not 1 <= self.top_k <= engine.model.tokenizer.size:
@@ -213,6 +214,7 @@ class Score:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no MLM head."""
+        engine.require_encoder()
         engine.require(word_head(engine.config), "score a text")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:

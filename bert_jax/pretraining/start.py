@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
-    ones, and with the counts or the characters of the words of `corpus` where the model has them."""
+    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random ones,
+    and with the counts or the characters of the words of `corpus` if the model has them."""
     if experiment.init_state:
         return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
@@ -101,7 +101,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
         vocab_multiple=experiment.model.vocab_multiple,
     )
     if tiling:
-        from bert_jax.interop.tiling import tiled  # which other runs do not load
+        from bert_jax.interop.tiling import tiled  # so that other runs do not load it
 
         log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
         model = tiled(model, experiment.model)
@@ -264,7 +264,7 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
 
 
 def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
-    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
+    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError if other values were given."""
     if teacher is None:
         return experiment
     found: dict[str, Any] = {"teacher_width": teacher.config.hidden_size, "teacher_sha256": teacher.sha256}

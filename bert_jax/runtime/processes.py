@@ -518,7 +518,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         with self._sending:
             for other, connection in self._connections.items():
                 if other != but and other not in self._closed:
-                    with contextlib.suppress(OSError):  # what it means will show when it is read
+                    with contextlib.suppress(OSError):  # a closed connection is noticed when it is read
                         connection.sendall(data)
 
     # ------------------------------------------------------------------------------------------------------------------ the loop

@@ -31,7 +31,7 @@ RESULTS = "results.json"
 EVENTS = "tensorboard"
 MODEL = "model"
 WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
-STARTED_IN = "started_in"  # the key of config.json with the directory that relative paths of the configuration start from
+STARTED_IN = "started_in"  # the key of config.json with the base directory of the configuration's relative paths
 FILES = "files"  # the key of config.json with the path, hash and source of the user's own files, by the keys that name them
 
 TRAINING = ("phases", "training", "optimizer", "schedule")

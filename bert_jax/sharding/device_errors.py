@@ -64,7 +64,7 @@ class DoesNotFit(Exception):
 
     @classmethod
     def from_message(cls, message: str) -> DoesNotFit:
-        """Parses an error message of a compiler, a device or numpy; 0 bytes where the message has no figures."""
+        """Parses an error message of a compiler, a device or numpy; 0 bytes if the message has no figures."""
         for forms in (_TOTALS, _REQUESTS):
             if found := next((match for form in forms if (match := form.search(message))), None):
                 needs, has = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
@@ -80,22 +80,23 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """The remedies for too little memory. Also a JaxRuntimeError, since among several processes the others wait for this one."""
+    """The error if memory runs out, with remedies. It is also a JaxRuntimeError, which ends a process at once: in a run of
+    several processes the others wait for this one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryAdvice:
-    """The part of a run that needs the memory, described for the error message."""
+    """The contents of the error message if a part of a run does not fit in memory: the part, and the remedies."""
 
     what: str
     batch: str = ""
     """The number of rows and their length."""
     remedies: Sequence[str] = ()
     """Flags that reduce the memory, the one with the fewest side effects first."""
-    advice: str = ""
+    notes: str = ""
     """Further lines of the message."""
 
-    def sentence(self, shortage: DoesNotFit) -> str:
+    def message(self, shortage: DoesNotFit) -> str:
         """Returns the error message: figures, remedies and advice."""
         lines = [f"{self.what} does not fit in memory: it {shortage}{self.batch and f', with {self.batch}'}."]
         if self.remedies:
@@ -104,7 +105,7 @@ class MemoryAdvice:
         lines.append(f"{'Or end' if self.remedies else 'End'} other programs that use this memory, or take {owner} with more.")
         if jax.default_backend() == "gpu" and owner == "devices":
             lines.append("XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 in the environment lets JAX use 95 % of a GPU, not 75 %.")
-        return "\n".join([*lines, *([self.advice] if self.advice else [])])
+        return "\n".join([*lines, *([self.notes] if self.notes else [])])
 
 
 @contextlib.contextmanager
@@ -116,7 +117,7 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
         raise
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if shortage := memory_shortage(error):
-            raise OutOfMemory(advice().sentence(shortage)) from error
+            raise OutOfMemory(advice().message(shortage)) from error
         raise
 
 
@@ -134,7 +135,7 @@ def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice])
     else:
         return
     if needs > has:
-        raise OutOfMemory(advice().sentence(DoesNotFit(needs, has, space)))
+        raise OutOfMemory(advice().message(DoesNotFit(needs, has, space)))
 
 
 def host_memory() -> int | None:

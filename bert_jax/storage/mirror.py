@@ -25,7 +25,7 @@ from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, 
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
 EVERY = 30.0
-"""Seconds between uploads of changes, which is what a lost machine may lose."""
+"""Seconds between uploads of changes: a lost machine loses at most these changes."""
 MIRRORS = "mirrors"
 
 log = logging.getLogger(__name__)

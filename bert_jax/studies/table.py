@@ -100,7 +100,7 @@ def _score(planned: Planned, part: Part, metric: str) -> float | None:
 
 def _whole(planned: Planned, task: str) -> float:
     """Returns the score that is 1 as a fraction: 100 of a task whose scores are percent. A mean over tasks needs equal units."""
-    return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # tasks of users need not say so
+    return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # a user's task may lack the attribute
 
 
 def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:

@@ -29,7 +29,7 @@ A task is one file. To add one, as `boolq_task.py` does:
            load           load(config, say) -> Task: the task `config.name` with its examples from `config.data_dir`. It reads the
                           files into the classes of `examples.py`, and passes them with a head and metrics to `TextTask`,
                           `TokenTask`, `SpanTask`, ... or to a class of its own with the methods of `task.Task`. `say("...")`
-                          reports problems of the data that are no errors.
+                          reports problems in the data that do not stop the run.
            EXPERIMENTS    the experiment of each name, for a task in this folder
     2. write experiments/finetune/NAME.py, with the command, the hardware and the expected score in its docstring
     3. write tests/tasks/test_NAME_task.py: the examples read from a small file, their scores, and the message of each error

@@ -229,7 +229,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     absent. The labels are all labels of the training file, for any `train_rows`. A label that occurs only in another official
     file is reported, and its words count as wrong (in the user's own files it is an error). A test set may have no tags: one
     column less than the training file, or "_" for all tags in CoNLL-U. Raises UserError for missing or invalid files, for a label
-    of an entity task that is not a tag, and for `config.scheme` with labels that are no tags.
+    of an entity task that is not a tag, and for `config.scheme` with labels that are not tags.
     """
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is not a tagging task; {nearest(config.name, NAMES)}")

@@ -305,7 +305,7 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
     kind = options.step or "train"
     require_saveable(given, kind, options)
     if options.rows is not None and kind == "train":
-        raise UserError(f"--rows={options.rows}, but {given} has the number of steps of pretraining; leave it out")
+        raise UserError(f"--rows={options.rows}, but {given} sets its number of steps; leave it out")
     values, notes = infer_settings(values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False)
     for note in notes:
         say(note)

@@ -111,7 +111,7 @@ def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: 
         kept = sorted({_first_line(other) for other in directory.glob(f"*{SUFFIX}")})
         holds = f"programs for {' and for '.join(kept)}" if kept else "no programs"
         why = ", but of another step (configuration or code differ)" if here in kept else ""
-        raise UserError(f"--compiled={directory} holds {holds}{why}; this run needs its step for {here}: {remedy}")
+        raise UserError(f"--compiled={directory} holds {holds}{why}; this run needs a program of its step for {here}: {remedy}")
     _, arguments = jax.tree.flatten(lowered.args_info)
     payload = file.read_bytes().partition(b"\n")[2]
     try:

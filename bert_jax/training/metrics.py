@@ -6,8 +6,8 @@ from it whenever a run starts, so they agree with it even after a kill.
 A sink is a class, constructed with the workdir and the run's configuration as nested dicts. `write(step, numbers)` is called only
 in process 0, with every line of the record in order, including the lines of earlier starts. A sink therefore starts empty and
 shows each step once, however often the run was killed or rolled back. `numbers` maps names to floats (`train/loss`; "time":
-seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the run: after
-an OSError the sink is recreated with the next line, after any other error it is disabled.
+seconds since 1970; NaN if the record has null). `close()` is optional. An error is logged once and never stops the run: after an
+OSError the sink is recreated with the next line, after any other error it is disabled.
 
 `SINKS` in `training/__init__.py` lists the built-in sinks. Others can be defined in the user's own file (FILE.py:NAME, e.g.
 experiments/extensions/csv_log.py).

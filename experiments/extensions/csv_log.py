@@ -3,7 +3,7 @@
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart \
         --config.log.sinks=tensorboard,experiments/extensions/csv_log.py:Csv
 
-One row for each step and number. A run that continues writes the table anew, from the record of all its starts.
+The table has one row for each step and number. A continued run writes the table again, from the record of all its starts.
 """
 
 import csv

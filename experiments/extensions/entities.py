@@ -1,14 +1,15 @@
-"""A mask policy: whole entities, runs of capitalised words, before all else (as ERNIE, arXiv:1904.09223, masks them).
+"""A mask policy: masks whole entities, which are runs of capitalised words, before other words (as in ERNIE, arXiv:1904.09223).
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/entities \
         --config.examples.masking=experiments/extensions/entities.py:entities
 
-The vocabulary must be cased. The first word of a sentence counts as an entity; what is left of the rate goes to other words.
+The vocabulary must be cased. The first word of a sentence counts as an entity. If the entities are fewer than `rate` of the
+tokens, other words are masked too.
 """
 
 
 def entities(example, rate, rng):
-    """Positions to predict: entities in random order, then single words, until `rate` of the tokens is reached."""
+    """Returns the positions to predict: entities in random order, then single words, until `rate` of the tokens is reached."""
     names, others, end = [], [], None
     for word in example.words:
         if not example.text(word)[:1].isupper():

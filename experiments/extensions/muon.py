@@ -3,8 +3,8 @@
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/muon \
         --config.optimizer.name=experiments/extensions/muon.py:muon
 
-The momentum of every kernel is orthogonalised, that of each layer alone, and scaled to the size of an update of Adam
-(arXiv:2502.16982), so that both have one learning rate. Embeddings, biases and LayerNorms get Adam.
+The momentum of every kernel is orthogonalised, separately for each layer, and scaled to the size of an Adam update
+(arXiv:2502.16982), so that Muon and Adam share one learning rate. Embeddings, biases and LayerNorms get Adam.
 """
 
 import math
@@ -15,7 +15,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 
 def muon(config, parameters):
-    """Returns the transformation of gradients to directions; sign, learning rate and weight decay are the training step's."""
+    """Returns the transformation of gradients to directions. The training step applies sign, learning rate and weight decay."""
     labels = jax.tree.map(lambda p: "matrix" if {"in", "out"} <= set(p.axes) else "other", parameters)
     matrices, sizes = jax.tree.map(dimensions, parameters), jax.tree.map(size, parameters)
     orthogonalised = optax.chain(
@@ -27,8 +27,8 @@ def muon(config, parameters):
 
 
 def dimensions(parameter):
-    """Returns the dimensions of a kernel that its product sums over, and those of the result: [layers, D, H, K] is a matrix from
-    D to H * K for every layer."""
+    """Returns the input dimensions of a kernel, over which its product sums, and its output dimensions: [layers, D, H, K] is a
+    matrix from D to H * K for every layer."""
     if not {"in", "out"} <= set(parameter.axes):
         return optax.MaskedNode()
     of = {name: [i for i, axis in enumerate(parameter.axes) if axis == name] for name in ("in", "out")}
@@ -36,7 +36,7 @@ def dimensions(parameter):
 
 
 def size(parameter):
-    """Returns the factor that gives an orthogonal matrix the root mean square of an update of Adam, 0.2."""
+    """Returns the factor that gives an orthogonal matrix the root mean square of an Adam update, 0.2."""
     if not {"in", "out"} <= set(parameter.axes):
         return optax.MaskedNode()
     named = list(zip(parameter.axes, parameter.shape, strict=True))

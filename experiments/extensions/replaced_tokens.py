@@ -1,10 +1,11 @@
-"""Replaced-token detection (ELECTRA, arXiv:2003.10555): a small generator fills the masks, the encoder finds what it changed.
+"""Replaced-token detection (ELECTRA, arXiv:2003.10555): a small generator fills the masks, and the encoder finds the changed
+tokens.
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/replaced_tokens \
         --config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens
 
-`--config.objective_options.weight=20` sets a field of the class. Both parts train together; the encoder is what is exported. The
-generator has its own embeddings, where the paper shares them.
+`--config.objective_options.weight=20` sets a field of the class. Both parts train together; only the encoder is exported. Unlike
+in the paper, the generator has its own embeddings.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from bert_jax.objectives.scores import majority_baseline
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokens(Objective):
-    """The loss of the generator, plus `weight` times that of the detector over all tokens."""
+    """The loss of the generator, plus `weight` times the loss of the detector over all tokens."""
 
     generator_size: float = 0.25
     """The width of the generator, as a fraction of the encoder's."""

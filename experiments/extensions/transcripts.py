@@ -3,9 +3,9 @@
     tpu_scripts/run.sh corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' \
         --vocab=models/base --output=runs/talks_corpus
 
-A file is a document. The numbers and times of the subtitles are left out, and so is their mark-up; the lines of a talk are joined
-to one text, since a subtitle ends where the screen does. The corpus command calls the function once to count the documents, and
-again in each of its processes: their order and number follow from the names of the files.
+Each file is a document. The numbers, times and mark-up of the subtitles are removed. All lines of a talk are joined into one
+text, since subtitles break in the middle of sentences. The corpus command calls the function once to count the documents, and
+again in each of its processes, so their order and number have to depend only on the names of the files.
 """
 
 import glob

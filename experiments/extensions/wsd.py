@@ -1,10 +1,10 @@
-"""A schedule: warmup, stable, decay (arXiv:2404.06395), with the decay by a square root of arXiv:2405.18392.
+"""A schedule: warmup, stable, decay (arXiv:2404.06395), with the square-root decay of arXiv:2405.18392.
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/wsd \
         --config.phases.0.schedule=experiments/extensions/wsd.py:warmup_stable_decay
 
-The rate rises over the first tenth of the phase, stays at its peak, and falls to 0 over the last fifth. A run that is to go on
-later starts again from a checkpoint before the decay. Fine-tuning takes it as config.training.schedule.
+The rate rises over the first tenth of the phase, stays at its peak, and falls to 0 over the last fifth. To extend a run later,
+start again from a checkpoint before the decay. Fine-tuning uses it as config.training.schedule.
 """
 
 import jax.numpy as jnp

@@ -5,10 +5,10 @@ r"""The paper's grid (appendix A.3) on a small task: batches of 16 and 32, learn
 
 These are 18 runs for each seed, in parallel on the devices of all hosts. results.json has the best score, the mean, the standard
 deviation and the median for each setting, and the number of runs that give every example the same answer. model/ and predictions/
-are those of the best run on dev.
+come from the best run on dev.
 
-Hardware: v5e:2x4, one run per chip: the grid takes about the time of three runs. Expected: the best score on dev is the one that
-the paper reports.
+Hardware: v5e:2x4, one run per chip: the grid takes about the time of three runs. Expected: the paper reports the best score on
+dev.
 """
 
 from ml_collections import ConfigDict

@@ -4,9 +4,9 @@ r"""Named entity recognition by fine-tuning (paper section 5.3): CoNLL-2003, or 
         --config.init_from=MODEL --config.task.data_dir=DIR
 
 The label of a word is predicted at its first piece, without a CRF; `--config.head.crf=iob2` adds one, which never predicts an I
-that continues nothing (of tags in IOB1 with `--config.task.scheme=IOB2`). As in the paper the input is a sentence with its
-context in the document; with `--config.task.context=sentence`, the default for WNUT-17, it is the sentence alone. The paper uses
-a cased model.
+without an entity before it (for tags in IOB1, also set `--config.task.scheme=IOB2`). As in the paper the input is a sentence with
+its context in the document; with `--config.task.context=sentence`, the default for WNUT-17, it is the sentence alone. The paper
+uses a cased model.
 
 Hardware: v5e:1x1, one chip of any TPU or GPU. Expected on dev with cased BERT-Base: F1 96.4 (paper Table 7).
 """

@@ -5,10 +5,9 @@ r"""SICK: entailment (three labels) or relatedness (a score from 1 to 5) of two 
 
 DIR holds SICK.txt; its TRAIN rows are the training set, its TRIAL rows dev, its TEST rows the test set.
 
-For entailment, results.json has precision and recall (means over the three labels) and accuracy of dev and test, and next to them
-the published figures on the test set, of BERT-Base (86.8 / 85.4 / 86.7), of NeuralLog and of provers
-(experiments/results/published.md). LangPro and ccg2lambda count precision and recall over the proofs that were found; these have
-names of their own.
+For entailment, results.json has precision and recall (means over the three labels) and accuracy of dev and test, next to the
+published figures on the test set: BERT-Base (86.8 / 85.4 / 86.7), NeuralLog and provers (experiments/results/published.md).
+LangPro and ccg2lambda count precision and recall over the proofs that were found, so these scores have different names.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: training on the 4,439 pairs takes minutes; MiniLM
 reaches 0.853 / 0.853 / 0.840 on dev (experiments/results/finetuning.md). The most frequent label, NEUTRAL, has 0.189 / 0.333 /

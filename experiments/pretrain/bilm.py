@@ -4,9 +4,10 @@ r"""ELMo's bidirectional LSTM language model on your own text, on a CPU: the fea
         --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bilm.py --workdir=runs/bilm
 
-Two layers of LSTMs in each direction with cells of width 512 and projections to 128, so features of width 256, and one softmax
-for both directions, tied to the word vectors. `:forward` is one LSTM that reads from left to right, 256 wide: the language model
-of ULMFiT's recipe. The rows are whole texts without masks, and every token of a row is predicted by each direction.
+The model has two layers of LSTMs in each direction, with cells of width 512 and projections to 128, so features have width 256.
+Both directions share one softmax, tied to the word vectors. `:forward` is a single LSTM of width 256 that reads from left to
+right: the language model of ULMFiT's recipe. The rows are whole texts without masks, and each direction predicts every token of a
+row.
 
 Hardware: 2 CPU cores, 2 GiB. Duration: 38 minutes of one core of an AMD EPYC before b32942b, some 26 by its speed since. Expect a
 held-out accuracy of 13.5 % after 500 steps and of 18.8 to 19.0 % at the end, and a perplexity of 185 to 190 (three seeds; word

@@ -1,4 +1,4 @@
-r"""A small model that learns the words of a text and, beside them, a larger model's answers (arXiv:1910.01108, arXiv:1909.10351).
+r"""A small model that learns from the words of a text and from a larger model's answers (arXiv:1910.01108, arXiv:1909.10351).
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/distil.py --workdir=runs/distilled --config.teacher=runs/laptop
 
@@ -8,10 +8,9 @@ and the hidden states of the student, projected to the teacher's width, are comp
 `--config.init_from=MODEL` starts from some of the teacher's layers instead (`convert --keep-layers=0,2`). `distil.py:alone` is
 the same student without a teacher.
 
-Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration: in bfloat16 on one core (AVX512-BF16), with a teacher as large
-as the student, 23 minutes, and 12 alone; longer with the larger teacher.
-Expected: a held-out accuracy between those of the teacher and of the same student without one. Measured figures stand in
-`experiments/results/pretraining.md`.
+Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration in bfloat16 on one core (AVX512-BF16): 12 minutes without a
+teacher, 23 minutes with a teacher as large as the student, and longer with a larger one. Expected: a held-out accuracy between
+the teacher's and that of the same student without a teacher. Measured figures are in `experiments/results/pretraining.md`.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-r"""A model goes on with the text of a domain, whose most frequent words become pieces of its vocabulary.
+r"""Continues a model on the text of a domain, and adds its most frequent words to the vocabulary.
 
     tpu_scripts/run.sh corpus --source='text:papers/*.txt' --vocab=MODEL --output=runs/domain_before
     tpu_scripts/run.sh analyse vocabulary --model=MODEL --corpus=runs/domain_before --new-words=500 --output=runs/domain_words
@@ -6,10 +6,10 @@ r"""A model goes on with the text of a domain, whose most frequent words become 
     tpu_scripts/run.sh corpus --source='text:papers/*.txt' --vocab=runs/domain_start --output=runs/domain_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/domain.py --workdir=runs/domain --config.init_from=runs/domain_start
 
-`words.txt` holds the words that the vocabulary splits; a new row of the embeddings is the mean of the rows of the old pieces, so
-that training begins near what the model knew. Words are masked as wholes, and each evaluation gives the perplexity by word, which
-can be compared between vocabularies, while that by piece cannot. The evaluation of step 0 is the model before. Without new words:
-`--config.init_from=MODEL --config.corpus.directory=runs/domain_before`.
+`words.txt` has the words that the vocabulary splits. A new row of the embeddings is the mean of the rows of the word's old
+pieces, so training starts close to the old model. Whole words are masked. Each evaluation reports the perplexity by word, which
+can be compared between vocabularies; the perplexity by piece cannot. The evaluation at step 0 is the model before training.
+Without new words: `--config.init_from=MODEL --config.corpus.directory=runs/domain_before`.
 
 Hardware: 2 CPU cores, 2 GiB for a small model; a TPU for BERT-Base. Duration: 4 minutes of one core for 2 layers of width 128.
 Expected: a lower perplexity by word than before on the domain, and fewer pieces for each word.

@@ -12,8 +12,8 @@ of one core of an AMD EPYC (400 and 90); the last command 16 on the first. Expec
 accuracy 29.4 to 30.4 % (three seeds; word frequency alone: 4.6 %), perplexity 69 to 75, NSP accuracy 75.8 to 76.5 %. The last
 command continues from such a model with other pairs and masks: 32.4 %, 57 and 78.0 %.
 
-Five settings make so little computation sufficient. Most steps have rows of 32 tokens, in which attention to neighbours is
-learned soonest (with rows of 128 alone the same time ends on the plateau of word frequencies, at 15 % and perplexity 635); the
+Five settings make this little computation sufficient. Most steps have rows of 32 tokens, in which attention to neighbours is
+learned soonest (with only rows of 128, the same time ends on the plateau of word frequencies, at 15 % and perplexity 635); the
 last fifth of the steps trains longer rows and next sentence prediction. Each word of a vocabulary of 8,192 occurs often. The
 standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The learning rate is ten times the paper's. There is
 no dropout, since no row occurs twice.

@@ -9,11 +9,10 @@ Hardware: 2 CPU cores, 2 GiB. Duration: about a quarter of an hour of one core o
 Wikipedia, that it predicts 20.3 to 20.5 % of the next tokens of held-out rows of 128 (three seeds; word frequency alone: 4.9 %),
 with a perplexity of 164 to 166.
 
-All tokens of a row are predicted, 6 times as many as masked ones, and so more is learned from the same rows; the head on the
-vocabulary then has 6 times as many rows to compute, and a step takes longer than that of `laptop.py:tiny`. How much longer, and
-how little with as many predictions (`--config.phases.0.max_predictions=5`), `tests/benchmarks/benchmark_step.py --left-to-right`
-measures. Rows have one text each, without segments and next sentence prediction: the [CLS] of a left-to-right model sees no
-other token.
+All tokens of a row are predicted, 6 times as many as with masks, so the model learns more from the same rows. The vocabulary head
+then computes 6 times as many rows, and a step takes longer than in `laptop.py:tiny`. `tests/benchmarks/benchmark_step.py
+--left-to-right` measures how much longer, and how little with equally many predictions (`--config.phases.0.max_predictions=5`).
+Rows have one text each, without segments and next sentence prediction: the [CLS] of a left-to-right model sees no other token.
 """
 
 from ml_collections import ConfigDict

@@ -38,9 +38,9 @@ MASKS = {"masked_fraction": 0.3}
 SHORT = {"length": 1_024, "packed_examples": 16, "max_predictions": 315, "rotary_theta": 10_000.0, **MASKS}
 LONG = {"length": 8_192, "packed_examples": 64, "max_predictions": 2_489, "rotary_theta": 160_000.0, **MASKS}
 CHIP_ROWS = 16 * 8
-"""Rows of 1,024 that 16 chips compute at once."""
+"""The number of rows of 1,024 that 16 chips compute at once."""
 WARMUP = round(3 * G / (768 * 1_024))
-"""In steps: the warmup ends within the first size of the batch, of 3.3 G tokens."""
+"""The length of the warmup in steps: it ends within the first batch size, which lasts for 3.3 G tokens."""
 
 
 def get_config(end: str = "whole") -> ConfigDict:
@@ -58,7 +58,7 @@ def get_config(end: str = "whole") -> ConfigDict:
                 "attention_output_dropout": 0.1,
                 "initializer": "modernbert",
                 "dtype": "bfloat16",
-                "vocab_multiple": 64,
+                "vocab_multiple": 128,
             },
             "optimizer": {
                 "name": "stable_adamw",

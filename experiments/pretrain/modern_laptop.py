@@ -1,20 +1,20 @@
-r"""A small encoder with today's block and recipe, on tens of millions of words of your own, on a CPU: `laptop.py` in ModernBERT's
-way.
+r"""A small encoder with a modern block and recipe, on tens of millions of words of your own, on a CPU: `laptop.py` as a
+ModernBERT.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
         --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_laptop.py --workdir=runs/modern_laptop
 
-The block is that of ModernBERT (arXiv:2412.13663): norms before attention and feed-forward, GeGLU, rotary positions, no biases;
-of 4 layers the first and the last see the whole row, the two between them 16 tokens on each side. The recipe is ModernBERT's too:
-30 % masked tokens and no next sentence prediction, StableAdamW without clipping, and a trapezoidal schedule (warmup, constant,
-1-sqrt), whose decay falls to 0 in the last phase. The rows and steps are those of `laptop.py`: short rows first. The held-out
-rows have 15 % masked tokens, so that the two compare.
+The block is ModernBERT's (arXiv:2412.13663): norms before attention and feed-forward, GeGLU, rotary positions, no biases. Of the
+4 layers, the first and the last see the whole row; the two between them see 16 tokens on each side. The recipe is ModernBERT's
+too: 30 % masked tokens and no next sentence prediction, StableAdamW without clipping, and a trapezoidal schedule (warmup,
+constant, 1-sqrt), whose decay falls to 0 in the last phase. The rows and steps are the same as in `laptop.py`: short rows first.
+The held-out rows have 15 % masked tokens, so that the two can be compared.
 
-Hardware: 2 CPU cores, 2 GiB. Duration: about that of `laptop.py`, an hour or two; not run to its end. Expect: nothing known yet;
-the comparison with `laptop.py` is still to be made.
+Hardware: 2 CPU cores, 2 GiB. Duration: about that of `laptop.py`, an hour or two; not run to its end. Expect: not known yet; it
+has not been compared with `laptop.py`.
 
-A decay may branch off while the trunk goes on:
+A decay may branch off while the trunk continues:
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_laptop.py --workdir=runs/early --config.phases.1.steps=500 \
         --config.init_state=runs/modern_laptop@7500

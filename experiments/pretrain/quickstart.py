@@ -7,8 +7,8 @@ alone: 6.0 %), which is 5.0 times as much.
 
 The shape is BERT-Tiny's. The standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02: with 0.02 a model of
 this width predicts word frequencies for the first thousand steps. Rows are short, because attention to neighbours has to be
-learned at each position, and takes four times as many words in rows of 128. The learning rate is 20 times the paper's, and there
-is not dropout.
+learned at each position, which takes four times as many words in rows of 128. The learning rate is 20 times the paper's, and
+there is no dropout.
 """
 
 from ml_collections import ConfigDict

@@ -11,9 +11,8 @@ on every sum, label smoothing 0.1, Adam with beta2 0.98 and epsilon 1e-9, 100,00
 fill a row. Checkpoints are 1,400 steps apart, ten minutes on the paper's hardware; the last five are averaged. Translate with 4
 beams and GNMT's length penalty of 0.6.
 
-Hardware: v5e:2x4. Not run; the paper: 12 hours on 8 GPUs (P100). Expect the paper's 27.3 BLEU on
-newstest2014 only with its tokenised BLEU, after compounds are split; detokenised, as sacrebleu counts, the same translations have
-less.
+Hardware: v5e:2x4. Not run; the paper: 12 hours on 8 GPUs (P100). Expect the paper's 27.3 BLEU on newstest2014 only with its
+tokenised BLEU, after compounds are split; on detokenised text, as in sacrebleu, the same translations have a lower score.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@ r"""The big model of "Attention Is All You Need" (arXiv:1706.03762): English to 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/transformer_big.py --workdir=runs/transformer_big
     tpu_scripts/run.sh convert --from=runs/transformer_big --last=20 --to=runs/transformer_big_mean
 
-As `transformer_base.py`, but 1,024 wide, 4,096 in the feed-forward, 16 heads, dropout 0.3, 300,000 steps, and the mean of the
+Like `transformer_base.py`, but 1,024 wide, 4,096 in the feed-forward, 16 heads, dropout 0.3, 300,000 steps, and the mean of the
 last 20 checkpoints, which are 600 steps apart. Each checkpoint takes 2.6 GB.
 
 Hardware: v5e:2x4. Not run; the paper: 3.5 days (84 hours) on 8 GPUs (P100). Expect the paper's 28.4 BLEU on

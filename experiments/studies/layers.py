@@ -14,8 +14,8 @@ pretraining for each seed, then minutes for each of seven arms and two tasks. Th
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-Expected, before it was run: the last four layers joined come nearest to fine-tuning, and the embeddings are worst. With the
-paper's model: its Table 7, printed beside ours.
+Expected, before it was run: the last four layers joined come nearest to fine-tuning, and the embeddings are worst. The paper's
+Table 7 is printed next to ours.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-r"""Where BERT came from, and where it went: static vectors, CoVe, ELMo's biLM, Flair, GPT's left-to-right Transformer, BERT,
+r"""BERT's predecessors and its successor: static vectors, CoVe, ELMo's biLM, Flair, GPT's left-to-right Transformer, BERT,
 ModernBERT, in the same time.
 
     tpu_scripts/run.sh study --config=experiments/studies/lineage.py --workdir=runs/lineage \
@@ -6,11 +6,12 @@ ModernBERT, in the same time.
     tpu_scripts/run.sh study --config=experiments/studies/lineage.py:pod --workdir=gs://bucket/lineage \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on this
-machine and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo, with
-trained weights of the layers), the three Transformers are fine-tuned. So the arms differ in more than their pretraining. Learning
-rates and rows of a step are, on the laptop, the best of those tried for each arm (experiments/results/studies.md); ModernBERT's
-are BERT's, with its own optimizer and schedule (`recipe.py` takes its parts one by one).
+`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on the
+same machine, and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo,
+with trained weights of the layers), the three Transformers are fine-tuned. So the arms differ in more than their pretraining. On
+the laptop, the learning rate and the number of rows per step are the best ones tried for each arm
+(experiments/results/studies.md); ModernBERT's are BERT's, with its own optimizer and schedule (`recipe.py` takes its parts one by
+one).
 
 In the laptop setting CoVe and Flair read texts of their own: the captions of Multi30k and Wikipedia in characters with case, the
 corpora of `experiments/pretrain/cove.py` and `flair.py`. Their features are those of their authors: word vectors beside the
@@ -28,7 +29,7 @@ Expected, before it was run: on sentence tasks BERT above left to right above th
 right, without a BiLSTM, is worst. Before ModernBERT was added: it is above BERT on all tasks. Before CoVe and Flair were added:
 on tagging Flair is above the biLM and static vectors, since endings and capitals tell the part of speech and the name of a word
 that is rare; CoVe is below both on all tasks, since it has read 29 thousand captions. The paper compares its BERT with ELMo and
-GPT of other sizes and data: no row is beside ours.
+GPT of other sizes and data, so none of its rows is printed.
 """
 
 from ml_collections import ConfigDict

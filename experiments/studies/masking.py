@@ -15,7 +15,7 @@ chip-hours by the estimate of
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
 Expected, before it was run: fine-tuning hardly differs; with features, [MASK] alone is worse than the paper's mix, and random
-words alone are worst. With the paper's models: its Table 8, printed beside ours.
+words alone are worst. The paper's Table 8 is printed next to ours.
 """
 
 from ml_collections import ConfigDict

@@ -15,8 +15,8 @@ BERT-Base; the cost of one is
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.positions=sinusoidal
 
-Expected, before it was run: learned and sinusoidal positions alike, both above none, on tagging and on the held-out loss most of
-all. The paper does not compare them.
+Expected, before it was run: learned and sinusoidal positions are equal, and both are better than none, most of all on tagging and
+in the held-out loss. The paper does not compare them.
 """
 
 from ml_collections import ConfigDict

@@ -1,16 +1,16 @@
-r"""From BERT's block and recipe to ModernBERT's, and what each of its parts is worth alone, in the same time.
+r"""From BERT's block and recipe to ModernBERT's, and the effect of each part alone, in the same time.
 
     tpu_scripts/run.sh study --config=experiments/studies/recipe.py --workdir=runs/recipe \
         --config.corpus=runs/wikipedia_corpus --config.data=data
     tpu_scripts/run.sh study --config=experiments/studies/recipe.py:pod --workdir=gs://bucket/recipe \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Two of the six arms are whole: BERT's block
-and recipe, and ModernBERT's (rotary positions, norms before attention and feed-forward, GeGLU, no biases, local attention; 30 %
-masks and no NSP, StableAdamW, a trapezoidal schedule). The four between them are BERT with one part of ModernBERT's each. All
-train for the same time in packed rows of 512 tokens, so that a layer that sees 65 of them saves time. A gated feed-forward is
-narrower, 8/3 of the width instead of 4, so that it has as many parameters. Held-out rows have 15 % masks for all arms, so that
-the losses of masked words compare.
+`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Two of the six arms are complete: BERT's
+block and recipe, and ModernBERT's (rotary positions, norms before attention and feed-forward, GeGLU, no biases, local attention;
+30 % masks and no NSP, StableAdamW, a trapezoidal schedule). The four between them are BERT with one part of ModernBERT's each.
+All train for the same time on packed rows of 512 tokens, in which a layer that sees only 65 tokens saves time. A gated
+feed-forward is narrower, 8/3 of the width instead of 4, to have the same number of parameters. Held-out rows have 15 % masks for
+all arms, so that the losses of masked words can be compared.
 
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 10 minutes of pretraining
 for each of six arms and two seeds, two hours, and minutes of fine-tuning for each task. The pod gives each arm 14 hours, 56

@@ -1,4 +1,4 @@
-r"""What depth, width and heads buy: smaller and larger models that read the same tokens (paper Table 6).
+r"""The effect of depth, width and heads: smaller and larger models that read the same tokens (paper Table 6).
 
     tpu_scripts/run.sh study --config=experiments/studies/sizes.py --workdir=runs/sizes \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -6,15 +6,15 @@ r"""What depth, width and heads buy: smaller and larger models that read the sam
         --config.data=gs://bucket/data
 
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue). Every arm reads the same tokens, so larger ones
-compute more; with --config.budget.equal=seconds --config.budget.seconds=1800 they have the same time instead.
+compute more; with --config.budget.equal=seconds --config.budget.seconds=1800 they train for the same time instead.
 
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: hours; the largest of
 its five sizes takes about three times as long as laptop.py's. The pod pretrains the paper's six sizes; the cost of one is
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.num_layers=6
 
-Expected, before it was run: a lower held-out loss with every step in size, and scores in the same order where they differ beyond
-chance. With the paper's models: its Table 6, printed beside ours.
+Expected, before it was run: a lower held-out loss with every step in size, and scores in the same order if they differ beyond
+chance. The paper's Table 6 is printed next to ours.
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,8 @@ r"""Scores over the steps of pretraining, masked words against left to right (pa
         --config.data=gs://bucket/data
 
 `data` holds the folders glue and wnut17 (pod: glue). The states of each run after 10, 20, 40, 60 and 80 % of its steps are kept
-and fine-tuned like its last one (`config.checkpoints.keep_at` of pretraining; `convert --step=N` takes one out by hand). They are
-states of one schedule, whose learning rate has not decayed yet. figure.png has the curves.
+and fine-tuned like its last one (`config.checkpoints.keep_at` of pretraining; `convert --step=N` takes one out by hand). The
+earlier states come from the same schedule as the last one, so their learning rate has not decayed yet. figure.png has the curves.
 
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 15 minutes of
 pretraining on one core with masked words, 45 left to right, for each seed, then six fine-tunings of each run on two tasks, with

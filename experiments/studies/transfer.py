@@ -1,4 +1,5 @@
-r"""ULMFiT's recipe: language-model fine-tuning on the target text, and its rates, schedule and unfreezing; from BERT and an LSTM.
+r"""ULMFiT's recipe, from BERT and from an LSTM: language-model fine-tuning on the target text; and its rates, schedule and
+unfreezing.
 
     python -m bert_jax.tasks.texts --task=glue/sst2 --data-dir=data/glue --output=sst2.jsonl
     tpu_scripts/run.sh corpus --source=jsonl:sst2.jsonl --vocab=runs/wikipedia_corpus/tokenizer --output=runs/target_corpus
@@ -7,11 +8,11 @@ r"""ULMFiT's recipe: language-model fine-tuning on the target text, and its rate
     tpu_scripts/run.sh study --config=experiments/studies/transfer.py:pod --workdir=gs://bucket/transfer \
         --config.data=gs://bucket/data
 
-The first two commands make a corpus of the task's own texts in the vocabulary of the other one, in runs/target_corpus, where the
-second stage looks for it. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146) are taken
-apart: "general" is fine-tuned as usual, "general, recipe" with discriminative rates, the slanted triangle, gradual unfreezing and
-concat pooling; "target" first goes on with pretraining on the target's text; "target, recipe" does both. "random weights" is the
-model without pretraining.
+The first two commands build a corpus of the task's own texts with the vocabulary of the other corpus, in runs/target_corpus,
+where the second stage looks for it. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146) are
+tested separately: "general" is fine-tuned as usual, "general, recipe" with discriminative rates, the slanted triangle, gradual
+unfreezing and concat pooling; "target" first continues pretraining on the target's text; "target, recipe" does both. "random
+weights" is the model without pretraining.
 
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: for each seed 4 minutes
 on one core for the first stage of BERT, 18 for that of the LSTM, 1 and 5 for the second, and 10 of fine-tuning. The cost of the
@@ -19,8 +20,8 @@ pod's first stage is, for BERT, 14 hours, 56 chip-hours by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-Expected, before it was run: every model above random weights; the target's text and the recipe help most where few examples are
-labelled (the study uses the first 2,000 of SST-2). The paper's own tables are of other data, so no row is beside ours.
+Expected, before it was run: every model above random weights; the target's text and the recipe help most if few examples are
+labelled (the study uses the first 2,000 of SST-2). The paper's own tables use other data, so none of its rows is printed.
 """
 
 from ml_collections import ConfigDict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import zlib
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import Attention
+from bert_jax.analysis.attention.figures import alignment_figure, head_figure, overview_figure
+from bert_jax.analysis.attention.measure import Attention, Text, TranslationAttention
 from bert_jax.analysis.compare.figures import write_comparison
 from bert_jax.analysis.compare.masked import Difference, Predictions
 from bert_jax.analysis.compare.measure import Comparison
@@ -72,15 +73,42 @@ def attention(words: int = 5) -> Attention:
     weights = spread(2, 3, words + 1, words + 1, by=37).astype(np.float32) / 15  # the largest is below 0.07
     weights[:, :, 1, 0] = 0.01
     every: dict[str, Any] = {"layer": range(1, 3), "head": range(1, 4)}
-    return Attention(
-        model="runs/m",
-        pieces=NamedArray(weights, {**every, "from": range(words + 1), "to": range(words + 1)}),
-        words=NamedArray(weights[:, :, 1:, 1:], {**every, "from": range(words), "to": range(words)}),
+    text = Text(
         tokens=tuple(texts[word] + "#" * (i == 3) for i, word in enumerate(of_token)),
-        word_texts=texts,
+        words=texts,
         word_of_token=of_token,
         kinds=tuple(Kind.CLS if text == "[CLS]" else Kind.SEP if text == "[SEP]" else Kind.WORD for text in texts),
         segments=tuple(int(i > 3) for i in range(words)),
+    )
+    return Attention(
+        model="runs/m",
+        part="",
+        pieces=NamedArray(weights, {**every, "from": range(words + 1), "to": range(words + 1)}),
+        words=NamedArray(weights[:, :, 1:, 1:], {**every, "from": range(words), "to": range(words)}),
+        rows=text,
+        columns=text,
+    )
+
+
+def translation() -> TranslationAttention:
+    """Returns two layers of three heads for a source of five words, one of them with two pieces, and a target of two words."""
+    source = dataclasses.replace(attention().rows, segments=(0,) * 5)
+    target = Text(("b", "##c", "$2", "</s>"), ("bc", "$2", "</s>"), (0, 0, 1, 2), (Kind.WORD, Kind.WORD, Kind.SEP), (1, 1, 1))
+    every: dict[str, Any] = {"layer": range(1, 3), "head": range(1, 4)}
+
+    def part(name: str, rows: Text, columns: Text) -> Attention:
+        arrays = []
+        for size in ((len(rows.tokens), len(columns.tokens)), (len(rows.words), len(columns.words))):
+            weights = spread(2, 3, *size, by=41).astype(np.float32) / 15
+            arrays.append(NamedArray(weights, {**every, "from": range(size[0]), "to": range(size[1])}))
+        return Attention("runs/m", name, *arrays, rows, columns)
+
+    return TranslationAttention(
+        encoder=part("encoder", source, source),
+        decoder=part("decoder", target, target),
+        cross=part("cross", target, source),
+        target="bc $2",
+        is_translated=False,
     )
 
 
@@ -168,6 +196,14 @@ def _write_attention(folder: Folder) -> None:
     folder.figure("overview of pieces.png", overview_figure(found, in_words=False))
 
 
+def _write_translation(folder: Folder) -> None:
+    found = translation()
+    folder.figure("overview.png", overview_figure(found.cross))
+    folder.figure("head of words.png", head_figure(found.cross, 2, 3))
+    folder.figure("head of pieces.png", head_figure(found.encoder, 1, 2, in_words=False))
+    folder.figure("alignment.png", alignment_figure(found, found.alignment(2)))
+
+
 def _write_heads(folder: Folder) -> None:
     write_heads(folder, head_statistics(6, 2))
     folder.figure("tree of many.png", tree_figure(head_statistics(3, 11)))
@@ -180,6 +216,7 @@ def _write_coreference(folder: Folder) -> None:
 
 WRITES: dict[str, Callable[[Folder], None]] = {
     "attention": _write_attention,
+    "attention_of_a_translator": _write_translation,
     "heads": _write_heads,
     "heads_of_one": lambda folder: write_heads(folder, head_statistics(1, 1)),
     "comparison": lambda folder: write_comparison(folder, comparison((2, 3), (2, 3), PREDICTIONS)),

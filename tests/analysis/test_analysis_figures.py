@@ -59,7 +59,8 @@ def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
     axes = {name: (relation, *labels[1:]) if name == "relation" else labels for name, labels in found.accuracy.axes.items()}
     accuracy = dataclasses.replace(found.accuracy, axes=axes)
     (tmp_path / "a.png").write_bytes(rendered(dependencies_figure(dataclasses.replace(found, best=best, accuracy=accuracy), 1)))
-    words = dataclasses.replace(attention(), word_texts=(relation,) * 5)
+    text = dataclasses.replace(attention().rows, words=(relation,) * 5)
+    words = dataclasses.replace(attention(), rows=text, columns=text)
     for figure in (head_figure(words, 1, 1), cosines_figure_of(relation)):
         assert len(rendered(figure, tight=True)) > 1_000
 
@@ -107,7 +108,7 @@ def test_names_of_points_cover_neither_each_other_nor_points():
     dots = axes.transData.transform(crowd)
     assert not any(box.contains(*dot) for box in boxes for dot in dots)
     assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
-    assert 50 < len(names) < 110, "where there is no place, a name is left out"
+    assert 50 < len(names) < 110, "names without a free place are left out"
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):

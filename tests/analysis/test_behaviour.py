@@ -123,7 +123,7 @@ def test_words_are_read_in_groups_and_texts_without_a_token_are_left_out(found, 
     np.testing.assert_allclose(again.statistics.values, found.statistics.values, rtol=1e-5, atol=1e-7)
     np.testing.assert_array_equal(again.n.values, found.n.values)
     assert again.windows == found.windows
-    assert again.n_divergence == 8, "two windows on two devices hold as many words as are wanted"
+    assert again.n_divergence == 8, "two windows on two devices contain enough words"
 
 
 def test_a_model_that_gives_numbers_that_are_not_finite_is_named(model, monkeypatch):

@@ -40,7 +40,10 @@ TEXTS = {"texts": [], "input": None, "jsonl": False}
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("attention", TEXTS | {"format": ("html",), "head": [], "pieces": False}),
+        (
+            "attention",
+            TEXTS | {"format": ("html",), "head": [], "pieces": False, "part": None, "alignment_layer": None},
+        ),
         ("heads", TEXTS | {"in_words": True, "reach": 16, "divergence_words": 10_000}),
         (
             "neighbours",
@@ -74,8 +77,8 @@ MOST = 2**31 - 1
         ("neighbours", "senses", 1, 10), ("neighbours", "occurrences", 2, 5_000), ("dependencies", "least", 0, MOST),
         ("dependencies", "seed", 0, MOST), ("probe", "column", -100, 100), ("probe", "words", 1, 10_000_000),
         ("probe", "rank", 1, 4_096), ("probe", "epochs", 1, 10_000), ("probe", "passes", 1, 10_000), ("probe", "seeds", 1, 100),
-        ("probe", "seed", 0, 2**32 - 1), ("compare", "seed", 0, MOST), ("compare", "divergence-words", 0, MOST),
-        ("vocabulary", "new-words", 1, 100_000),
+        ("probe", "seed", 0, 2**32 - 1), ("attention", "alignment-layer", 1, MOST), ("compare", "seed", 0, MOST),
+        ("compare", "divergence-words", 0, MOST), ("vocabulary", "new-words", 1, 100_000),
     ],
 )  # fmt: skip
 def test_a_number_may_be_at_its_limits_and_not_beyond(name: str, flag: str, least: int, most: int):

@@ -259,7 +259,7 @@ def test_words_are_read_in_groups_and_where_none_was_masked_there_are_no_predict
     assert 1 <= again.n_divergence < other.n_divergence
     np.testing.assert_allclose(again.cka.values, other.cka.values, atol=2e-4)  # with a different mean subtracted
     assert again.predictions is None
-    assert "no word that was masked is one piece" in again.missing
+    assert "no masked word is a single piece" in again.missing
     none = analyser.compare(stranger, ["river"], divergence_words=0)
     assert (none.words, none.n_divergence) == (1, 0)
     assert np.isnan([*none.divergence.values.ravel(), *none.cka.values.ravel(), *none.biased_cka.values.ravel()]).all()

@@ -207,7 +207,7 @@ def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_rep
         (tmp_path / name).write_text("\n".join(["".join(lines)] * 3))
     found = [verbs.dependencies(tmp_path / name, tmp_path / "choose", replicates=100) for name in ("same", "adverse")]
     chosen = [{b.relation: (b.direction, b.name, b.offset, b.chosen_at, b.n_choosing) for b in some.best} for some in found]
-    assert {"nsubj", "prt", "all"} < chosen[1].keys() < chosen[0].keys(), "a relation of one part alone is not among the best"
+    assert {"nsubj", "prt", "all"} < chosen[1].keys() < chosen[0].keys(), "a relation of one part only is not among the best"
     assert {relation: chosen[0][relation] for relation in chosen[1]} == chosen[1]
     nsubj = [next(best for best in some.best if best.relation == "nsubj") for some in found]
     assert (nsubj[0].accuracy, nsubj[1].accuracy) == (1, 0), "other heads are the best of the reported sentences"
@@ -330,5 +330,5 @@ def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp
         analyser.dependencies(path)
     relations = Relations()
     assert [relations.number(f"r{i}", "") for i in range(MOST_RELATIONS)] == list(range(1, MOST_RELATIONS + 1))
-    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, and 255 is the most"):
+    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, and 255 is the maximum"):
         relations.number("det", "x, line 3: ")

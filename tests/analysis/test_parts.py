@@ -338,28 +338,29 @@ def test_a_page_says_of_each_piece_what_it_is_and_holds_small_figures_of_all_hea
     found = attention()
     for precise, bits in ((found.pieces.values.size, 16), (found.pieces.values.size - 1, 8)):
         monkeypatch.setattr(page, "PRECISE", precise)
-        text = page.attention_page(found, "1-2")
+        text = page.attention_page([found], "1-2")
         data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
         assert data["bits"] == bits
-    assert data == {
-        "tokens": list(found.tokens), "words": list(found.word_texts), "wordOf": [0, 1, 2, 2, 3, 4],
-        "segments": [0, 0, 0, 0, 0, 1], "specials": [True, False, False, False, True, True], "layers": 2, "heads": 3,
-        "bits": 8, "thumbnail": 6, "head": "1-2",
+    side = {
+        "tokens": list(found.rows.tokens), "words": list(found.rows.words), "wordOf": [0, 1, 2, 2, 3, 4],
+        "segments": [0, 0, 0, 0, 0, 1], "specials": [True, False, False, False, True, True],
     }  # fmt: skip
+    part = {"name": "", "layers": 2, "heads": 3, "thumbnail": [6, 6], "rows": side, "columns": side}
+    assert data == {"parts": [part], "bits": 8, "head": "1-2"}
     assert re.findall(r'id="weights-([^"]*)"', text) == ["1-1", "1-2", "1-3", "2-1", "2-2", "2-3"]
     assert "<title>Attention of runs/m</title>" in text
     small = b"".join(page.thumbnail(head).tobytes() for layer in found.pieces.values for head in layer)
     assert base64.b64encode(zlib.compress(small)).decode() in text
-    assert "é" in page.attention_page(dataclasses.replace(found, tokens=("é",) * 6))
+    assert "é" in page.attention_page([dataclasses.replace(found, rows=dataclasses.replace(found.rows, tokens=("é",) * 6))])
 
 
 def test_the_arrays_of_an_attention_are_all_of_it():
     found = attention()
-    arrays = attention_arrays(found)
+    arrays = attention_arrays([found])
     np.testing.assert_array_equal(arrays["words"], found.words.values)
     np.testing.assert_array_equal(arrays["pieces"], found.pieces.values)
     assert arrays["tokens"].tolist() == ["[CLS]", "the", "$1", "$1#", "[SEP]", "[SEP]"]
-    assert arrays["word_texts"].tolist() == list(found.word_texts)
+    assert arrays["word_texts"].tolist() == list(found.rows.words)
     assert (arrays["word_of_token"].tolist(), arrays["word_of_token"].dtype) == ([0, 1, 2, 2, 3, 4], np.int32)
     assert (arrays["segments"].tolist(), arrays["segments"].dtype) == ([0, 0, 0, 0, 1], np.int32)
     assert arrays["kinds"].tolist() == ["CLS", "WORD", "WORD", "SEP", "SEP"]

@@ -22,12 +22,12 @@ CASES = [
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
     Case("an output in a mistyped bucket", f"{HEADS} --output=gs:/b/x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case(
-        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~ cann"
+        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~"
     ),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
     Case("new words of no text", "vocabulary --new-words=5", "--new-words=5 looks for words in a corpus; name one by --corpus="),
-    Case("a format that is none", f"{ATTENTION} --format=gif", "--format=gif is unknown: known: html, pdf, png, svg"),
+    Case("a format that is none", f"{ATTENTION} --format=gif", "--format=gif is unknown: known: html, json, pdf, png, svg"),
     Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
     Case(
         "a head of more digits than Python reads",
@@ -40,6 +40,40 @@ CASES = [
         "--head=2-1 does not exist: the model has layers 1 to 1 with heads 1 to 2; did you mean '1-1'?",
     ),
     Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 does not exist: the model has layers 1 to 1 with heads"),
+    Case("a part that is none", f"{ATTENTION} --part=encode", "--part=encode is unknown: did you mean 'encoder'?"),
+    Case(
+        "a part of a model without a decoder",
+        f"{ATTENTION} --part=cross",
+        "--part=cross is for encoder-decoders, and $model has no decoder; leave it out",
+    ),
+    Case(
+        "an alignment by a model without a decoder",
+        f"{ATTENTION} --alignment-layer=1",
+        "--alignment-layer=1 is for encoder-decoders, and $model has no decoder; leave it out",
+    ),
+    Case(
+        "an alignment by a layer that the decoder does not have",
+        "attention --model=$translator --alignment-layer=3 'the house'",
+        "--alignment-layer=3 does not exist: the decoder has layers 1 to 2",
+    ),
+    Case(
+        "an alignment without the part that it is of",
+        "attention --model=$translator --alignment-layer=1 --part=encoder 'the house'",
+        "--alignment-layer=1 needs the part cross; give --part=encoder,cross",
+    ),
+    Case(
+        "a head that one of the parts does not have",
+        "attention --model=$translator --head=2-1 'the house'",
+        "--head=2-1 does not exist: the encoder has layers 1 to 1 with heads 1 to 2 ... or choose --part=decoder,cross",
+    ),
+    *(
+        Case(
+            f"an encoder-decoder for {command.split()[0]}",
+            f"{command} --model=$translator",
+            "$translator is an encoder-decoder, and its encoder reads no [CLS]; name an encoder; `predict translate` and",
+        )
+        for command in (HEADS, "neighbours --input=$text house", "compare --control=random-weights 'the house'")
+    ),
     # --------------------------------------------------------------------------------------------------------- what it reads
     Case(
         "a model with tensors of another class",
@@ -50,6 +84,17 @@ CASES = [
     ),
     Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
     Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
+    Case(
+        "a source longer than the positions of a translator",
+        f"attention --model=$translator '{'the ' * 24}'",
+        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+    ),
+    Case(
+        "a target longer than the positions of a translator",
+        f"attention --model=$translator the '{'the ' * 24}'",
+        "is 25 tokens with its start, more than the 24 positions of $translator; shorten it",
+    ),
+    Case("a target without a token", "attention --model=$translator the '\u200b'", "the target '\\u200b' has no tokens; give"),
     Case("a text without a token", "attention '\u200b'", "has no tokens; give text"),
     Case(
         "a text longer than the position table",

@@ -9,7 +9,9 @@ import random
 import shutil
 import string
 from collections.abc import Mapping
+from typing import Any
 
+from bert_jax.interop.huggingface import export_model
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
@@ -17,10 +19,18 @@ from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from tests.end_to_end import forked
 from tests.end_to_end.runs import VOCABULARY, write_experiment, write_text
-from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model
+from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model, write_vocabulary
+from tests.interop.tiny import make_translator
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 ONE_LAYER = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_position": 64}
+TWO_LAYERS = {"num_layers": 1, "decoder_layers": 2, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8}
+TRANSLATORS: dict[str, dict[str, Any]] = {
+    "translator": {},
+    "pre_norm": {"norm_placement": "pre", "final_norm": True},
+    "rotary": {"positions": "rotary"},
+}
+"""Encoder-decoders: one that Marian has, and two that it does not have."""
 HEADS = {
     "classifier": SequenceHead(labels=("good", "poor")),
     "tagger": TokenHead(labels=("B-PER", "O")),
@@ -79,20 +89,22 @@ def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
         "noise": root / "noise.bin",
         "train": root / "tables" / "train.csv",
         "dev": root / "tables" / "dev.csv",
-        **{name: root / name for name in (*HEADS, *OFFICIAL)},
+        **{name: root / name for name in (*HEADS, *OFFICIAL, *TRANSLATORS)},
     }
     write_text(places["text"])
     places["noise"].write_bytes(random.Random(0).randbytes(3_000))
     write_model(places["model"], **ONE_LAYER)
     for name, head in HEADS.items():
         write_model(places[name], head=head, **ONE_LAYER)
+    vocabulary = write_vocabulary(root / "translators-vocabulary")
+    for name, fields in TRANSLATORS.items():
+        export_model(places[name], make_translator(vocabulary, **TWO_LAYERS | fields))
     places["tables"].mkdir()
     own_texts(places["tables"])
     for name, task in OFFICIAL.items():
         WRITERS[task](places[name])
     commands = [
-        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --eval-fraction=0.2 --shards=2 "
-        "--workers=1",
+        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --eval-fraction=0.2 --shards=2 --workers=1",
         "finetune " + FINETUNE.replace("=run", "=$run"),
     ]
     for done in forked.run(scratch, *([string.Template(word).substitute(places) for word in line.split()] for line in commands)):

@@ -37,7 +37,7 @@ CASES = [
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
     Case(
-        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~ can"
+        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"
     ),
     Case("a model in a mistyped bucket", "embed --model=gs:/bucket/m x", "MODEL=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("a profile that is not a range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),
@@ -49,8 +49,7 @@ CASES = [
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
     Case(
-        "an unknown flag of another command", "embed --poling=cls x",
-      "unknown argument --poling=cls: did you mean '--pooling'?"
+        "an unknown flag of another command", "embed --poling=cls x", "unknown argument --poling=cls: did you mean '--pooling'?"
     ),
     Case("a word for a number", "fill-mask --top-k=three [MASK]", "--top-k=three must be a whole number, at least 1"),
     Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be at least 1 and at most 2,147,483,647"),
@@ -75,9 +74,7 @@ CASES = [
         "embed --layers=99 x",
         "--layers=99 is outside [-2, 1]: the model has 1 layer (0: embeddings)",
     ),
-    Case(
-        "layers that are no numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"
-    ),
+    Case("layers that are not numbers", "embed --layers=last x", "argument --layers: 'last' is not a comma-separated list"),
     Case("no layers", "embed --layers= x", "argument --layers: '' is not a comma-separated list of numbers"),
     Case(
         "layers without the sign of equality",
@@ -371,7 +368,7 @@ CASES = [
         stdin="[" * 100_000 + "\n",
     ),
     Case(
-        "bytes that are no text",
+        "bytes that are not text",
         "embed",
         "standard input, line 1: byte 4 is not UTF-8; convert the text with iconv",
         exit=1,
@@ -468,6 +465,14 @@ CASES = [
         "translate x",
         "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
     ),
+    Case(
+        "a source over the limit of a translator",
+        f"translate --model=$translator '{'the ' * 24}'",
+        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        exit=1,
+    ),
+    Case("a gap for a translator", "fill-mask --model=$translator [MASK]", "$translator is an encoder-decoder, and its encoder"),
+    Case("vectors of a translator", "embed --model=$translator x", "$translator is an encoder-decoder, and its encoder reads no"),
     Case("a beam of nothing", "translate x --beams=0", "--beams=0 must be at least 1 and at most 64"),
     Case("a negative length penalty", "translate x --length-penalty=-1", "--length-penalty=-1 must be at least 0 and at most 10"),
     Case(

@@ -198,5 +198,5 @@ def test_a_frozen_encoder_runs_without_dropout_and_the_head_on_it_keeps_its_own(
     config = frozen.model_config(ModelConfig(), "cpu")
     assert (config.hidden_dropout, config.attention_dropout) == (0.0, 0.0)
     assert frozen.head_config(SEQUENCE).dropout == 0.3
-    assert frozen.head_config(SpanHead()).dropout is None  # which is 0, as in the original
+    assert frozen.head_config(SpanHead()).dropout is None  # no dropout, as in the original
     assert experiment(training__freeze_encoder=True, head__dropout=0.0).head_config(SEQUENCE).dropout == 0.0

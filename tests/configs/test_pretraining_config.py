@@ -280,7 +280,7 @@ def test_a_run_of_other_steps_keeps_the_proportions_of_its_phases_warmups_evalua
     with pytest.raises(UserError, match=r"^config\.steps=2 is fewer than the 3 phases; each needs at least one step$"):
         with_total_steps(RUN, 2)
     for wrong in ({}, {"phases": 3}, {"phases": []}, {"phases": [{"steps": "many"}]}, {"phases": [{"steps": 0}]}):
-        assert with_total_steps(wrong, 2) == wrong, "what is wrong is reported where the experiment is made"
+        assert with_total_steps(wrong, 2) == wrong, "the error comes when the experiment is created"
 
 
 def test_the_steps_of_the_command_line_scale_the_run_before_other_keys_are_set(tmp_path: pathlib.Path):
@@ -369,7 +369,7 @@ def test_a_phase_has_its_own_masks_and_the_held_out_rows_have_the_same_ones_in_a
     assert [(one.masked_fraction, one.mask_probability) for one in trained] == [(0.3, 1.0), (0.15, 0.8), (0.05, 0.8), (0.3, 0.8)]
     eval_split = [found.eval_config(phase) for phase in range(4)]
     assert {(one.masked_fraction, one.mask_probability, one.random_probability) for one in eval_split} == {(0.15, 0.8, 0.1)}
-    assert [one.max_predictions for one in eval_split] == [19, 20, 19, 21], "of a phase with the same masks, its own"
+    assert [one.max_predictions for one in eval_split] == [19, 20, 19, 21], "a phase with the same masks has its own"
 
 
 def test_held_out_rows_may_have_another_fraction_of_masks_and_words_keep_their_proportion():

@@ -10,9 +10,7 @@ STORED = {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2}, "fingerp
 
 def test_a_stored_configuration_has_the_defaults_of_younger_keys():
     completed = with_defaults(PretrainingExperiment, STORED, beside="fingerprint")
-    asked = PretrainingExperiment.from_dict(
-        {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2}}
-    )
+    asked = PretrainingExperiment.from_dict({"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2}})
     assert completed == asked.to_dict() | {"fingerprint": "5e0c"}
 
 

@@ -168,7 +168,7 @@ def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
 
         batches.logits(remember, rows[host])
         parts.append(given)
-    assert len({len(given) for given in parts}) == 1, "hosts must meet in every batch"
+    assert len({len(given) for given in parts}) == 1, "hosts have to meet in every batch"
     order = np.argsort(np.concatenate(rows))
     whole = [
         fake_logits({name: np.concatenate([part[name] for part in of_hosts])[order] for name in of_hosts[0]}, batches.shape)

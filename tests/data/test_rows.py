@@ -331,7 +331,7 @@ def test_next_targets_are_the_tokens_behind_random_positions_of_the_same_example
     else:
         np.testing.assert_array_less(places.sum(1), predictions + 1)
         assert packed > 1 or (places.sum(1) == np.minimum(tokens - 1, predictions)).all()
-        assert abs(places[:, 5].mean() - places[:, 20].mean()) < 0.1, "positions are not drawn alike"
+        assert abs(places[:, 5].mean() - places[:, 20].mean()) < 0.1, "positions are not equally likely"
 
 
 def masked_places_of(row, position, batch):

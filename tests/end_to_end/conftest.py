@@ -18,7 +18,7 @@ ASKED = "bert_jax.runtime.interruptions:Preemption.requested"
 
 @pytest.fixture(scope="session")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The experiment file of a tiny run on a tiny corpus; the corpus lies beside it, in `corpus`."""
+    """Writes the experiment file of a tiny run on a tiny corpus, which is next to it in `corpus`."""
     directory = tmp_path_factory.mktemp("end_to_end")
     return write_experiment(directory / "experiment.py", build_corpus(directory / "corpus"))
 
@@ -34,8 +34,8 @@ class Ended:
 
 @pytest.fixture(scope="session")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A directory with a pretrained `model` of a few thousand weights and the `train.csv` and `dev.csv` of `toy_tasks.own_texts`;
-    what runs on them compile is kept there too."""
+    """Returns a directory with a pretrained `model` of a few thousand weights and the `train.csv` and `dev.csv` of
+    `toy_tasks.own_texts`. Programs compiled by runs on them are cached there too."""
     directory = tmp_path_factory.mktemp("toys")
     write_model(directory / "model")
     own_texts(directory)
@@ -43,20 +43,20 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def command(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tuple[str, ...]:
-    """A pretraining run."""
+    """Returns the command of a pretraining run."""
     return ("pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags)
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(experiment: pathlib.Path) -> Ended:
-    """The run as it should be, from beginning to end on one device."""
+    """Runs the experiment on one device without interruptions, as the reference for others."""
     workdir = experiment.parent / "uninterrupted"
     return Ended(workdir, *as_a_person(*command(experiment, workdir), "--format=svg,png"))
 
 
 @pytest.fixture(scope="session")
 def killed(experiment: pathlib.Path, uninterrupted: Ended) -> Ended:
-    """The same run, killed with SIGKILL before its first checkpoint and again after it, both in its first phase."""
+    """Runs the same, killed with SIGKILL before its first checkpoint and again after it, both times in its first phase."""
     workdir = experiment.parent / "killed"
     for death in (
         Signal(ASKED, argument=2),
@@ -68,7 +68,7 @@ def killed(experiment: pathlib.Path, uninterrupted: Ended) -> Ended:
 
 @pytest.fixture(scope="session")
 def terminated(experiment: pathlib.Path, killed: Ended) -> Ended:
-    """The killed run started again and stopped with SIGTERM somewhat later."""
+    """Restarts the killed run, and stops it with SIGTERM somewhat later."""
     stop = Signal(ASKED, argument=10, number=signal.SIGTERM)
     (done,) = forked.run(experiment.parent, command(experiment, killed.workdir), at=stop)
     return Ended(killed.workdir, done.status, done.output)
@@ -76,8 +76,8 @@ def terminated(experiment: pathlib.Path, killed: Ended) -> Ended:
 
 @pytest.fixture(scope="session")
 def late(experiment: pathlib.Path, terminated: Ended) -> Ended:
-    """A copy of the run started once more and stopped with SIGTERM in its second phase, so that what continues it has only that
-    one's programs to compile."""
+    """Restarts a copy of the run and stops it with SIGTERM in its second phase, so that its continuation compiles only that
+    phase's programs."""
     workdir = shutil.copytree(terminated.workdir, terminated.workdir.with_name("late"))
     stop = Signal(ASKED, argument=18, number=signal.SIGTERM)
     (done,) = forked.run(experiment.parent, command(experiment, workdir), at=stop)

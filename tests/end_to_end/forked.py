@@ -1,7 +1,8 @@
-"""Commands in processes that start at once: forked from one that has imported everything, so that a test can afford a dozen.
+"""Runs commands in processes that start at once: they are forked from a process that has imported everything, so a test can start
+a dozen.
 
-A process is given command lines as a person types them after `tpu_scripts/run.sh`, and does them one after another. It can
-be told to send itself a signal at a certain call of a certain function, so that a run ends exactly there, not somewhere near.
+A process gets command lines as a user types them after `tpu_scripts/run.sh`, and runs them one after another. It can send itself
+a signal at a given call of a given function, so that a run ends exactly there, not just nearby.
 """
 
 from __future__ import annotations
@@ -45,20 +46,21 @@ SERVER.set_forkserver_preload(
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
-    """Sends `number` to the process at a call of `function` ("module:Class.method"), before it does anything, or `after` it."""
+    """Sends `number` to the process at a call of `function` ("module:Class.method"), before the call does anything, or `after`
+    it."""
 
     function: str
     call: int = 1
-    """Which call."""
+    """The number of the call."""
     argument: object = None
-    """Counts only the calls with it among their arguments."""
+    """If set, only calls with this argument count."""
     number: int = signal.SIGKILL
     after: bool = False
     once_there: tuple[str, ...] = ()
-    """Waits for these paths first, on a disk or in a bucket, where something is saved in the background."""
+    """Paths, on a disk or in a bucket, to wait for first, when something is saved in the background."""
 
     def arm(self) -> None:
-        """Wraps the function, in this process."""
+        """Wraps the function in this process."""
         module, _, path = self.function.partition(":")
         *owners, name = path.split(".")
         owner = functools.reduce(getattr, owners, importlib.import_module(module))
@@ -79,7 +81,7 @@ class Signal:
         setattr(owner, name, counting)
 
     def send(self) -> None:
-        """Sends it to this process."""
+        """Sends the signal to this process."""
         deadline = time.monotonic() + 60
         while not all(as_path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -88,20 +90,20 @@ class Signal:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What a process finds where it begins."""
+    """The environment in which a process starts."""
 
     directory: pathlib.Path | None = None
-    """The current directory; that of the tests if None."""
+    """The current directory; if None, the tests' own."""
     stdin: bytes = b""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Variables beside those of the tests."""
+    """Environment variables in addition to the tests' own."""
     file_size: int | None = None
-    """No file grows beyond so many bytes, as on a full disk."""
+    """The maximum size of a file in bytes, as on a full disk."""
     closed: tuple[int, ...] = ()
-    """File descriptors, as after `>&-` in a shell."""
+    """The file descriptors to close, as after `>&-` in a shell."""
 
     def enter(self) -> None:
-        """Puts this process there."""
+        """Applies these settings to this process."""
         if self.directory:
             os.chdir(self.directory)
         os.environ.update(self.environment)
@@ -112,16 +114,16 @@ class Surroundings:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  # forkserver has put another in its place
         for descriptor in self.closed:
             os.close(descriptor)
-            setattr(sys, ("stdin", "stdout", "stderr")[descriptor], None)  # as Python begins where one is closed
+            setattr(sys, ("stdin", "stdout", "stderr")[descriptor], None)  # as Python starts if one is closed
         if self.file_size is not None:
-            never = 1e9  # seconds; half a program would be kept for other processes
+            never = 1e9  # seconds; half-written programs would be cached for other processes
             jax.config.update("jax_persistent_cache_min_compile_time_secs", never)
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_size, resource.RLIM_INFINITY))
 
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """How a command line ended: its exit status, or minus the signal that ended it, and everything it said."""
+    """How a command line ended: its exit status, or minus the signal that ended it, and all of its output."""
 
     status: int | None
     output: str
@@ -129,13 +131,13 @@ class Done:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """A process under way, and what its command lines say."""
+    """A running process, and the output of its command lines."""
 
     process: multiprocessing.process.BaseProcess
     outputs: Sequence[pathlib.Path]
 
     def end(self, timeout: float = 600) -> list[Done]:
-        """Waits for it. How each command line ended."""
+        """Waits for the process. Returns how each command line ended."""
         self.process.join(timeout)
         if self.process.is_alive():
             self.process.kill()
@@ -149,7 +151,7 @@ class Started:
         return done
 
     def wait_until(self, reached: Callable[[], bool], timeout: float = 300) -> None:
-        """Until `reached()`; that the process ends before is a failure."""
+        """Waits until `reached()`. Fails if the process ends before that."""
         deadline = time.monotonic() + timeout
         while not reached():
             if not self.process.is_alive() or time.monotonic() > deadline:
@@ -170,10 +172,10 @@ def start(
     slow: str = "",
     around: Surroundings = Surroundings(),
 ) -> Started:
-    """Begins to do `commands` in one process on so many devices; what they say goes to files in `directory`.
+    """Starts running `commands` in one process with this many devices; their output goes to files in `directory`.
 
-    prepare: a function of a module, called in the process first.
-    slow: a file or directory comes to a name with this in it a second late, as on a slow disk.
+    prepare: a function of a module, which the process calls first. slow: files and directories whose name contains this appear a
+    second late, as on a slow disk.
     """
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
@@ -195,14 +197,14 @@ def run(
     around: Surroundings = Surroundings(),
     timeout: float = 600,
 ) -> list[Done]:
-    """Does `commands`, as `start` begins to."""
+    """Runs `commands` as `start` does, and waits for them."""
     started = start(directory, *commands, devices=devices, at=at, prepare=prepare, slow=slow, around=around)
     return started.end(timeout)
 
 
 @dataclasses.dataclass(frozen=True)
 class Commands:
-    """Where the commands of a module's tests ran, and how each ended, by its name."""
+    """The directory in which the commands of a module's tests ran, and how each command ended, by its name."""
 
     base: pathlib.Path
     ends: dict[str, Done]
@@ -210,7 +212,7 @@ class Commands:
 
 
 def commands_run(base: pathlib.Path, commands: Mapping[str, Sequence[str]]) -> Commands:
-    """Does `commands`, by their names, one after another in a process in the directory `base`."""
+    """Runs `commands`, given by name, one after another in a process in the directory `base`."""
     return Commands(base, dict(zip(commands, run(base, *commands.values()), strict=True)), commands)
 
 
@@ -223,7 +225,7 @@ def _child(
     slow: str,
     around: Surroundings,
 ) -> None:
-    """In the new process: the commands, with everything they say in `outputs` and their statuses beside."""
+    """Runs the commands in the new process. Their output goes to `outputs`, and their statuses to files next to it."""
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     os.environ.update(environment)
     _keep_what_is_compiled(environment[CACHE], commands[0])
@@ -253,8 +255,8 @@ def _child(
 
 
 def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
-    """Keeps it in `directory` for later processes. What a run's second process compiles, of which JAX keeps nothing, has a
-    directory of its own."""
+    """Caches compiled programs in `directory` for later processes. JAX caches nothing of the second process of a run, so that one
+    gets a directory of its own."""
     index = next((word.partition("=")[2] for word in command if word.startswith("--process=")), "0")
     jax.config.update("jax_compilation_cache_dir", directory if index == "0" else f"{directory}-{index}")
     write = getattr(compiler, "_cache_write", None)
@@ -269,7 +271,7 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
 
 
 def _draw_blank_figures() -> None:
-    """Saves a blank figure where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
+    """Saves a blank figure when a run first draws its curves, and none later: drawing takes 0.3 s in each of a hundred runs.
 
     Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `training/curves.py`.
     """
@@ -293,7 +295,7 @@ def _slow_down(name: str) -> None:
 
 
 def _do(command: str, arguments: list[str]) -> int:
-    """The exit status that `python -m bert_jax.COMMAND` would have."""
+    """Returns the exit status that `python -m bert_jax.COMMAND` would have."""
     module = importlib.import_module(f"bert_jax.{command}")
     sys.argv = [command, *arguments]
     try:

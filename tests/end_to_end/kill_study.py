@@ -1,9 +1,9 @@
-"""Kills a study at random moments and compares its table with that of the same study left alone. It takes minutes.
+"""Kills a study at random moments, and compares its table with the table of an undisturbed study. It takes minutes.
 
     python tests/end_to_end/kill_study.py --kills=10 --directory=runs/killed_study
 
-Kills are SIGKILL of the study's process alone, so that the part that it runs has to notice by itself, and every third one of the
-whole process group. The tables have to be the same to the bit, but for what was measured. It prints the moment of every kill.
+A kill is a SIGKILL of the study's process only, so its running part has to notice on its own; every third kill is of the whole
+process group. The tables have to be the same bit for bit, except for measurements. It prints the moment of every kill.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
     print(f"left alone it takes {alone:.0f} s", flush=True)
     for kill in range(flags.kills):
         process = start(directory, directory / "killed")
-        wait = rng.uniform(0.2, 1.8) * alone / flags.kills + flags.start  # seconds that pass before a part has started
+        wait = rng.uniform(0.2, 1.8) * alone / flags.kills + flags.start  # seconds before a part has started
         try:
             status = process.wait(wait)
             print(f"kill {kill + 1}: it had ended with status {status} before", flush=True)

@@ -1,5 +1,5 @@
-"""The tasks that are trained end to end: what to add to the command line, and how to check what came of it without the project's
-own code."""
+"""The tasks that are trained end to end: what to add to the command line, and how to check the result without the project's own
+code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def agreement(directory: pathlib.Path, split: str = "dev") -> float:
 
 
 def values(directory: pathlib.Path) -> list[list[float]]:
-    """The predictions and the labels."""
+    """Returns the predictions and the labels."""
     rows = table(file(directory, "dev.tsv"))
     assert len(rows) == ROWS["dev"]
     return [[float(row[name]) for row in rows] for name in ("prediction", "label")]
@@ -50,7 +50,7 @@ def f1_of_sets(directory: pathlib.Path) -> float:
 
 
 def tagged(directory: pathlib.Path) -> list[list[list[str]]]:
-    """The word, its label and the prediction, of every word of every sentence."""
+    """Returns the word, its label and the prediction, for every word of every sentence."""
     sentences = file(directory, "dev.conll").read_text().strip().split("\n\n")
     assert len(sentences) == ROWS["dev"]
     return [[line.split() for line in sentence.splitlines()] for sentence in sentences]
@@ -61,7 +61,7 @@ def agreement_of_words(directory: pathlib.Path) -> float:
 
 
 def f1_of_entities(directory: pathlib.Path) -> float:
-    """A B begins an entity, and so does an I behind anything but its own kind (conlleval)."""
+    """Computes F1 of entities: a B begins one, and so does an I after anything but its own kind (conlleval)."""
 
     def entities(sentence: int, tags: Sequence[str]) -> set[tuple[int, str, int, int]]:
         found, start = set(), 0
@@ -81,7 +81,7 @@ def f1_of_entities(directory: pathlib.Path) -> float:
 
 
 def f1_of_pronouns(directory: pathlib.Path) -> float:
-    """Each of both names of a text refers to the same person as the pronoun, or does not."""
+    """Computes F1 of decisions: each of the two names of a text refers to the same person as the pronoun, or does not."""
     lines = [line.split("\t") for line in file(directory, "dev.tsv").read_text().splitlines()]
     gold = [(row["ID"], row["A-coref"], row["B-coref"]) for row in table(directory / "gap-validation.tsv")]
     assert len(lines) == ROWS["dev"]
@@ -95,7 +95,7 @@ def questions(directory: pathlib.Path, version: str) -> list[dict[str, Any]]:
 
 
 def share_of_exact(directory: pathlib.Path, true: Mapping[str, str]) -> float:
-    """Answers are single words here, so that F1 is the share of exact ones; in percent, as SQuAD's scripts."""
+    """Computes the share of exact answers, in percent as in SQuAD's scripts. Answers are single words here, so F1 is the same."""
     said = json.loads(file(directory, "dev_predictions.json").read_text())
     assert said.keys() == true.keys()
     return 100 * float(np.mean([said[name] == text for name, text in true.items()]))
@@ -189,34 +189,34 @@ def answers_of(directory: pathlib.Path) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A task of one kind: what to add to the command line, and how to check what came of it without the project's own code."""
+    """A task of one kind: what to add to the command line, and how to check the result without the project's own code."""
 
     experiment: str
     metric: str
     beats: float
-    """The score that it reaches; what the most frequent answer scores is far below.
+    """The score that it has to reach; the most frequent answer scores far below it.
 
     The worst of five seeds, after as many epochs or fewer: 0.951 for own/sequence, 0.943 for own/sequence with values, 1.0 (100
     for questions) for every other task; also with `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2`.
     """
     score: Callable[[pathlib.Path], float]
-    """The metric, from the file of predictions."""
+    """Computes the metric from the file of predictions."""
     files: tuple[str, ...]
-    """Of predictions."""
+    """The name of the file of predictions."""
     predict: tuple[str, ...]
-    """The command of `predict` and its flags."""
+    """The command of `predict`, with its flags."""
     asked: Callable[[pathlib.Path], list[dict[str, Any]]]
-    """Its records for the dev set."""
+    """Its input records for the dev set."""
     flags: Callable[[pathlib.Path], Sequence[str]] = lambda directory: (f"--config.task.data_dir={directory}",)
     rate: float = 2e-3
     epochs: int = 10
-    """With which a model so small learns it."""
+    """The settings with which such a small model learns the task."""
     answer: Callable[[Mapping[str, Any]], Any] = lambda reply: reply["label"]
-    """Its answer to one, in the form of `told`."""
+    """Converts its answer to one record into the form of `told`."""
     told: Callable[[pathlib.Path], Sequence[Any]] = predicted
-    """The answers in the file of predictions."""
+    """Reads the answers from the file of predictions."""
     dev: str = "dev"
-    """The split by which models are compared."""
+    """The split on which models are compared."""
 
 
 def own_files(name: str, *flags: str) -> Callable[[pathlib.Path], Sequence[str]]:
@@ -233,7 +233,7 @@ def labels_of_words(reply: Mapping[str, Any]) -> list[str]:
 
 SQUAD = ("dev_predictions.json", "dev_nbest_predictions.json")
 ANSWER = ("answer", "--length=32")
-KINDS: Mapping[str, Kind] = {  # by the name of the task; what stands behind a comma tells two of one name apart
+KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma distinguishes two tasks of one name
     "glue/sst2": Kind(
         "glue.py:sst2", "accuracy", 0.9, agreement, ("dev.tsv", "SST-2.tsv"), predict=("classify",), asked=as_texts, epochs=8
     ),

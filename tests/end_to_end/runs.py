@@ -1,4 +1,5 @@
-"""Runs of `bert_jax.pretrain`, or of another command that trains, on data and a model that take seconds, and what they leave."""
+"""Starts `bert_jax.pretrain` and other training commands on data and a model that take seconds, and reads the files that they
+leave."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def get_config():
 
 
 def write_text(path: pathlib.Path, *, documents: int = 60, seed: int = 0) -> None:
-    """One sentence a line, a blank line between documents: made-up English of a few dozen words."""
+    """Writes made-up English of a few dozen words: one sentence per line, a blank line between documents."""
     words = WORDS.split()
     rng = random.Random(seed)
     lines = []
@@ -55,7 +56,7 @@ def write_text(path: pathlib.Path, *, documents: int = 60, seed: int = 0) -> Non
 
 
 def build_corpus(directory: pathlib.Path, **text: int) -> pathlib.Path:
-    """A corpus made by the corpus command, in this process: a process of its own imports for 3 s."""
+    """Builds a corpus with the corpus command in this process: a separate process would take 3 s to import."""
     source = directory.with_suffix(".txt")
     write_text(source, **text)
     flags = [f"--source=text:{source}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={directory}"]
@@ -71,13 +72,14 @@ def write_experiment(path: pathlib.Path, corpus: pathlib.Path, experiment: str =
 
 
 def xla_flags(devices: int) -> str:
-    """The flags of the tests' own environment, but for so many virtual devices: a process rounds as the tests do."""
+    """Returns the flags of the tests' own environment with this many virtual devices, so that a process rounds as the tests
+    do."""
     kept = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
     return " ".join([*kept, f"--xla_force_host_platform_device_count={devices}"])
 
 
 def environment_of_a_person() -> dict[str, str]:
-    """The environment of a command in a process of its own, with one device."""
+    """Returns the environment of a command in a process of its own, with one device."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
     return environment | {
         "JAX_PLATFORMS": "cpu",
@@ -90,7 +92,7 @@ def environment_of_a_person() -> dict[str, str]:
 
 
 def as_a_person(command: str, *arguments: str) -> tuple[int, str]:
-    """(exit status, everything it said) of `python -m bert_jax.COMMAND` in a process of its own, with one device."""
+    """Returns (exit status, all output) of `python -m bert_jax.COMMAND` in a process of its own, with one device."""
     done = subprocess.run(
         [sys.executable, "-m", f"bert_jax.{command}", *arguments],
         cwd=REPOSITORY,
@@ -114,7 +116,7 @@ def last_step(workdir: pathlib.Path) -> int:
 
 
 def learned(workdir: pathlib.Path) -> list[dict[str, float]]:
-    """What `metrics.jsonl` says of learning, without what it says of time and of failed saves."""
+    """Returns the parts of `metrics.jsonl` about learning, without times and failed saves."""
     return [
         {name: value for name, value in record.items() if name != "time" and "second" not in name}
         for record in records(workdir)
@@ -123,19 +125,19 @@ def learned(workdir: pathlib.Path) -> list[dict[str, float]]:
 
 
 def results(workdir: pathlib.Path) -> dict[str, Any]:
-    """The content of `results.json` without the numbers that depend on time and on failed saves."""
+    """Returns the content of `results.json` without the numbers that depend on time and on failed saves."""
     values: dict[str, Any] = json.loads((workdir / "results.json").read_text())
     left_out = ("ledger", "failed_saves_since_last_start")
     return {name: value for name, value in values.items() if "second" not in name and name not in left_out}
 
 
 def weights(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-    """The exported tensors."""
+    """Returns the exported tensors."""
     return load_file(workdir / "model" / "model.safetensors")
 
 
 def assert_same_weights(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
-    """To the bit."""
+    """Checks that the weights are equal bit for bit."""
     ours, theirs = weights(workdir), weights(wanted)
     assert ours.keys() == theirs.keys()
     for name in theirs:
@@ -143,7 +145,7 @@ def assert_same_weights(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
 
 
 def contents(workdir: pathlib.Path) -> dict[str, bytes]:
-    """Every file but the lock."""
+    """Returns every file except the lock."""
     files = [path for path in workdir.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(workdir)): path.read_bytes() for path in files}
 

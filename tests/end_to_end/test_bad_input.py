@@ -1,4 +1,4 @@
-"""Every mistake a person can make on the way to a run is one sentence and leaves what was there."""
+"""Every mistake that a user can make on the way to a run leads to a one-sentence error, and leaves existing files unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.end_to_end.runs import VOCABULARY, build_corpus, checkpoints, learned
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
-    """The sentence with which the command refuses."""
+    """Returns the error with which the command refuses its input."""
     monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags])
     with pytest.raises(UserError) as error:
         pretrain.main()
@@ -51,7 +51,7 @@ def test_a_corpus_of_one_document_is_refused_with_the_remedy(monkeypatch, tmp_pa
 
     try:
         sentence = build_and_train()
-    except AssertionError as error:  # the corpus command refuses already when the one document is held out
+    except AssertionError as error:  # the corpus command already refuses if the only document is held out
         sentence = str(error)
     assert "1 document" in sentence or "no document" in sentence, sentence
     assert "Traceback" not in sentence
@@ -97,7 +97,7 @@ def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, t
 
 
 def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(experiment, tmp_path):
-    """However many it takes to end a run at once."""
+    """This holds however many such steps end a run at once."""
     flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", *flags))
     assert end.status == 2, end.output
@@ -114,7 +114,7 @@ def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):
 
 
 def test_a_corpus_that_holds_nothing_out_is_refused_before_the_workdir_is_made(monkeypatch, experiment, tmp_path):
-    """By default one document in a hundred is held out: of a few dozen, perhaps none."""
+    """By default one document in a hundred is held out; of a few dozen documents, perhaps none."""
     text = tmp_path / "few.txt"
     write_text(text, documents=5)
     flags = [f"--source=text:{text}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={tmp_path / 'few'}"]

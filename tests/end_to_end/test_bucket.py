@@ -1,5 +1,5 @@
-"""Runs whose text, corpus, workdir and model lie in a bucket: killed again and again, on two machines, they end as the local
-one."""
+"""Runs whose text, corpus, workdir and model are in a bucket: killed again and again, on two machines, they end like the local
+run."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tests.storage.emulator import Emulator
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A machine with local copies of its own in `directory`, and a bucket."""
+    """A machine with its own local copies in `directory`, and a bucket."""
 
     directory: pathlib.Path
     bucket: str
     environment: dict[str, str]
 
     def begun(self, *commands: Sequence[str], at: Signal | None = None) -> Started:
-        """Begins to do commands one after another in a process; see `forked.start`."""
+        """Starts running commands one after another in a process; see `forked.start`."""
         cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
         return forked.start(self.directory, *commands, at=at, around=Surroundings(environment={**self.environment, **cache}))
 
     def do(self, *commands: Sequence[str], at: Signal | None = None) -> list[Done]:
-        """Does them."""
+        """Runs the commands and waits for them."""
         return self.begun(*commands, at=at).end()
 
     def killed(self, run: Sequence[str], step: int, saved: int | None = None) -> str:
-        """Kills a run after `step`, once the checkpoint of step `saved` and lines are in the bucket; returns what it said."""
+        """Kills a run after `step`, once the checkpoint of step `saved` and the metrics are in the bucket. Returns its output."""
         there = () if saved is None else (f"checkpoints/{saved}/commit_success.txt", "metrics.jsonl")
         (done,) = self.do(run, at=Signal(ASKED, argument=step, once_there=tuple(f"{self.bucket}/run/{name}" for name in there)))
         assert done.status == -9, done.output
@@ -59,7 +59,7 @@ def another(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machi
 
 @pytest.fixture(scope="module")
 def corpus(machine: Machine, experiment: pathlib.Path) -> str:
-    """The corpus of `experiment`, made of text in the bucket."""
+    """Returns the corpus of `experiment`, built from text in the bucket."""
     objects.write(f"{machine.bucket}/text/all.txt", (experiment.parent / "corpus.txt").read_bytes())
     flags = (f"--source=text:{machine.bucket}/text/*.txt", f"--vocab={VOCABULARY}", "--lowercase", "--eval-fraction=0.2")
     (done,) = machine.do(("corpus", *flags, "--shards=2", "--workers=1", f"--output={machine.bucket}/corpus"))
@@ -69,9 +69,9 @@ def corpus(machine: Machine, experiment: pathlib.Path) -> str:
 
 @pytest.fixture(scope="module")
 def ended(machine: Machine, another: Machine, corpus: str, experiment: pathlib.Path, uninterrupted: Ended) -> pathlib.Path:
-    """A local copy of the workdir of a run that was killed three times, once on another machine."""
+    """Returns a local copy of the workdir of a run that was killed three times, once on another machine."""
     run = ("pretrain", f"--config={experiment}", f"--workdir={machine.bucket}/run", f"--config.corpus.directory={corpus}")
-    run = (*run, "--format=svg,png")  # as `uninterrupted`
+    run = (*run, "--format=svg,png")  # as in `uninterrupted`
     machine.killed(run, 2)
     assert "continuing" not in machine.killed(run, 7, saved=4)
     assert "resuming from step 4" in another.killed(run, 18, saved=16)
@@ -91,7 +91,7 @@ def _copies(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 
 def test_the_corpus_in_the_bucket_is_the_local_one(corpus: str, experiment: pathlib.Path):
-    size = vocabulary_size({"corpus": {"directory": corpus}})  # as `aot` finds it, from the manifest alone
+    size = vocabulary_size({"corpus": {"directory": corpus}})  # like `aot`, which reads only the manifest
     assert not (cached_path(corpus) / "tokenizer").exists()
     copy, local = fetched(corpus, "--verify"), experiment.parent / "corpus"
     found, wanted = (json.loads((directory / "manifest.json").read_text()) for directory in (copy, local))
@@ -116,7 +116,7 @@ def test_a_run_in_a_bucket_that_was_killed_three_times_ends_as_the_local_one_bit
 def test_two_processes_share_a_workdir_in_a_bucket(
     ended: pathlib.Path, machine: Machine, another: Machine, corpus: str, experiment: pathlib.Path, uninterrupted: Ended
 ):
-    """What was left after the third kill is continued by two processes, each with local files of its own, as on two hosts."""
+    """Two processes continue the run after the third kill, each with its own local files, as on two hosts."""
     flags = [f"--coordinator=127.0.0.1:{free_port()}", "--processes=2", "--start-timeout=120", f"--workdir={machine.bucket}/two"]
     run = ("pretrain", f"--config={experiment}", *flags, f"--config.corpus.directory={corpus}")
     processes = [one.begun((*run, f"--process={index}")) for index, one in enumerate((another, machine))]

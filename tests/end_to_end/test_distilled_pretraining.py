@@ -1,4 +1,4 @@
-"""Pretraining with a teacher: what it saves, how it goes on, and what it exports."""
+"""Pretraining with a teacher: what it saves, how it continues, and what it exports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def runs(experiment: pathlib.Path) -> dict[str, Done]:
-    """A whole run, one that was stopped after three steps and went on, and one that was to go on with another teacher."""
+    """Runs it completely; stops a run after three steps and continues it; and tries to continue a run with another teacher."""
     root = experiment.parent
     tokenizer = load_tokenizer(VOCABULARY, lowercase=True)
     tokenizer.save(root / "vocabulary")

@@ -1,4 +1,4 @@
-"""From the official files of every kind of task to its scores, its files of predictions, and a model that answers."""
+"""From the official files of every kind of task to scores, files of predictions, and a model that answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EACH = pytest.mark.parametrize("name", KINDS)
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What came of a task: how both commands ended, and where its files and its workdir `run` are."""
+    """The result of a task: how both commands ended, and where its files and its workdir `run` are."""
 
     directory: pathlib.Path
     finetune: Done
@@ -41,7 +41,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    """Every kind of task, trained and asked in one process."""
+    """Trains and queries every kind of task in one process."""
     base = tmp_path_factory.mktemp("kinds")
     directories = {name: base / re.sub(r"\W+", "-", name) for name in KINDS}
     commands: list[Sequence[str]] = []

@@ -1,5 +1,5 @@
-"""Every mistake a person can make on the way to a fine-tuning run is one sentence that says where and what to do, and leaves what
-was there."""
+"""Every mistake that a user can make on the way to a fine-tuning run leads to a one-sentence error with its place and its remedy,
+and leaves existing files unchanged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, toys: pathlib.Path, tmp_path: pathlib.Path) -> Refused:
-    """refused(*flags, workdir=) -> the sentence with which the command refuses the flags, added to those of a run that would
-    do."""
+    """Returns refused(*flags, workdir=), which adds the flags to those of a valid run and returns the error of the command."""
 
     def ask(*flags: str, workdir: pathlib.Path = tmp_path / "run") -> str:
         monkeypatch.setattr(sys, "argv", command(toys, workdir, *flags))
@@ -62,7 +61,7 @@ def test_a_head_or_a_teacher_with_other_labels_is_refused_with_both(refused: Ref
 # --------------------------------------------------------------------------------------------------------- a run that is there
 @pytest.fixture(scope="module")
 def finished(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The workdir of a short run; nothing below may change it."""
+    """Returns the workdir of a short run; no test below may change it."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     (done,) = forked.run(toys, command(toys, workdir, "--config.training.epochs=1"))
     assert done.status == 0, done.output
@@ -102,7 +101,7 @@ def test_another_model_under_the_same_name_is_refused(refused: Refused, untouche
 def test_data_that_moved_and_was_saved_by_another_program_is_still_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys, toys: pathlib.Path, finished: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """A byte order mark, other line ends, quotes around all cells, and blank rows say nothing."""
+    """A byte order mark, other line ends, quotes around all cells, and blank rows do not matter."""
     shutil.copytree(toys / "model", tmp_path / "model")
     for name in ("train.csv", "dev.csv"):
         rows = [line.split(",") for line in (toys / name).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A fine-tuning run whose last checkpoint cannot be saved still exports its model, alone or in a sweep, and says so."""
+"""A fine-tuning run whose last checkpoint cannot be saved still exports its model, alone or in a sweep, and reports it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.end_to_end.runs import checkpoints
 from tests.end_to_end.test_finetuning_recovery import command
 
 LAST_STEP = 12
-"""Of two epochs."""
+"""The last step of two epochs."""
 SPOILT = "seed-1"
-"""The end of the name of the run whose last save fails, in the sweep."""
+"""The suffix of the name of the run whose last save fails, in the sweep."""
 
 
 def fail_the_last_save() -> None:
-    """Fills the disk for the state after the last step alone, and in the run `lost` for the best weights."""
+    """Fills the disk only for the state after the last step, and in the run `lost` only for the best weights."""
     from orbax.checkpoint import CheckpointManager
 
     save = CheckpointManager.save
@@ -42,7 +42,8 @@ def fail_the_last_save() -> None:
 
 @pytest.fixture(scope="module")
 def spoilt(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """A run alone, on dev examples that are all alike, a sweep of two and the run `lost`, after one another in one process."""
+    """Trains a single run on dev examples that are all alike, a sweep of two and the run `lost`, one after another in one
+    process."""
     base = tmp_path_factory.mktemp("last_save")
     short = ("--config.training.epochs=2", "--config.training.gradual_unfreezing=false", "--config.checkpoints.every=5")
     (base / "alike.csv").write_text("text,label\n" + "it was fine,good\nit was fine,poor\n" * 8)

@@ -1,4 +1,4 @@
-"""Whatever ends a fine-tuning run or a sweep, the same command continues it, and it ends where the uninterrupted one did."""
+"""However a fine-tuning run or a sweep ends, the same command continues it, and it ends like the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL = (
     "--config.model.scan_layers=true",
 )
 THAWING = "--config.training.gradual_unfreezing=true"
-"""In all runs on `toys`, so that they share what they compile."""
+"""Used in all runs on `toys`, so that they share compiled programs."""
 CAREFUL = (
     "--config.training.epochs=10",
     "--config.selection.per_epoch=2",
@@ -48,40 +48,41 @@ CAREFUL = (
     "--config.checkpoints.every=4",
     "--config.log_every=3",
 )
-"""All by which a run could lose its thread: layers that thaw, the best of several evaluations, an end before the last step.
+"""Everything that could make a continued run differ: layers that thaw, the best of several evaluations, early stopping.
 Evaluations come every 3 steps, states every 4."""
 LAST_STEP = 60
 IMPROVING = (3, 6, 12, 24, 33)
-"""The evaluations of such a run that count as better than all before (see `given_improvements`); four later, at 45, it ends."""
+"""The evaluations of such a run that count as better than all before (see `given_improvements`); it ends after four more, at
+45."""
 SMALL_FILES = 24_000
-"""Bytes: more than what a run writes as text, less than the list of a state's arrays (32 kB; how its numbers are spread over
-files differs from one save to the next)."""
-WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, as for pretraining
+"""A file size in bytes: more than the text files of a run, less than the list of a state's arrays (32 kB; how its numbers are
+spread over files differs from one save to the next)."""
+WITHIN_ROUNDING = 2e-3  # relative to the largest weight of each array, as for pretraining
 
 
 def command(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[str]:
-    """The run of `data`'s model on its tables."""
+    """Returns the command of a run on `data`'s model and tables."""
     places = [f"--workdir={workdir}", f"--config.init_from={data}/model"]
     tables = [f"--config.task.own.{split}={data}/{split}.csv" for split in ("train", "dev")]
     return ["finetune", f"--config={EXPERIMENT}", *replacing([*places, *tables, *SMALL, THAWING], *flags)]
 
 
 def given_improvements() -> None:
-    """In the process of a run: which of its evaluations are better ones does not hang on the last digits of their scores, which
-    another CPU rounds otherwise, so that everything happens at steps known beforehand."""
+    """Fixes which evaluations of a run count as better, in the process of the run. Otherwise this would depend on the last digits
+    of their scores, which another CPU rounds differently; now everything happens at known steps."""
     best_weights.better = lambda experiment, step, score, best: step in IMPROVING
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """Two runs of one configuration, one of them killed again and again; and where what they began with has moved meanwhile."""
+    """Two runs of one configuration, one of them killed again and again while its inputs were moved."""
 
     whole: pathlib.Path
     killed: pathlib.Path
     ends: dict[str, Done]
-    """How each start of the latter ended, in their order."""
+    """How each start of the killed run ended, in order."""
     best: dict[str, list[int]]
-    """The steps whose weights were on disk then, as the best ones."""
+    """The steps whose weights were then on disk as the best ones."""
     early: pathlib.Path
     """Its workdir as it was after the SIGTERM."""
     moved: pathlib.Path
@@ -126,11 +127,11 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def test_the_uninterrupted_run_has_everything_to_lose(runs: Runs):
-    """Else the tests below would say little."""
+    """Otherwise the tests below would show little."""
     found = results(runs.whole)
     (score,) = [record["dev/accuracy"] for record in records(runs.whole) if record["step"] == 33 and "dev/accuracy" in record]
     assert found["scores"]["dev"]["accuracy"] == pytest.approx(score, rel=1e-6)
-    assert (found["best_step"], found["steps"]) == (33, 45)  # four evaluations without a better one
+    assert (found["best_step"], found["steps"]) == (33, 45)  # four evaluations without an improvement
     assert found["steps"] < LAST_STEP
 
 
@@ -148,7 +149,8 @@ def test_every_kill_came_when_it_was_meant_to(runs: Runs):
 
 
 def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
-    """Of the last step before each line: it falls from the peak towards 0 at the last step, and the first step has the peak."""
+    """This is the rate of the last step before each line: it falls from the peak towards 0 at the last step; the first step has
+    the peak."""
     rates = {record["step"]: record["train/learning_rate"] for record in records(runs.whole) if "train/learning_rate" in record}
     assert set(rates) >= {3, 4, 6}
     for step, rate in rates.items():
@@ -170,7 +172,7 @@ def test_after_every_kill_scores_metrics_and_weights_are_those_of_the_uninterrup
 
 
 def test_a_state_is_never_on_disk_before_the_best_weights_it_counts_on(runs: Runs):
-    """Its continuation would not evaluate them again. They took a second longer to arrive."""
+    """Otherwise its continuation would not evaluate them again. They took a second longer to arrive."""
     assert "dev after step 24" in runs.ends["a state and its best"].output
     assert 24 in runs.best["a state and its best"]
     assert "resuming from step 24" in runs.ends["in the last evaluation"].output
@@ -183,21 +185,21 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path
     status, output = dataclasses.astuple(end)
     assert status == 2, output
     assert "resuming from step 9" in output
-    # Of the many writes that fail, another than the first may be reported: one that misses what the first did not write.
+    # Of the many writes that fail, the reported one may not be the first: it may lack the output of the first.
     assert re.search(r"the checkpoint of step \d+ could not be saved \(File too large\); training continues", output), output
     assert f"error: cannot write a model to {workdir}/model: File too large; " in output, output
     assert "No other directory could be written either: " in output
     assert "Traceback" not in output
     assert contents(workdir / "checkpoints/9") == saved
-    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same, or a better one that did fit
+    assert any(path.name.isdigit() for path in (workdir / "best").iterdir())  # the same weights, or better ones that did fit
     assert not (workdir / "model").exists()
 
 
 def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(toys: pathlib.Path, tmp_path: pathlib.Path):
-    """However few they are: fewer than what ends a run at once."""
+    """There are fewer such steps than the number that ends a run at once."""
     workdir = tmp_path / "run"
     flags = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
-    ends = forked.run(toys, *[command(toys, workdir, *flags)] * 2)  # started again it does not come to another end
+    ends = forked.run(toys, *[command(toys, workdir, *flags)] * 2)  # started again, it ends in the same way
     for end in ends:
         assert end.status == 2, end.output
         says = r"error: only [012] of 6 steps changed the weights: .* not finite\. No model is exported"
@@ -221,17 +223,18 @@ SWEEP = (
     "--config.log_every=1",
 )
 STEPS = 12
-"""Of each of its runs."""
+"""The number of steps of each run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweeps:
-    """A sweep whose runs went side by side, and one whose runs went one after another, killed in the second and continued."""
+    """A sweep whose runs are trained side by side, and one whose runs are trained one after another, killed in the second and
+    continued."""
 
     together: pathlib.Path
     killed: pathlib.Path
     first: dict[str, bytes]
-    """What was in the directory of the latter's first run when it was killed."""
+    """The files in the directory of the latter's first run when it was killed."""
     ends: Sequence[Done]
 
 
@@ -332,7 +335,7 @@ def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pat
 
 
 def test_two_processes_together_give_what_one_gives(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
-    """The same sweep, each of whose runs is trained by both."""
+    """It is the same sweep, with each run trained by both processes."""
     workdir = tmp_path / "two"
     together = pair(toys, workdir, "--config.sweep.devices_per_run=0")
     ends = [run.end()[0] for run in together]
@@ -348,5 +351,5 @@ def test_two_processes_together_give_what_one_gives(toys: pathlib.Path, sweeps: 
     ours, theirs = weights(workdir), weights(sweeps.together)
     assert ours.keys() == theirs.keys()
     for name in theirs:
-        if not name.endswith("key.bias"):  # without effect on the loss, so nothing but rounding moves it
-            assert np.abs(ours[name] - theirs[name]).max() <= WITHIN_ROUNDING * np.abs(theirs[name]).max(), name  # 0 where frozen
+        if not name.endswith("key.bias"):  # without effect on the loss, so only rounding moves it
+            assert np.abs(ours[name] - theirs[name]).max() <= WITHIN_ROUNDING * np.abs(theirs[name]).max(), name  # 0 if frozen

@@ -1,5 +1,5 @@
-"""Techniques beyond plain fine-tuning, through the keys of the command line; and the README's example of one's own data, as it
-stands there."""
+"""Techniques beyond plain fine-tuning, through keys on the command line; and the README's example of a user's own data, exactly
+as printed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Commands):
 
 
 def test_a_kept_head_goes_on_where_it_was(techniques: Commands):
-    """At a learning rate of nothing it scores what it did."""
+    """With a learning rate of almost 0 it keeps its score."""
     first, again = (results(techniques.base / name) for name in ("ulmfit", "again"))
     assert again["scores"] == first["scores"]
     assert again["best_step"] == again["steps"] == 6
@@ -115,7 +115,7 @@ def test_a_frozen_encoder_keeps_every_weight_while_the_features_are_learned(tech
 
 # --------------------------------------------------------------------------------------------------------------------- the README
 def readme_commands(word: str) -> list[list[str]]:
-    """The command lines of the README's block that holds `word`, split as a shell does."""
+    """Returns the command lines of the README's block that contains `word`, split as a shell splits them."""
     text = (REPOSITORY / "README.md").read_text()
     (block,) = [block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if word in block]
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]

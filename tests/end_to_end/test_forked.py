@@ -1,4 +1,4 @@
-"""The process that commands are forked from."""
+"""The process from which commands are forked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.end_to_end.forked import COMMANDS
 
 
 def every_command_is_there() -> None:
-    """In the new process, before a command is imported."""
+    """Checks, in the new process, that all commands are imported before one runs."""
     missing = [module for module in COMMANDS if f"bert_jax.{module}" not in sys.modules]
     assert not missing, missing
 
 
 def test_a_process_is_forked_from_one_that_has_imported_every_command(tmp_path: pathlib.Path):
-    """A third of the suite's time once went into imports, when the module of another test had set what the server imports."""
+    """If the module of another test changed what the server imports, imports would take a third of the suite's time."""
     (done,) = forked.run(tmp_path, ("doctor", "--help"), prepare=every_command_is_there)
     assert done.status == 0, done.output

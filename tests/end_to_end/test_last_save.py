@@ -1,4 +1,4 @@
-"""A run whose last checkpoint cannot be saved still exports its model, and says so."""
+"""A run whose last checkpoint cannot be saved still exports its model, and reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.end_to_end.runs import LAST_STEP, assert_same_weights, checkpoints
 
 
 def fail_the_last_save() -> None:
-    """Fills the disk for the checkpoint of the last step alone."""
+    """Fills the disk only for the checkpoint of the last step."""
     from orbax.checkpoint import CheckpointManager
 
     save = CheckpointManager.save

@@ -1,4 +1,4 @@
-"""A left-to-right model from the experiment of a masked one: it is trained on next tokens and generates."""
+"""A left-to-right model from the experiment of a masked one: it is trained on next tokens, and generates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def workdir(experiment: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
-    """The run, what its model is asked, and a step once more."""
+    """Runs the training, queries its model, and replays a step."""
     flags = ("--config.model.direction=left_to_right", "--config.model.positions=sinusoidal")
     generated = ("predict", "generate", f"--model={workdir}", "--tokens=4", "the")
     asked = [generated, ("pretrain", f"--workdir={workdir}", "--replay=2")]

@@ -1,4 +1,4 @@
-"""Where memory runs out, a run ends with a sentence that says what would fit, and what was saved stays."""
+"""When memory runs out, a run ends with an error that says what would fit, and saved files stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS_OUT = "does not fit in memory: it asks for 4.44 GiB of memory at once, whic
 
 @dataclasses.dataclass(frozen=True)
 class Shortage(Signal):
-    """Raises what JAX does where memory runs out, instead of sending a signal."""
+    """Raises JAX's out-of-memory error instead of sending a signal."""
 
     message: str = RUNNING
 
@@ -32,7 +32,7 @@ class Shortage(Signal):
 
 
 def refused(done: Done) -> str:
-    """The sentence with which a run ended."""
+    """Returns the error with which a run ended."""
     assert done.status == 2, done.output
     assert "Traceback" not in done.output
     assert done.output.count("error: ") == 1

@@ -1,5 +1,5 @@
-"""The source of text and the mask policy of experiments/extensions, used as a user does: from files outside the package, through
-the command line; a corpus is built, a run trains on it, is killed and continued."""
+"""The text source and the mask policy of experiments/extensions, used as a user does, through the command line with files outside
+the package: a corpus is built, and a run trains on it, is killed and continued."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = ("--config.steps=20", "--config.evaluation.every=20", "--config.checkpoi
 
 
 def write_subtitles(path: pathlib.Path, seed: int) -> None:
-    """A talk in SubRip: a sentence over two subtitles, with times, numbers and mark-up."""
+    """Writes a talk in SubRip: a sentence over two subtitles, with times, numbers and mark-up."""
     rng = random.Random(seed)
     words = WORDS.split()
     blocks = []
@@ -38,7 +38,7 @@ def write_subtitles(path: pathlib.Path, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A user's folder: copies of the two files, and talks."""
+    """Returns a user's folder with copies of the two files, and talks."""
     directory = tmp_path_factory.mktemp("own_data")
     for name in ("transcripts.py", "entities.py"):
         shutil.copy(EXTENSIONS / name, directory / name)

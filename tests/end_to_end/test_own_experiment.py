@@ -1,4 +1,4 @@
-"""The experiment file that experiments/README.md shows, trained as it stands there but for its length."""
+"""The experiment file that experiments/README.md shows, trained as printed except for its length."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The objective of experiments/extensions, replaced-token detection, used as a user does: from a file outside the package,
-through the command line, killed and continued, on one device and on eight, with its model loaded by others."""
+"""The objective of experiments/extensions, replaced-token detection, used as a user does, through the command line with a file
+outside the package: killed and continued, on one device and on eight, with its model loaded by others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def function():
 
 @pytest.fixture(scope="module")
 def mine(experiment: pathlib.Path) -> pathlib.Path:
-    """The directory with a user's copy of the file."""
+    """Returns the directory with a user's copy of the file."""
     directory = experiment.parent / "objectives"
     directory.mkdir()
     shutil.copy(REPOSITORY / "experiments" / "extensions" / "replaced_tokens.py", directory)

@@ -1,5 +1,5 @@
-"""The optimizer, the schedule and the log sink of experiments/extensions, used as a user does: from files outside the package,
-through the command line, killed and continued, on one device and on eight."""
+"""The optimizer, the schedule and the log sink of experiments/extensions, used as a user does, through the command line with
+files outside the package: killed and continued, on one device and on eight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = ("--config.steps=20", "--config.evaluation.every=20", "--config.checkpoi
 
 @pytest.fixture(scope="module")
 def flags(experiment: pathlib.Path) -> tuple[str, ...]:
-    """The flags that name a user's copies of the three files."""
+    """Returns the flags that name a user's copies of the three files."""
     mine = experiment.parent / "mine"
     mine.mkdir()
     for name in ("muon.py", "wsd.py", "csv_log.py"):

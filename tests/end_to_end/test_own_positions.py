@@ -23,13 +23,13 @@ FLAGS = ["--config.phases.0.steps=6", "--config.phases.1.steps=1", "--config.che
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The user's file, outside of the package."""
+    """Returns the user's file, outside of the package."""
     return pathlib.Path(shutil.copy(REPOSITORY / "experiments/extensions/alibi.py", tmp_path_factory.mktemp("mine")))
 
 
 @pytest.fixture(scope="module")
 def run(experiment: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
-    """The workdir of a run that nothing interrupted."""
+    """Returns the workdir of an uninterrupted run."""
     workdir = file.parent / "run"
     (done,) = forked.run(file.parent, command(experiment, workdir, *FLAGS, f"--config.model.positions={file}:Alibi"))
     assert done.status == 0, done.output

@@ -1,4 +1,4 @@
-"""The task in one file of bert_jax/tasks/README.md, as it is there: fine-tuned, continued and asked."""
+"""The single-file task of bert_jax/tasks/README.md, exactly as printed: fine-tuned, continued and queried."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.flags import replacing
 
 
 def readme_file() -> str:
-    """The Python of that page that defines a task."""
+    """Returns the page's Python code that defines a task."""
     return python_file("bert_jax/tasks/README.md", "NAMES, KIND")
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, toys: pathlib.Path) -> tuple[pathlib.Path, list[forked.Done]]:
-    """The directory of the task, its workdir `run`, and how every command ended."""
+    """Returns the directory of the task, its workdir `run`, and how every command ended."""
     base = tmp_path_factory.mktemp("own_task")
     (base / "colours.py").write_text(readme_file())
     rng = random.Random(0)

@@ -1,4 +1,4 @@
-"""Phases with lengths, masks, rotary bases, corpora and schedules of their own, and runs that branch off one another."""
+"""Phases with their own lengths, masks, rotary bases, corpora and schedules, and runs that branch off from one another."""
 
 from __future__ import annotations
 

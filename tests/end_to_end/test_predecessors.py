@@ -1,5 +1,5 @@
-"""The models before BERT from end to end: a biLM whose layers are the features of a tagger, one that reads characters, Flair and
-CoVe as features, static vectors that are written for other programs, and cross-view training."""
+"""The models before BERT, end to end: a biLM whose layers are the features of a tagger, one that reads characters, Flair and CoVe
+as features, static vectors that are written for other programs, and cross-view training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TINY = (
     "--config.evaluation.batch_size=8",
     "--config.log_every=1",
 )
-"""Of the shipped experiments."""
+"""Overrides of the shipped experiments."""
 
 
 @pytest.fixture(scope="module")

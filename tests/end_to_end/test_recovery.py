@@ -1,4 +1,4 @@
-"""Whatever ends a run, the same command continues it, and it ends where the uninterrupted one did."""
+"""However a run ends, the same command continues it, and it ends like the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.end_to_end.runs import (
 )
 from tests.profiles import host_events, profiled_steps
 
-WITHIN_ROUNDING = 2e-3  # of the largest weight of each array, after 24 steps whose sums were added in another order
+WITHIN_ROUNDING = 2e-3  # relative to the largest weight of each array, after 24 steps with another order of summation
 
 
 def done(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, **how: Any) -> Done:
-    """How the run ends when it is started again."""
+    """Returns how the run ends when it is started again."""
     (end,) = forked.run(experiment.parent, command(experiment, workdir, *flags), **how)
     return end
 
@@ -47,7 +47,7 @@ def copy_of(run: Ended, name: str) -> pathlib.Path:
 def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
     ours, theirs = weights(workdir), weights(wanted)
     for name in theirs:
-        if not name.endswith("key.bias"):  # without effect on the loss, so nothing but rounding moves it
+        if not name.endswith("key.bias"):  # without effect on the loss, so only rounding moves it
             assert np.abs(ours[name] - theirs[name]).max() < WITHIN_ROUNDING * np.abs(theirs[name]).max(), name
     for a, b in zip(learned(workdir), learned(wanted), strict=True):
         assert a.keys() == b.keys()
@@ -62,7 +62,7 @@ def test_a_killed_run_was_in_the_middle(killed: Ended):
 
 
 def move_away(workdir: pathlib.Path, step: int) -> None:
-    """Moves the workdir of a run of this process when `step` is done, as a person does who tidies up."""
+    """Moves the workdir of a run of this process after `step`, as a user who tidies up might."""
     requested = interruptions.Preemption.requested
 
     def moving(self: interruptions.Preemption, done: int) -> bool:
@@ -80,7 +80,7 @@ def test_a_workdir_that_is_moved_ends_the_run_with_a_sentence_and_put_back_goes_
     end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 11))
     assert end.status == 2, end.output
     assert f"error: --workdir={workdir} was moved or removed while the run was using it; put it back" in end.output
-    assert not workdir.exists(), [str(path) for path in workdir.rglob('*')]
+    assert not workdir.exists(), [str(path) for path in workdir.rglob("*")]
     workdir.with_name("tidied-moved").rename(workdir)
     end = done(experiment, workdir)
     assert end.status == 0, end.output
@@ -97,7 +97,7 @@ def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: E
 
 @pytest.fixture(scope="module")
 def continued(experiment: pathlib.Path, late: Ended) -> Ended:
-    """The run that was killed twice and then stopped in both phases, started again until its end."""
+    """Restarts the run that was killed twice and then stopped in both phases, and lets it finish."""
     workdir = copy_of(late, "continued")
     end = done(experiment, workdir, "--profile=19:21")
     assert end.status == 0, end.output
@@ -204,7 +204,7 @@ def test_a_run_continues_in_two_processes(experiment: pathlib.Path, uninterrupte
     output, other = (end.output for end in ends)
     assert "devices: 2 x cpu" in output
     assert "step " not in other, "only the first process talks"
-    assert_equal_within_rounding(workdir, uninterrupted.workdir)  # every step of metrics.jsonl once, among other things
+    assert_equal_within_rounding(workdir, uninterrupted.workdir)  # among other checks, metrics.jsonl has every step once
     assert len(list((workdir / "tensorboard").iterdir())) == 1
     assert checkpoints(workdir)[-1] == LAST_STEP
 
@@ -213,7 +213,7 @@ def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_t
     experiment: pathlib.Path, uninterrupted: Ended
 ):
     workdir = uninterrupted.workdir.with_name("full")
-    wide = "--config.model.intermediate_size=4096"  # so that a checkpoint is far above the limit, and all else below it
+    wide = "--config.model.intermediate_size=4096"  # so that only a checkpoint is far above the limit
     status, output = dataclasses.astuple(done(experiment, workdir, wide, around=Surroundings(file_size=200_000)))
     assert status == 2, output
     assert "the checkpoint of step 4 could not be saved (File too large); training continues" in output

@@ -1,4 +1,4 @@
-"""What a finished run leaves in its workdir."""
+"""The files that a finished run leaves in its workdir."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_exported_model_answers(uninterrupted: Ended):
 
 
 def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment, uninterrupted: Ended, tmp_path):
-    """The first phase alone, from the weights of the run that ended: its held-out loss at step 0 is that of a trained model."""
+    """Runs only the first phase, from the weights of a finished run: its held-out loss at step 0 is that of a trained model."""
     flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3", "--config.log_every=5")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "continued", *flags))
     assert end.status == 0, end.output
@@ -127,7 +127,8 @@ def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment
 
 
 def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(uninterrupted: Ended):
-    """From a checkpoint (22), from the beginning (3), where the weights are lost (10), and where all are."""
+    """The steps are replayed from a checkpoint (22), from the beginning (3), with the weights lost (10), and with all weights
+    there."""
     bare = uninterrupted.workdir.with_name("bare")
     shutil.copytree(uninterrupted.workdir, bare, ignore=shutil.ignore_patterns("checkpoints"))
     before = contents(uninterrupted.workdir)

@@ -1,4 +1,4 @@
-"""A run that goes back before a spike of its loss."""
+"""A run rolls back to a checkpoint before a spike of its loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.end_to_end.runs import LAST_STEP, assert_same_weights, records, resul
 POLICY = ("policy=rollback", "window=4", "deviations=2.0", "in_a_row=3", "rollback_steps=0")
 FLAGS = (*(f"--config.spikes.{setting}" for setting in POLICY), "--config.evaluation.every=100")
 BAD = range(9, 12)
-"""Batches of the first phase in which every word to predict is [SEP]."""
+"""The batches of the first phase in which every word to predict is [SEP]."""
 
 
 def _change_batches(change: Callable[[BatchSource, int, Callable[..., Any]], dict[str, np.ndarray]]) -> None:
@@ -35,7 +35,7 @@ def _change_batches(change: Callable[[BatchSource, int, Callable[..., Any]], dic
 
 
 def spoil() -> None:
-    """The BAD batches of rows of 32 tokens are spoilt."""
+    """Spoils the BAD batches of rows of 32 tokens."""
 
     def spoilt(source: BatchSource, step: int, make: Callable[..., Any]) -> dict[str, np.ndarray]:
         batch: dict[str, np.ndarray] = make(step)
@@ -47,7 +47,7 @@ def spoil() -> None:
 
 
 def pass_over() -> None:
-    """The batches from the ninth on are those of four steps later."""
+    """Replaces the batches from the ninth on by those of four steps later."""
 
     def later(source: BatchSource, step: int, make: Callable[..., Any]) -> dict[str, np.ndarray]:
         batch: dict[str, np.ndarray] = make(step)
@@ -57,7 +57,8 @@ def pass_over() -> None:
 
 
 def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt_without_them(experiment, tmp_path):
-    """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: back to the checkpoint of step 8, which goes on with batch 12."""
+    """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: the run rolls back to the checkpoint of step 8 and continues with
+    batch 12."""
     (end,) = forked.run(tmp_path, command(experiment, tmp_path / "bad", *FLAGS), prepare=spoil)
     assert end.status == 0, end.output
     said = "a spike in 3 steps in a row up to step 12: rolling back to step 8 and skipping 4 batches (rollback 1 of at most 3)"

@@ -27,7 +27,7 @@ def run(directory: pathlib.Path, workdir: pathlib.Path, *flags: str, at: Signal 
 
 
 def in_two_processes(directory: pathlib.Path, workdir: pathlib.Path) -> list[Done]:
-    """How both processes of a study ended, each of which takes one seed."""
+    """Runs a study in two processes, each of which takes one seed. Returns how both ended."""
     meeting = (f"--coordinator=localhost:{free_port()}", "--processes=2")
     commands = [command(directory, workdir, *meeting, f"--process={i}") for i in range(2)]
     started = [forked.start(directory, one, prepare=tiny_study.in_one_process) for one in commands]
@@ -41,7 +41,7 @@ def table(workdir: pathlib.Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def directory(experiment: pathlib.Path, toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The directory with a study file, and the workdir `whole` of the study from beginning to end."""
+    """Returns the directory with a study file, and the workdir `whole` of a complete study."""
     place = tmp_path_factory.mktemp("study")
     tiny_study.write(place / "study.py", tiny_study.values(experiment, toys))
     done = run(place, place / "whole", "--format=pdf,png")
@@ -78,7 +78,7 @@ def test_what_a_finished_part_needs_no_more_is_removed(directory: pathlib.Path):
 def test_a_finished_study_trains_nothing_again(directory: pathlib.Path):
     before = {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")}
     left = directory / "whole" / "bert" / "seed-0" / "pretraining" / "checkpoints"
-    left.mkdir()  # as after a kill between the record of a part and the end of its removals
+    left.mkdir()  # as after a kill between the record of a part and the end of its cleanup
     assert run(directory, directory / "whole").status == 0
     assert not left.exists()
     assert {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")} == before

@@ -1,4 +1,4 @@
-"""A larger ModernBERT that begins as the tiling of a smaller one, from the command line."""
+"""A larger ModernBERT that starts as a tiling of a smaller one, from the command line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_begins_as_the_tiling_and_trains(runs: Commands):
     found, first = (model.params["encoder"]["layers"]["feed_forward"]["gate"]["kernel"] for model in (large, begun))
     assert found.shape == first.shape == (5, 32, 20)
     moved = np.abs(found - first)
-    assert 0 < moved.max() < 0.02  # three steps of at most 1.5e-3, and not random weights of deviation 0.06
+    assert 0 < moved.max() < 0.02  # three steps of at most 1.5e-3, not random weights of deviation 0.06
     assert {record["step"] for record in records(runs.base / "large")} >= {1, 2}
     assert large.config.layer_types == ("full", "sliding", "full", "sliding", "full")
 

@@ -1,4 +1,4 @@
-"""A run whose rows hold no pairs: neither a next-sentence head nor the pooler is trained, so the model has neither."""
+"""A run on rows without pairs trains neither a next-sentence head nor the pooler, so the model has neither."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.end_to_end.runs import records
 
 WITHOUT_PAIRS = "--config.examples.pairs=none"
 OF_PAIRS = ("pooler", "nsp_head", "seq_relationship")
-"""The parts in question, by our names and transformers'."""
+"""The names of these parts, ours and transformers'."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def workdir(experiment: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
-    """The run, and what its model is asked."""
+    """Runs the training and queries its model."""
     asked = (
         ("next-sentence", "one", "two"),
         ("embed", "--pooling=pooler", "one"),

@@ -17,7 +17,7 @@ TITLE = "A tiny study"
 
 
 def values(experiment: pathlib.Path, toys: pathlib.Path) -> dict[str, Any]:
-    """The study's values: on the corpus of `experiment`, and the tables of `toys`."""
+    """Returns the study's values, on the corpus of `experiment` and the tables of `toys`."""
     own = {"train": str(toys / "train.csv"), "dev": str(toys / "dev.csv")}
     row = {"steps": 6, "length": 32, "batch_size": 8, "max_predictions": 5, "learning_rate": 3e-3, "warmup_steps": 2}
     return {
@@ -45,14 +45,14 @@ def values(experiment: pathlib.Path, toys: pathlib.Path) -> dict[str, Any]:
 
 
 def write(path: pathlib.Path, content: dict[str, Any]) -> pathlib.Path:
-    """The study file with these values."""
+    """Writes the study file with these values."""
     path.write_text(f"def get_config():\n    return {content!r}\n")
     return path
 
 
 def in_one_process() -> None:
-    """Runs the parts of studies in the process of the study itself, since starting a process takes longer than a part. Whatever
-    kills the study kills the part with it, as it is with processes."""
+    """Runs the parts of studies in the process of the study itself, since starting a process takes longer than a part. A kill of
+    the study also kills the part, as with separate processes."""
 
     def run_here(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def in_one_process() -> None:
 
 @contextlib.contextmanager
 def said_to(log: pathlib.Path) -> Iterator[None]:
-    """Sends what this process says to a file."""
+    """Redirects the output of this process to a file."""
     kept = [os.dup(number) for number in (1, 2)]
     with log.open("ab") as file:
         for number in (1, 2):

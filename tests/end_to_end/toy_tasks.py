@@ -1,9 +1,9 @@
-"""Tiny labelled data in the formats that people distribute, each with a rule that a model of a few thousand weights can learn,
-and the model to begin with.
+"""Writes tiny labelled data in published formats, each with a rule that a model of a few thousand weights can learn, and the
+initial model.
 
-Every function writes the files of one task into a directory, as its reader expects them. The rules hang on single words
-("fine" and "bad", the names of a few people), so that they are learned in seconds; labels are about equally frequent, so that
-the most frequent answer alone is far from right.
+Every function writes the files of one task into a directory, as its reader expects them. The rules depend on single words ("fine"
+and "bad", the names of a few people), so they are learned in seconds. Labels are about equally frequent, so always giving the
+most frequent answer scores low.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bert_jax.model.heads.head import TaskHead
 from tests.interop.tiny import SPECIALS, make_labelled_model, make_model
 
 TRAIN, DEV, TEST = 96, 40, 8
-"""Examples of each split."""
+"""The number of examples in each split."""
 ROWS = {"train": TRAIN, "dev": DEV, "test": TEST}
 FILLER = ("the", "a", "old", "new", "house", "town", "road", "river", "by", "near", "it", "was", "said", "people", "saw")
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay")
@@ -34,7 +34,7 @@ WORDS = (*FILLER, *NAMES, *PLACES, "fine", "bad", "odd", "who", "where", "she", 
 
 
 def write_vocabulary(directory: pathlib.Path) -> pathlib.Path:
-    """A tokenizer directory that knows every word used here, and letters for all others."""
+    """Writes a tokenizer directory with every word used here, and letters for all others."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     source = directory.with_suffix(".txt")
     source.write_text("\n".join([*SPECIALS, *letters, *(f"##{x}" for x in letters), *WORDS]) + "\n")
@@ -43,7 +43,7 @@ def write_vocabulary(directory: pathlib.Path) -> pathlib.Path:
 
 
 def write_model(directory: pathlib.Path, *, head: TaskHead | None = None, parts: Sequence[str] = (), **fields: Any) -> Model:
-    """A random BERT that is `easily_tuned`: 2 layers, 32 wide, 64 positions, by default with the heads of pretraining."""
+    """Writes a random BERT that is `easily_tuned`: 2 layers, 32 wide, 64 positions, by default with the heads of pretraining."""
     vocabulary = write_vocabulary(directory.with_name(f"{directory.name}-vocabulary"))
     shape = {"hidden_size": 32, "intermediate_size": 64, "max_position": 64, "num_heads": 2, "type_vocab_size": 2, **fields}
     if head is not None:
@@ -57,8 +57,8 @@ def write_model(directory: pathlib.Path, *, head: TaskHead | None = None, parts:
 
 
 def easily_tuned(params: Any) -> Any:
-    """Random weights at scales from which fine-tuning goes quickly, whatever the seed: plain LayerNorms, no biases, products that
-    keep the size of what they read, and words three times as large as positions and types."""
+    """Returns random weights at scales that fine-tune quickly with any seed: plain LayerNorms, no biases, products that keep the
+    size of their input, and words three times as large as positions and types."""
     scales = {"scale": 0.0, "bias": 0.0, "word_embeddings/embedding": 1.0 / 0.3}  # `make_model` draws with a deviation of 0.3
     flat = flatten_dict(params, sep="/")
 
@@ -70,7 +70,7 @@ def easily_tuned(params: Any) -> Any:
 
 
 def sentence(rng: random.Random, *words: str, length: int = 6) -> str:
-    """Filler with `words` in some of its places, in their order."""
+    """Returns filler with `words`, in their order, at some of its places."""
     drawn = rng.choices(FILLER, k=length)
     for place, word in zip(sorted(rng.sample(range(length + 1), len(words))), words, strict=True):
         drawn.insert(place, word)
@@ -78,7 +78,7 @@ def sentence(rng: random.Random, *words: str, length: int = 6) -> str:
 
 
 def sentiment(directory: pathlib.Path) -> None:
-    """GLUE's SST-2: 1 where the sentence says "fine", 0 where it says "bad"."""
+    """Writes GLUE's SST-2: 1 if the sentence contains "fine", 0 if it contains "bad"."""
     rng = random.Random(1)
     for split in ROWS:
         labels = _balanced(rng, split, "01")
@@ -89,7 +89,7 @@ def sentiment(directory: pathlib.Path) -> None:
 
 
 def inference(directory: pathlib.Path) -> None:
-    """GLUE's MNLI: "fine" in the hypothesis is an entailment, "bad" a contradiction, "odd" neutral."""
+    """Writes GLUE's MNLI: "fine" in the hypothesis is an entailment, "bad" a contradiction, "odd" neutral."""
     rng = random.Random(2)
     words = {"entailment": "fine", "contradiction": "bad", "neutral": "odd"}
     for split, of in {"train": "train", "dev_matched": "dev", "dev_mismatched": "dev"}.items():
@@ -98,7 +98,7 @@ def inference(directory: pathlib.Path) -> None:
 
 
 def relatedness(directory: pathlib.Path) -> None:
-    """SICK: sentences are related (5) where the second says "fine", unrelated (1) where it says "bad"."""
+    """Writes SICK: sentences are related (5) if the second contains "fine", unrelated (1) if it contains "bad"."""
     rng = random.Random(3)
     header = ("pair_ID", "sentence_A", "sentence_B", "entailment_label", "relatedness_score", "SemEval_set")
     rows: list[tuple[object, ...]] = [header]
@@ -111,7 +111,7 @@ def relatedness(directory: pathlib.Path) -> None:
 
 
 def topics(directory: pathlib.Path) -> None:
-    """Texts of one's own with any number of labels, in JSON lines: "person" where a name stands, "place" where a place does."""
+    """Writes a user's own texts with any number of labels as JSON lines: "person" if a name occurs, "place" if a place does."""
     rng = random.Random(4)
     for split in ROWS:
         lines = []
@@ -122,7 +122,7 @@ def topics(directory: pathlib.Path) -> None:
 
 
 def own_pairs(directory: pathlib.Path) -> None:
-    """Pairs of one's own with a value, in JSON lines: 2 where the second text says "fine", 0.5 for "odd", -1 for "bad"."""
+    """Writes a user's own pairs with a value as JSON lines: 2 if the second text contains "fine", 0.5 for "odd", -1 for "bad"."""
     rng = random.Random(14)
     words = {2: "fine", 0.5: "odd", -1: "bad"}
     for split in ROWS:
@@ -132,7 +132,7 @@ def own_pairs(directory: pathlib.Path) -> None:
 
 
 def entities(directory: pathlib.Path) -> None:
-    """CoNLL-2003: a first name is B-PER and the surname behind it I-PER, a place B-LOC; two sentences a document."""
+    """Writes CoNLL-2003: a first name is B-PER and the surname after it I-PER, a place B-LOC; two sentences per document."""
     rng = random.Random(5)
     for split, name in {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}.items():
         lines = []
@@ -148,7 +148,7 @@ def entities(directory: pathlib.Path) -> None:
 
 
 def own_words(directory: pathlib.Path) -> None:
-    """Words of one's own with their tags, in JSON lines: a name is B-PER, a place B-LOC, and "odd" B-MISC."""
+    """Writes a user's own tagged words as JSON lines: a name is B-PER, a place B-LOC, and "odd" B-MISC."""
     rng = random.Random(10)
     tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(PLACES, "B-LOC"), "odd": "B-MISC"}
     for split in ROWS:
@@ -157,7 +157,7 @@ def own_words(directory: pathlib.Path) -> None:
 
 
 def parts_of_speech(directory: pathlib.Path) -> None:
-    """CoNLL-U: every word has one universal tag, the last two are written as one token, and the XPOS are no labels."""
+    """Writes CoNLL-U: every word has one universal tag, the last two are written as one token, and the XPOS are not labels."""
     rng = random.Random(11)
     closed = {"DET": "the a", "ADJ": "old new", "ADP": "by near", "PRON": "it", "VERB": "was said saw", "PROPN": " ".join(NAMES)}
     tags = {word: tag for tag, words in closed.items() for word in words.split()}
@@ -173,7 +173,8 @@ def parts_of_speech(directory: pathlib.Path) -> None:
 
 
 def questions(directory: pathlib.Path, version: str = "v1.1") -> None:
-    """SQuAD: who is asked for, the name in the context; in 2.0 half of the contexts have none."""
+    """Writes SQuAD: the question asks for a person, and the answer is the name in the context; in 2.0 half of the contexts have
+    none."""
     rng = random.Random(6)
     for split in ("train", "dev"):
         entries = []
@@ -189,7 +190,7 @@ def questions(directory: pathlib.Path, version: str = "v1.1") -> None:
 
 
 def own_questions(directory: pathlib.Path) -> None:
-    """Questions of one's own in JSON lines, answered as those of `questions`."""
+    """Writes a user's own questions as JSON lines, with the answers of `questions`."""
     rng = random.Random(12)
     for split in ROWS:
         names = rng.choices(NAMES, k=ROWS[split])
@@ -198,7 +199,7 @@ def own_questions(directory: pathlib.Path) -> None:
 
 
 def continuations(directory: pathlib.Path) -> None:
-    """SWAG: the right one of four endings says "fine", the others "bad"."""
+    """Writes SWAG: the correct one of four endings contains "fine", the others "bad"."""
     rng = random.Random(7)
     header = ["", "video-id", "sent1", "sent2", "gold-source", *(f"ending{i}" for i in range(4)), "label"]
     for split, name in {"train": "train.csv", "dev": "val.csv"}.items():
@@ -210,7 +211,7 @@ def continuations(directory: pathlib.Path) -> None:
 
 
 def own_choices(directory: pathlib.Path) -> None:
-    """Three or four choices in JSON lines; as in `continuations`, the right one says "fine"."""
+    """Writes three or four choices as JSON lines; as in `continuations`, the correct one contains "fine"."""
     rng = random.Random(13)
     for split in ROWS:
         lines = []
@@ -221,7 +222,7 @@ def own_choices(directory: pathlib.Path) -> None:
 
 
 def pronouns(directory: pathlib.Path) -> None:
-    """GAP: "she" is the one of both people who is ada, eve or fay; where neither is, it is neither."""
+    """Writes GAP: "she" is the one of the two people who is ada, eve or fay; if neither is, the answer is neither."""
     rng = random.Random(8)
     women, men = ("ada", "eve", "fay"), ("bob", "cyd", "dan")
     header = ("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL")
@@ -239,7 +240,8 @@ def pronouns(directory: pathlib.Path) -> None:
 
 
 def own_texts(directory: pathlib.Path) -> None:
-    """train.csv and dev.csv with the columns text and label: "good" where the text says "fine", "poor" where it says "bad"."""
+    """Writes train.csv and dev.csv with the columns text and label: "good" if the text contains "fine", "poor" if it contains
+    "bad"."""
     rng = random.Random(9)
     for split in ("train", "dev"):
         labels = _balanced(rng, split, ("good", "poor"))
@@ -263,18 +265,18 @@ WRITERS: Mapping[str, Callable[[pathlib.Path], None]] = {
     "own/span": own_questions,
     "own/choice": own_choices,
 }
-"""By the names of tasks; what stands behind a comma tells two of one name apart."""
+"""By the name of the task; a suffix after a comma distinguishes two tasks of one name."""
 
 
 def write_csv(path: pathlib.Path, rows: Iterable[Sequence[object]]) -> None:
-    """Comma separated, quoted where needed."""
+    """Writes CSV, with quotes where they are needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
 
 
 def _balanced(rng: random.Random, split: str, labels: Sequence[Any]) -> list[Any]:
-    """As many labels as the split has rows, all about equally often, shuffled."""
+    """Returns a label for each row of the split, all about equally often, shuffled."""
     drawn = [labels[n % len(labels)] for n in range(ROWS[split])]
     rng.shuffle(drawn)
     return drawn

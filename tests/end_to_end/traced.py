@@ -1,8 +1,8 @@
-"""Traces the steps of the runs here when it is imported, in the process that others are forked from.
+"""Traces the steps of the end-to-end runs when it is imported, in the process from which the others are forked.
 
-JAX traces each of its own functions, an addition of arrays for instance, once for all shapes and keeps the result. The steps are
-functions of their process and are traced in each again, but find two thirds of their parts there: a tenth of a run's CPU time.
-No backend starts, since its threads would be missing in the forked processes.
+JAX traces each of its own functions, for example an addition of arrays, once per shape and keeps the result. The steps belong to
+their process and are traced again in each, but two thirds of their parts are then already traced: this saves a tenth of a run's
+CPU time. No backend is started, since forked processes would not have its threads.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bert_jax.training.checkpoints import _sum_and_nonfinite
 from tests.end_to_end.runs import EXPERIMENT, VOCABULARY
 
 MESH = AbstractMesh((1,) * len(AXES), AXES, abstract_device=AbstractDevice("cpu", None, "cpu"))
-"""As JAX describes that of one CPU device, which is among the keys of what it keeps."""
+"""JAX's description of a single CPU device, which is part of its cache keys."""
 
 
 def tiny_experiment() -> PretrainingExperiment:
-    """That of `write_experiment`."""
+    """Returns the experiment of `write_experiment`."""
     names: dict[str, object] = {}
     exec(EXPERIMENT.format(corpus="corpus", vocabulary_size=len(VOCABULARY.read_text().splitlines())), names)
     return PretrainingExperiment.from_dict(names["get_config"]())  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Which weights of a run are kept, when they are saved, when early stopping ends the run, and what is exported of them."""
+"""Which weights of a run are kept, when they are saved, when early stopping ends the run, and which are exported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEAD = SequenceHead(labels=("no", "yes"))
 
 
 def job_in(directory: pathlib.Path, **selection: Any) -> Any:
-    """A run in `directory` that is evaluated after 2, 4, 6 and 8 steps."""
+    """Returns a run in `directory` that is evaluated after 2, 4, 6 and 8 steps."""
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "selection": selection, "model": {"hidden_dropout": 0.25}})
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     abstract = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
@@ -53,7 +53,7 @@ def weights(value: float) -> dict[str, jax.Array]:
 
 
 def kept(best: BestWeights) -> tuple[int, float, float]:
-    """(step, score, weight) of the best evaluation so far."""
+    """Returns (step, score, weight) of the best evaluation so far."""
     return int(best.found["step"]), float(best.found["score"]), float(best.found["params"]["w"])
 
 
@@ -183,7 +183,7 @@ def test_the_logits_are_those_of_the_evaluation_that_won_and_other_splits_are_ev
     assert evaluated == ["test"]
     assert caplog.messages == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
     best.offer(8, 0.75, weights(8), {"dev": [np.float32(8)]})
-    assert best.logits("test") == "test by 8.0", "the logits of weights that another evaluation beats are forgotten"
+    assert best.logits("test") == "test by 8.0", "logits of weights that are no longer the best are dropped"
 
 
 def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):

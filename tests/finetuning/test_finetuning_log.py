@@ -1,4 +1,4 @@
-"""What a fine-tuning run says while it compiles, trains and evaluates."""
+"""The log of a fine-tuning run while it compiles, trains and evaluates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TASK: Any = types.SimpleNamespace(name="toy", head=HEADS["sequence"], metric="f1
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that only the test advances."""
 
     now = 0.0
 
@@ -45,7 +45,7 @@ class Clock:
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was said so far."""
+    """Returns the log so far."""
     caplog.set_level(logging.INFO, logger="bert_jax")
     return lambda: list(caplog.messages)
 
@@ -61,7 +61,11 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
     run: Any = types.SimpleNamespace(
-        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        workdir=tmp_path,
+        is_first=True,
+        watchdog=watchdog,
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     features = random_features("sequence", 8)
@@ -102,7 +106,7 @@ def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog,
     said.training(1, window(examples=16))
     (record,) = read_metrics(tmp_path / METRICS)
     assert record["train/examples_per_second"] == 8.0
-    assert record["train/accuracy"] == record["train/loss"] == 1.0  # of one label
+    assert record["train/accuracy"] == record["train/loss"] == 1.0  # the score of one label
 
 
 def test_every_dev_line_has_the_baseline_beside_the_score_that_counts(said: FinetuningLog, told):
@@ -191,7 +195,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert told()[-1] == "2 of these steps had a non-finite loss or gradient and were skipped"
     last = read_metrics(tmp_path / METRICS)[-1]
     assert (last["train/seconds_left"], last["train/grad_norm"], last["train/accuracy"]) == (1, 3, 0)
-    assert last["train/loss"] == pytest.approx(6e6)  # without a weight it is finite all the same
+    assert last["train/loss"] == pytest.approx(6e6)  # without a weight it is still finite
 
 
 def test_a_run_of_a_sweep_makes_its_directory_and_keeps_its_time_there_to_the_end(tmp_path: pathlib.Path):
@@ -240,7 +244,11 @@ def test_a_run_that_ends_before_its_next_figure_has_one(tmp_path: pathlib.Path, 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
     run = types.SimpleNamespace(
-        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        workdir=tmp_path,
+        is_first=False,
+        watchdog=watchdog,
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:

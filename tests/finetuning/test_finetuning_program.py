@@ -47,7 +47,7 @@ def experiment(**sections: Any) -> FinetuningExperiment:
 
 
 def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4) -> Any:
-    """The parameters after so many steps from PARAMS, as numpy arrays."""
+    """Returns the parameters after this many steps from PARAMS, as numpy arrays."""
     mesh = make_mesh(MeshConfig(), devices)
     batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
     program = program_of(one, batches.steps_per_epoch, mesh)
@@ -70,7 +70,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what_they_learn_alone(tmp_path):
-    """Two groups of four devices: two programs, each compiled once for runs of three seeds and two rates."""
+    """There are two groups of four devices and two programs, each compiled once for runs with three seeds and two rates."""
     whole = experiment(sweep={"seeds": [1, 2, 3], "learning_rates": [1e-3, 1e-2], "devices_per_run": 4})
     together: dict[str, Any] = {}
 
@@ -105,7 +105,7 @@ def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
     kept, wanted = program.copy(params), jax.device_get(params)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.sharding == b.sharding, kept, params)))
     for array in jax.tree.leaves(params):
-        array.delete()  # as a step does, which donates its memory
+        array.delete()  # like a step, which donates its memory
     assert same(jax.device_get(kept), wanted)
 
 

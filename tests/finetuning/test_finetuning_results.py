@@ -1,4 +1,4 @@
-"""The content of a fine-tuning run's results.json, and what a run takes from its data."""
+"""The content of a fine-tuning run's results.json, and the settings that a run infers from its data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.random_features import HEADS, random_features
 
 
 class Toy:
-    """A task whose scores are the sums of the logits; it has two dev splits and one without labels."""
+    """A task whose scores are sums of the logits; it has two dev splits and one without labels."""
 
     name, metric, head = "toy", "f1", HEADS["sequence"]
 
@@ -60,11 +60,11 @@ def test_the_splits_that_are_scored_are_the_dev_splits_each_with_its_baseline():
     assert (found.scored_tests, read_features(Toy(()), START).scored_tests) == ([], ["test"])
     assert {split: baseline.scores["accuracy"] for split, baseline in found.baselines.items()} == {"dev": 3, "dev_other": 9}
     longest = max(feature.size for features in found.features.values() for feature in features)
-    assert found.shape.length >= longest  # of every split, not of train alone
+    assert found.shape.length >= longest  # of every split, not only of train
 
 
 def test_a_left_to_right_model_reads_a_pair_without_segments():
-    """Its features are those of another model but for their token types."""
+    """Its features differ from those of another model only in their token types."""
     task: Any = Toy()
     start: Any = types.SimpleNamespace(tokenizer=START.tokenizer, config=ModelConfig(direction="left_to_right"))
     with_segments, found = read_features(task, START), read_features(task, start)

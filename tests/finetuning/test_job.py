@@ -40,7 +40,7 @@ class Task:
 
 
 class Noting:
-    """A jitted function that notes the shapes for which it is lowered, and how often it runs."""
+    """A jitted function that records the shapes for which it is lowered, and how often it runs."""
 
     def __init__(self, function: Any):
         self._function, self.calls = function, list[Any]()
@@ -80,7 +80,7 @@ class Program:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs that were made."""
+    """Records the programs that are made."""
     programs: list[Program] = []
 
     def program_of(*settings: Any) -> Program:

@@ -20,7 +20,7 @@ from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, re
 
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the figures would show."""
+    """Records what the figures would show."""
     drawn: list[Any] = []
     monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda path, **shown: drawn.append((path, shown)))
     return drawn
@@ -90,7 +90,7 @@ def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
     summary = summary_of(tmp_path)
     assert summary["best_run"] == whole.runs()[1].name
     assert [r["seed"] for r in summary["runs"]] == [1, 2, 3]
-    assert (tmp_path / "metrics.jsonl").is_file(), "which binds the workdir to its configuration"
+    assert (tmp_path / "metrics.jsonl").is_file(), "this ties the workdir to its configuration"
 
 
 def test_the_figure_shows_the_scores_of_every_run_that_has_some_the_best_setting_first(tmp_path, drawn):
@@ -120,8 +120,8 @@ def test_a_single_run_lies_in_the_workdir_itself_and_keeps_everything(tmp_path):
     assert sweep(experiment(seeds=[3]), run_in(tmp_path), by_seed, finish) == 0
     assert finish.runs[0].directory == tmp_path
     assert (tmp_path / "checkpoints").is_dir()
-    assert summary_of(tmp_path)["scores"]["dev"]["f1"] == SCORES[3], "its own results, no summary of one"
-    assert not (tmp_path / "metrics.jsonl").exists(), "the log of the run makes it"
+    assert summary_of(tmp_path)["scores"]["dev"]["f1"] == SCORES[3], "its own results, without a summary of one run"
+    assert not (tmp_path / "metrics.jsonl").exists(), "it is made by the log of the run"
 
 
 def test_a_failed_run_does_not_end_a_sweep(tmp_path):
@@ -140,7 +140,7 @@ def test_a_failed_run_does_not_end_a_sweep(tmp_path):
 
 
 def test_a_run_of_a_sweep_that_could_not_save_a_file_is_named_and_makes_the_sweep_an_error(tmp_path):
-    """After everything else is done, as for a single run."""
+    """The error comes after everything else is done, as for a single run."""
     lost = "the checkpoint of step 5 could not be saved"
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path)
 
 
 def test_a_run_that_does_not_fit_counts_as_failed_but_of_several_processes_ends_all(tmp_path, monkeypatch):
-    """There the others may have had enough, and would wait for it in their next step."""
+    """With several processes the others may have had enough memory, and would wait for this one in their next step."""
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
         if one.seed == 2:
@@ -253,7 +253,7 @@ def test_of_runs_side_by_side_none_begins_after_one_has_stopped_or_broken_down(t
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any] | None:
         begun.add(one.seed)
         if one.seed == 2:
-            threading.Timer(0.05, ended.set).start()  # after the sweep has taken note of it
+            threading.Timer(0.05, ended.set).start()  # after the sweep has recorded it
             if fault:
                 raise fault
             return None
@@ -276,7 +276,7 @@ def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path, count, device
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
         of_seed[one.seed] = devices
-        together.wait()  # passes only if all of them are here at a time
+        together.wait()  # passes only if all of them are here at the same time
         return by_seed(one, directory, devices)
 
     whole = experiment(seeds=list(range(1, count + 1)), devices_per_run=devices_per_run)
@@ -285,14 +285,14 @@ def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path, count, device
 
 
 def in_order(*seeds: int) -> Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], dict[str, Any]]:
-    """A `train` whose runs, side by side, end in this order."""
+    """Returns a `train` whose runs, trained side by side, end in this order."""
     turns = {seed: threading.Event() for seed in seeds}
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
         before = seeds.index(one.seed) - 1
         assert before < 0 or turns[seeds[before]].wait(20)
         results = by_seed(one, directory, devices)
-        threading.Timer(0.05, turns[one.seed].set).start()  # after the sweep has taken note of it
+        threading.Timer(0.05, turns[one.seed].set).start()  # after the sweep has recorded it
         return results
 
     return train
@@ -308,7 +308,7 @@ def test_of_equal_runs_the_first_of_the_list_is_the_best_whichever_ends_first_an
 
 
 def test_a_run_that_ends_while_others_are_cleared_away_keeps_its_weights(tmp_path, monkeypatch):
-    """Seed 2, the best, ends while the weights of seed 3 are being removed in favour of those of seed 1."""
+    """Seed 2, the best, ends while the weights of seed 3 are being removed in favour of seed 1's."""
     clearing, better_is_done = threading.Event(), threading.Event()
     remove = shutil.rmtree
 

@@ -1,4 +1,4 @@
-"""Sweeps whose runs are shared out to independent processes."""
+"""Sweeps whose runs are divided among independent processes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.runtime.connected import group
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without figures."""
+    """Draws no figures."""
     monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda path, **shown: None)
 
 
 def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all(tmp_path, caplog):
-    """Four runs, one of them fails; three processes, here as threads."""
+    """There are four runs, one of which fails, and three processes, here as threads."""
     caplog.set_level(logging.INFO)
     whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=0), Finished()
     trained_by: dict[int, list[int]] = {}
@@ -57,7 +57,7 @@ def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all
 
 
 class Apart:
-    """The shard of a process of two, which takes every second run; what it gathers is `found`."""
+    """The shard of one of two processes, which takes every second run; it gathers `found`."""
 
     def __init__(self, index: int, found: Callable[..., Any] = lambda own, waiting: [own]):
         self.index, self.count, self.gather = index, 2, found
@@ -71,7 +71,7 @@ class Apart:
 
 
 def swept(directory: pathlib.Path, shard: Any, train: Any = by_seed, finish: Any = None, **changed: Any) -> int:
-    """The exit status of a sweep of four runs with this shard."""
+    """Returns the exit status of a sweep of four runs with this shard."""
     directory.mkdir(exist_ok=True)
     whole = experiment(seeds=[1, 2, 3, 4], devices_per_run=0)
     run = dataclasses.replace(run_in(directory), shard=shard, **changed)

@@ -141,7 +141,7 @@ def tuning(directory: pathlib.Path, **values: Any) -> FinetuningExperiment:
 
 
 def begun(experiment: FinetuningExperiment, own: TaskHead) -> dict[str, Any]:
-    """The parameters that a run begins with."""
+    """Returns the parameters with which a run starts."""
     start, head = labelled_start(experiment, own), experiment.head_config(own)
     model = with_own_head(start, experiment.model_config(start.config, "cpu"), head, experiment)
     assert model.head == head
@@ -200,7 +200,7 @@ def test_files_that_contradict_each_other_about_casing_are_logged(mnli, tmp_path
 
 
 def test_an_mnli_head_gives_way_to_that_of_a_task_with_two_labels(mnli):
-    """Phang et al.: RTE, MRPC and STS-B begin with a model that has learned MNLI."""
+    """Phang et al.: RTE, MRPC and STS-B start from a model trained on MNLI."""
     start = labelled_start(tuning(mnli), RTE)
     assert start.head is None
     params = begun(tuning(mnli), RTE)

@@ -1,4 +1,4 @@
-"""Sweeps of runs that train nothing: each leaves behind what a run does, with a score by its seed."""
+"""Sweeps of runs that train nothing: each leaves the files of a run, with a score that depends on its seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.finetuning.sweep import RunResult
 from bert_jax.runtime.launch import Run
 
 SCORES = {1: 0.5, 2: 0.875, 3: 0.25, 4: 0.875}
-"""By seed."""
+"""The scores by seed."""
 
 
 def experiment(**sweep_values: Any) -> FinetuningExperiment:
@@ -45,7 +45,7 @@ def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[s
 
 
 def trained(one: FinetuningExperiment, directory: pathlib.Path, score: float, **fields: Any) -> dict[str, Any]:
-    """What a run leaves behind: its best weights, a state, and its results."""
+    """Writes the files that a run leaves: its best weights, a state, and its results."""
     for folder in (BEST, "checkpoints"):
         (directory / folder / "5").mkdir(parents=True)
     results = results_of(one, score, **fields)
@@ -58,7 +58,7 @@ def by_seed(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequenc
 
 
 class Finished:
-    """A `finish` that remembers what it got."""
+    """A `finish` that records its arguments."""
 
     def __init__(self) -> None:
         self.runs: list[RunResult] = []

@@ -1,16 +1,16 @@
-"""Loads an exported model directory with transformers and compares what it computes.
+"""Loads an exported model directory with transformers, and compares its outputs with ours.
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/check_export_with_transformers.py < REQUESTS
 
 A request is a line of JSON: {"model": DIR, "expected": FILE, "resaved": DIR, "arguments": {...}}; or {"model": DIR, "texts":
-[...]} for the vectors of sentence-transformers; or {"packages": true} for what is installed. The answer is a line of JSON as
-well, {"error": TRACEBACK} if it fails. One process answers all requests: importing torch and transformers takes longer than a
+[...]} for the vectors of sentence-transformers; or {"packages": true} for the installed packages. The answer is also a line of
+JSON, {"error": TRACEBACK} if it fails. One process answers all requests: importing torch and transformers takes longer than a
 check.
 
 `expected` holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
-`texts` to tokenise. `resaved` is where `save_pretrained` writes the model again, for us to read back. `arguments` are those of
-`from_pretrained` that a config.json cannot hold. The class is the one that config.json names.
-Run by `tests/interop/test_transformers_loads_exports.py` for every interpreter in BERT_JAX_PEER_PYTHON.
+`texts` to tokenise. `save_pretrained` writes the model again to `resaved`, for us to read back. `arguments` are arguments of
+`from_pretrained` that have no place in a config.json. The class is the one that config.json names.
+`tests/interop/test_transformers_loads_exports.py` runs it for every interpreter in BERT_JAX_PEER_PYTHON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONFIG_FIELDS = (
 
 
 def check(model_directory: str, expected_file: str, resaved: str, arguments: dict) -> dict:
-    """What transformers finds in the exported model, and how far its outputs are from ours."""
+    """Returns what transformers finds in the exported model, and how far its outputs are from ours."""
     with np.load(expected_file) as file:
         expected = dict(file)
     (architecture,) = json.loads((pathlib.Path(model_directory) / "config.json").read_text())["architectures"]
@@ -66,14 +66,14 @@ def check(model_directory: str, expected_file: str, resaved: str, arguments: dic
 
 
 def sentence_vectors(model_directory: str, texts: list[str]) -> list[list[float]]:
-    """The vectors of sentence-transformers: the mean over the tokens, if the directory names no other pooling."""
+    """Returns the vectors of sentence-transformers: the mean over the tokens, unless the directory names another pooling."""
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(model_directory, device="cpu").encode(texts).tolist()
 
 
 def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
-    """max |theirs - ours| / max |theirs|, of the real tokens where there is a value for every token."""
+    """Returns max |theirs - ours| / max |theirs|, only over real tokens if there is a value for every token."""
     assert theirs.shape == ours.shape, (theirs.shape, ours.shape)
     if theirs.shape[:2] == mask.shape:
         theirs, ours = theirs[mask == 1], ours[mask == 1]
@@ -81,7 +81,7 @@ def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # what the libraries print is not an answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # the output of the libraries is not an answer
     for line in sys.stdin:
         request = json.loads(line)
         try:

@@ -1,4 +1,4 @@
-"""Random weights of the models that make golden files; read by the scripts here, which need PyTorch."""
+"""Draws random weights for the models that make golden files; used by the scripts here, which need PyTorch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 
 
 def fill(model: torch.nn.Module, spread: float = 0.2) -> None:
-    """Sets all parameters at random, far from their initial values, so that each one moves the outputs: multiples of 2^-10 below
-    2, which are exact in float16. `spread` is the deviation of all but the scales of LayerNorm."""
+    """Sets all parameters at random, far from their initial values, so that each one affects the outputs: multiples of 2^-10
+    below 2, which are exact in float16. `spread` is the deviation of all parameters except the scales of LayerNorm."""
     rng = np.random.default_rng(7)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

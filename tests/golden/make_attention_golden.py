@@ -2,8 +2,8 @@
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/make_attention_golden.py
 
-`attentions` [N, B, H, L, L] is what `output_attentions=True` gives, computed in float64 and rounded once to float32. The script
-prints how far PyTorch's own float32 is from it. `tests/model/test_attention_weights.py` compares ours with it.
+`attentions` [N, B, H, L, L] is the result of `output_attentions=True`, computed in float64 and rounded once to float32. The
+script prints how far PyTorch's own float32 is from it. `tests/model/test_attention_weights.py` compares ours with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OUTPUT = pathlib.Path(__file__).parent / "attention_golden.npz"
 
 
 def attentions(dtype: torch.dtype) -> np.ndarray:
-    """The weights of all layers in the model's own precision."""
+    """Returns the weights of all layers in the model's own precision."""
     model, batch = bert.make_model("gelu", dtype), bert.make_batch()
     inputs = {name: torch.from_numpy(batch[name]) for name in ("input_ids", "attention_mask", "token_type_ids")}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Makes `bert_golden.npz`: what transformers' PyTorch BERT computes on random weights, in double precision.
+"""Makes `bert_golden.npz`: the outputs of transformers' PyTorch BERT on random weights, in double precision.
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/make_bert_golden.py
 
@@ -7,9 +7,9 @@ output, both heads' logits, the loss and the gradient of every parameter. `tests
 with it.
 
 Choices that make the comparison strict:
-- float64 throughout, so the reference has no rounding of its own to hide ours behind. The script prints how far PyTorch's own
+- float64 throughout, so that rounding in the reference cannot hide rounding in ours. The script prints how far PyTorch's own
   float32 is from it.
-- Weights far from their initial values (LayerNorm and biases included), so that each one moves the outputs. They are multiples
+- Weights far from their initial values (LayerNorm and biases included), so that each one affects the outputs. They are multiples
   of 2^-10 below 2, hence exact in float16 and float32: both sides compute with the very same numbers.
 - Dropout 0, eager attention, two segments, and padding in the second row.
 """
@@ -33,7 +33,7 @@ ROWS, LENGTH = 2, 24
 REAL = (24, 17)  # tokens that are not padding, per row
 SECOND_SEGMENT = (13, 8)  # where segment B begins, per row
 MASKED = ((2, 5, 11, 20), (1, 9, 15))
-GELUS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}  # ours: theirs
+GELUS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}  # our name: their name
 
 
 def make_model(hidden_act: str, dtype: torch.dtype) -> transformers.BertForPreTraining:
@@ -55,7 +55,8 @@ def make_model(hidden_act: str, dtype: torch.dtype) -> transformers.BertForPreTr
 
 
 def make_batch() -> dict[str, np.ndarray]:
-    """The torch side's inputs, int64 [B, L] but for `next_sentence_label` [B]; `labels` is -100 where nothing is predicted."""
+    """Returns the torch side's inputs, int64 [B, L] except for `next_sentence_label` [B]; `labels` is -100 at positions that are
+    not predicted."""
     rng = np.random.default_rng(11)
     columns = np.arange(LENGTH)
     attention_mask = np.stack([columns < n for n in REAL]).astype(np.int64)
@@ -74,7 +75,7 @@ def make_batch() -> dict[str, np.ndarray]:
 
 
 def run(model: transformers.BertForPreTraining, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every output and every gradient of the pretraining loss, in the model's own precision."""
+    """Returns every output and every gradient of the pretraining loss, in the model's own precision."""
     inputs = {name: torch.from_numpy(value) for name, value in batch.items()}
     model.zero_grad()
     outputs = model(**inputs, output_hidden_states=True)
@@ -99,7 +100,8 @@ def main() -> None:
         model = make_model(theirs, torch.float64)
         reference = run(model, batch)
         single = run(make_model(theirs, torch.float32), batch)
-        # A key bias has no gradient but rounding: it adds a constant to all scores of a query, and softmax ignores that.
+        # The gradient of a key bias is only rounding: the bias adds a constant to all scores of a query, and softmax ignores
+        # that.
         compared = {name: value for name, value in reference.items() if not name.endswith("key.bias")}
         error, where = max((np.abs(single[name] - value).max() / np.abs(value).max(), name) for name, value in compared.items())
         print(f"{ours}: loss {reference['loss']:.6f}; PyTorch's float32 is furthest from its float64 in {where}: {error:.1e}")

@@ -1,4 +1,5 @@
-"""Makes `causal_golden.npz`: what transformers' BertLMHeadModel, a left-to-right BERT, computes and generates on random weights.
+"""Makes `causal_golden.npz`: the outputs and generated tokens of transformers' BertLMHeadModel, a left-to-right BERT, on random
+weights.
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/make_causal_golden.py
 

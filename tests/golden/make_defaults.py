@@ -1,4 +1,4 @@
-"""Writes experiment_defaults.json: the defaults of every key of an experiment, which runs of everybody follow.
+"""Writes experiment_defaults.json: the defaults of every key of an experiment, on which every user's runs depend.
 
     python -m tests.golden.make_defaults
 
@@ -19,7 +19,7 @@ GOLDEN = pathlib.Path(__file__).with_name("experiment_defaults.json")
 
 
 def defaults() -> dict[str, Any]:
-    """The values of experiments that say no more than they have to."""
+    """Returns the values of experiments that set as little as possible."""
     task = {"name": "t", "experiment": "e"}
     order = {"order": "a > b"}
     study = {"title": "t", "arms": [{"name": "a"}, {"name": "b"}], "tasks": [task], "expected": [order]}

@@ -1,12 +1,12 @@
-"""Makes `families/`: tiny model directories of ModernBERT, EuroBERT and nomic-bert, and what PyTorch computes with them.
+"""Makes `families/`: tiny model directories of ModernBERT, EuroBERT and nomic-bert, and PyTorch's outputs for them.
 
     PYTHON_WITH_TRANSFORMERS_5 tests/golden/make_families_golden.py
     PYTHON_WITH_TRANSFORMERS_4 tests/golden/make_families_golden.py
 
 Every case is a directory that `save_pretrained` wrote, with `outputs.npz`: the batch, and the outputs, computed in float64. The
 second command makes the cases of version 4, whose config.json has other keys. The vocabulary is that of `heads/tokenizer`.
-`tests/interop/test_families.py` reads them. Weights as in `make_heads_golden.py`: far from their initial values, and multiples of
-2^-10. No shape is a usual one; the window is shorter than the rows.
+`tests/interop/test_families.py` reads them. The weights are as in `make_heads_golden.py`: far from their initial values, and
+multiples of 2^-10. All shapes are unusual, and the window is shorter than the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import transformers
 
 HERE = pathlib.Path(__file__).parent / "families"
-LENGTH, REAL = 14, (14, 13, 12)  # tokens of a row, and those that are not padding
+LENGTH, REAL = 14, (14, 13, 12)  # tokens of a row, including padding and without it
 SHAPE: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 10,
     "max_position_embeddings": 40, "pad_token_id": 0,
@@ -40,7 +40,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert_masked_biased": (
         "ModernBertForMaskedLM",
         {
-            **MODERN, **BIASED, "num_hidden_layers": 3, "local_attention": 5, "tie_word_embeddings": False, "norm_eps": 1e-4,
+            **MODERN,
+            **BIASED,
+            "num_hidden_layers": 3,
+            "local_attention": 5,
+            "tie_word_embeddings": False,
+            "norm_eps": 1e-4,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
@@ -81,7 +86,7 @@ CASES_OF_VERSION_4: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_model(class_name: str, fields: dict[str, Any]) -> Any:
-    """A model in float64 whose weights are random and exact in float16."""
+    """Returns a model in float64 whose weights are random and exact in float16."""
     model_class = getattr(transformers, class_name)
     config = model_class.config_class(**SHAPE | fields, attn_implementation="eager")
     model = model_class(config).to(torch.float64).eval()
@@ -96,7 +101,7 @@ def make_model(class_name: str, fields: dict[str, Any]) -> Any:
 
 
 def make_batch() -> dict[str, np.ndarray]:
-    """int32 [rows, LENGTH] each."""
+    """Returns a batch, int32 [rows, LENGTH] each."""
     columns = np.arange(LENGTH)
     mask = np.stack([columns < n for n in REAL]).astype(np.int32)
     ids = np.random.default_rng(11).integers(5, SHAPE["vocab_size"], (len(REAL), LENGTH)).astype(np.int32) * mask
@@ -105,7 +110,7 @@ def make_batch() -> dict[str, np.ndarray]:
 
 
 def run(model: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every output by transformers' name; the rows are the candidates of one choice to a multiple choice."""
+    """Returns every output by transformers' name; for multiple choice, the rows are the candidates of one question."""
     inputs = {name: torch.from_numpy(value).long() for name, value in batch.items()}
     if not getattr(model.config, "type_vocab_size", 0):
         del inputs["token_type_ids"]

@@ -1,4 +1,4 @@
-"""Makes `heads/`: one tiny model directory for every BERT class of transformers, and what PyTorch computes with it.
+"""Makes `heads/`: one tiny model directory for every BERT class of transformers, and PyTorch's outputs for it.
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/make_heads_golden.py
 
@@ -6,11 +6,11 @@ Every case of `CASES` is a directory that `save_pretrained` wrote: config.json a
 precision. `tokenizer/` holds the vocabulary of all of them, `logits.npz` the batch and each case's outputs.
 `tests/interop/test_round_trips.py` and `tests/interop/test_weights.py` read them.
 
-- The outputs are computed in float64 and rounded once to float32, so that the reference has no rounding of its own to hide ours
-  behind; `CASE/float32_error` says how far PyTorch's own float32 is from it, relative to the largest value.
-- The weights are far from their initial values, so that each one moves the outputs, and multiples of 2^-10 below 2, hence exact
+- The outputs are computed in float64 and rounded once to float32, so that rounding in the reference cannot hide rounding in ours;
+  `CASE/float32_error` is the error of PyTorch's own float32, relative to the largest value.
+- The weights are far from their initial values, so that each one affects the outputs, and multiples of 2^-10 below 2, hence exact
   in float16.
-- No shape is a usual one: the width, the heads' width, the depth and the numbers of token types and positions all vary.
+- All shapes are unusual: the width, the heads' width, the depth and the numbers of token types and positions all vary.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 def make_model(class_name: str, fields: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """A model in float64 whose weights are random and exact in float16."""
+    """Returns a model in float64 whose weights are random and exact in float16."""
     config = transformers.BertConfig(**SHAPE | fields, attn_implementation="eager")
     model = getattr(transformers, class_name)(config, **arguments).to(torch.float64).eval()
     fill(model, 0.3)
@@ -114,7 +114,7 @@ def make_model(class_name: str, fields: dict[str, Any], arguments: dict[str, Any
 
 
 def make_batch() -> dict[str, np.ndarray]:
-    """int32 [ROWS, LENGTH] each; a model with one token type is given zeros for the types."""
+    """Returns a batch, int32 [ROWS, LENGTH] each; for a model with one token type, all types are zero."""
     columns = np.arange(LENGTH)
     mask = np.stack([columns < n for n in REAL]).astype(np.int32)
     types = np.stack([columns >= n for n in SECOND_SEGMENT]).astype(np.int32) * mask
@@ -123,7 +123,7 @@ def make_batch() -> dict[str, np.ndarray]:
 
 
 def run(model: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every output by transformers' name; the rows are the candidates of one choice to a multiple choice."""
+    """Returns every output by transformers' name; for multiple choice, the rows are the candidates of one question."""
     inputs = {name: torch.from_numpy(value).long() for name, value in batch.items()}
     if model.config.type_vocab_size == 1:
         inputs["token_type_ids"] = torch.zeros_like(inputs["token_type_ids"])

@@ -20,7 +20,7 @@ PROJECTED = {"plain": 0, "projected": 4}
 
 
 def arrays(projected: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
-    """Inputs, weights, outputs and gradients of one LSTM, computed in `dtype`."""
+    """Returns the inputs, weights, outputs and gradients of one LSTM, computed in `dtype`."""
     torch.manual_seed(0)
     lstm = torch.nn.LSTM(INPUTS, WIDTH, bidirectional=True, proj_size=projected).double().to(dtype)
     rng = np.random.default_rng(0)

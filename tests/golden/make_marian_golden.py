@@ -1,13 +1,13 @@
-"""Makes `marian/`: tiny model directories of Marian's encoder-decoders, and what PyTorch computes and generates with them.
+"""Makes `marian/`: tiny model directories of Marian's encoder-decoders, with PyTorch's outputs and generated tokens.
 
     PYTHON_WITH_TRANSFORMERS_5 tests/golden/make_marian_golden.py
     PYTHON_WITH_TRANSFORMERS_4 tests/golden/make_marian_golden.py
 
-Every case is a directory that `save_pretrained` wrote, with `outputs.npz`: a batch of sources and targets of unlike lengths, all
-hidden states, attention weights and logits, the loss with transformers' LabelSmoother and its gradients, computed in float64
+Every case is a directory that `save_pretrained` wrote, with `outputs.npz`: a batch of sources and targets of different lengths,
+all hidden states, attention weights and logits, the loss with transformers' LabelSmoother and its gradients, computed in float64
 (with the relative errors of PyTorch's gradients in float32), and the tokens of `generate` (greedy, and beam search with several
 length penalties). The second command makes the case of version 4. `tests/interop/test_marian.py` and `tests/prediction/
-test_translating.py` read them. Weights as in `make_families_golden.py`. The vocabulary is that of `heads/tokenizer`: padding is
+test_translating.py` read them. The weights are as in `make_families_golden.py`. The vocabulary is `heads/tokenizer`: padding is
 0, and 3 ends a text.
 """
 
@@ -68,7 +68,7 @@ def make_model(fields: dict[str, Any]) -> transformers.MarianMTModel:
         for name, parameter in model.named_parameters():
             if name.endswith("layer_norm.weight"):
                 parameter += 1
-            elif "embed_positions" in name:  # no parameters of ours, although transformers lists them
+            elif "embed_positions" in name:  # not parameters of ours, although transformers lists them
                 parameter.copy_(positions)
     model.tie_weights()
     rng = np.random.default_rng(3)
@@ -79,7 +79,7 @@ def make_model(fields: dict[str, Any]) -> transformers.MarianMTModel:
 
 
 def with_varied_ends(model: Any, batch: dict[str, np.ndarray], mask: np.ndarray) -> None:
-    """Sets the bias of the end so that texts end after as many different numbers of tokens as possible."""
+    """Sets the bias of the end token so that texts end after as many different numbers of tokens as possible."""
 
     def distinct(bias: float) -> int:
         model.final_logits_bias[0, END] = bias
@@ -102,7 +102,7 @@ def make_batch(target_words: int) -> dict[str, np.ndarray]:
 
 
 def run(model: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every output by transformers' name, layers stacked, the smoothed loss, and the gradients of the parameters."""
+    """Returns every output by transformers' name, layers stacked, the smoothed loss, and the gradients of the parameters."""
     model.zero_grad()
     ids, labels = (torch.from_numpy(batch[name]).long() for name in ("input_ids", "labels"))
     mask = torch.from_numpy(np.arange(ids.shape[1]) < np.array(SOURCES)[:, None]).long()
@@ -118,7 +118,7 @@ def run(model: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def generated(model: Any, batch: dict[str, np.ndarray], mask: np.ndarray, names: Any = tuple(SEARCHES)) -> dict[str, np.ndarray]:
-    """The tokens of the searches, without the start, padded."""
+    """Returns the tokens of the searches, without the start token, padded."""
     ids, mask = torch.from_numpy(batch["input_ids"]).long(), torch.from_numpy(mask).long()
     found = {}
     usual = {"max_length": LONGEST, "do_sample": False, "bad_words_ids": [[PAD]], "forced_eos_token_id": END}

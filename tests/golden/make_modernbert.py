@@ -1,11 +1,11 @@
-"""Makes `modernbert_golden.npz`: what transformers computes for the encoders of today on random weights.
+"""Makes `modernbert_golden.npz`: transformers' outputs for modern encoders on random weights.
 
     PYTHON_WITH_TORCH_AND_TRANSFORMERS_5 tests/golden/make_modernbert.py
 
 ModernBERT with each bias on and off, odd windows and two pairs of rotary bases; EuroBERT with grouped-query heads; nomic-bert.
-The sizes are all unlike each other. For each case the file holds, of every hidden state, the logits and the gradient of every
-parameter, SAMPLES entries chosen at random and the largest absolute value, and the loss. `tests/model/test_modern_block.py` makes
-the weights and the rows anew (`weights_of`, `make_batch`), so the file holds neither.
+All sizes differ from each other. For each case the file has the loss and, for every hidden state, the logits and the gradient of
+every parameter, SAMPLES entries chosen at random and the largest absolute value. `tests/model/test_modern_block.py` makes the
+weights and the rows again (`weights_of`, `make_batch`), so the file has neither.
 
 As in `make_bert_golden.py` the reference runs in float64, except for the angles of rotary positions, which transformers always
 computes in float32. The script prints how far PyTorch's own float32 is from it.
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def weights_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The weights of a tensor: multiples of 2^-10, far from their initial values; those of norms are around 1."""
+    """Returns the weights of a tensor: multiples of 2^-10, far from their initial values; weights of norms are around 1."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     steps = rng.integers(-200, 201, shape) / 1024
     is_norm = "norm" in name.lower() and name.endswith("weight")
@@ -68,7 +68,7 @@ def weights_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def make_batch(types: int = 0) -> dict[str, np.ndarray]:
-    """The torch side's inputs, int64 [B, L]; `labels` is -100 where nothing is predicted."""
+    """Returns the torch side's inputs, int64 [B, L]; `labels` is -100 at positions that are not predicted."""
     rng = np.random.default_rng(11)
     attention_mask = np.stack([np.arange(LENGTH) < n for n in REAL]).astype(np.int64)
     ids = np.where(attention_mask, rng.integers(5, 67, (ROWS, LENGTH)), PAD)
@@ -83,21 +83,21 @@ def make_batch(types: int = 0) -> dict[str, np.ndarray]:
 
 
 def sampled(name: str, array: np.ndarray) -> np.ndarray:
-    """SAMPLES entries of an array, always the same ones for a name and a shape; all of a small array."""
+    """Returns SAMPLES entries of an array, always the same ones for a name and a shape; all entries of a small array."""
     flat = np.asarray(array).reshape(-1)
     return flat[np.random.default_rng(zlib.crc32(name.encode())).permutation(flat.size)[:SAMPLES]]
 
 
 def without_padding(name: str, array: np.ndarray) -> np.ndarray:
-    """The rows of real tokens of outputs [B, L, ...], since padding attends to other tokens in torch; the gradient of the word
-    embeddings without the row of padding, which torch does not give a gradient as an input."""
+    """Returns only the rows of real tokens for outputs [B, L, ...], since in torch padding attends to other tokens. From the
+    gradient of the word embeddings, the row of padding is removed, to which torch gives no gradient as an input."""
     if name.startswith("gradient/"):
         return np.delete(array, PAD, axis=0) if name.endswith(("tok_embeddings.weight", "word_embeddings.weight")) else array
     return np.concatenate([row[:n] for row, n in zip(array, REAL, strict=True)])
 
 
 def make_model(kind: str, settings: dict[str, Any], dtype: Any) -> Any:
-    """transformers' model with the weights of `weights_of`."""
+    """Returns transformers' model with the weights of `weights_of`."""
     import torch
     import transformers
 
@@ -116,7 +116,7 @@ def make_model(kind: str, settings: dict[str, Any], dtype: Any) -> Any:
 
 
 def run(model: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every hidden state, the logits, the loss, and its gradient for every parameter."""
+    """Returns every hidden state, the logits, the loss, and its gradient for every parameter."""
     import torch
 
     outputs = model(**{name: torch.from_numpy(value) for name, value in batch.items()}, output_hidden_states=True)

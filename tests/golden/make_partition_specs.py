@@ -1,4 +1,4 @@
-"""Writes partition_specs.json: how BERT-Base's parameters and optimizer slots lie on the mesh axes.
+"""Writes partition_specs.json: how BERT-Base's parameters and optimizer slots are sharded over the mesh axes.
 
     python -m tests.golden.make_partition_specs
 
@@ -26,14 +26,15 @@ GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
 
 LAYOUTS = {
     **{name: (name, (2, 2, 2)) for name in OPTIMIZERS},
-    # one other axis or none beside `data`: the state is spread over `data` too
+    # at most one other axis in addition to `data`: the state is spread over `data` too
     **{f"bert_adam on {'x'.join(map(str, sizes))}": ("bert_adam", sizes) for sizes in ((8, 1, 1), (4, 2, 1), (4, 1, 2))},
 }
-"""By its name in the file: an optimizer and the sizes of the mesh axes."""
+"""An optimizer and the sizes of the mesh axes, by the name in the file."""
 
 
 def partition_specs(layout: str) -> dict[str, list[Any]]:
-    """The PartitionSpec of every array of a training state of BERT-Base, by its path; shapes only, so it costs no memory."""
+    """Returns the PartitionSpec of every array of a training state of BERT-Base, by its path; it uses only shapes, so it needs no
+    memory."""
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
     experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))

@@ -4,8 +4,8 @@
         --workdir=runs/quickstart_$seed --config.seed=$seed; done
     python tests/golden/make_reference_curve.py runs/quickstart_* --output=runs/quickstart.json
 
-The file belongs in `experiments/curves/`. `pretrain` then says at each evaluation whether a run of that experiment lies in the
-band (`pretraining/reference_curves.py`).
+The file belongs in `experiments/curves/`. `pretrain` then reports at each evaluation whether a run of that experiment is within
+the band (`pretraining/reference_curves.py`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     PYTHON_WITH_SCIKIT_LEARN_SCIPY_AND_SEQEVAL tests/golden/make_scores_golden.py
 
-Each case holds its inputs and what the libraries say of them; `tests/tasks/test_scores.py` and
-`tests/tasks/test_entity_scores.py` read them. Among the inputs are ties, classes that are never predicted or never true,
-predictions of one class only, and sequences of tags that are legal in no scheme.
+Each case has its inputs and the scores of the libraries; `tests/tasks/test_scores.py` and `tests/tasks/test_entity_scores.py`
+read them. The inputs include ties, classes that are never predicted or never true, predictions of one class only, and tag
+sequences that no scheme allows.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 It needs a Python with numpy, torch 2.13.0 and torch-optimi 0.3.3.
 
-The parameters are those of two layers: query, key and value are one tensor there (Wqkv), and the two halves of the gated
-feed-forward are one (Wi). The gradients grow tenfold for a few steps, so that the rule has something to do. optimi computes in
-float64, and the result is rounded once to float32.
+The parameters are two layers, in which query, key and value are one tensor (Wqkv), and so are the two halves of the gated
+feed-forward (Wi). The gradients grow tenfold for a few steps, so that the rule has an effect. optimi computes in float64, and the
+result is rounded once to float32.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ FUSED = (
 
 
 def rate(step: int) -> float:
-    """The learning rate: a warmup over 10 steps, then the peak."""
+    """Returns the learning rate: a warmup over 10 steps, then the peak."""
     return PEAK * min(1.0, (step + 1) / 10)
 
 
 def random_arrays(seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Random numbers for every parameter: "table", and those of a layer as "layer/path"."""
+    """Returns random numbers for every parameter: "table", and a layer's as "layer/path"."""
     rng = np.random.default_rng(seed)
     shapes = {"table": TABLE} | {f"{n}/{path}": shape for n in range(LAYERS) for path, shape in SHAPES.items()}
     return {name: scale * rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def gradients(step: int) -> dict[str, np.ndarray]:
-    """The gradients of a step: larger in some steps, of different size in every array, 0 in rows of the table that are rare."""
+    """Returns the gradients of a step: larger in some steps, of different size in every array, and 0 in rows of the table that
+    are rare."""
     found = random_arrays(1_000 + step, 10.0 if step % 17 in (11, 12) else 1.0)
     sizes = np.random.default_rng(7).uniform(-3, 0, len(found))
     found = {name: (array * 10.0**size).astype(np.float32) for (name, array), size in zip(found.items(), sizes, strict=True)}

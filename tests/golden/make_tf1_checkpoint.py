@@ -1,4 +1,4 @@
-"""Makes `tf1/`: checkpoints that TensorFlow itself wrote, and has TensorFlow read what we write.
+"""Makes `tf1/`: checkpoints written by TensorFlow itself; and checks that TensorFlow reads the checkpoints that we write.
 
     PYTHON_WITH_TENSORFLOW tests/golden/make_tf1_checkpoint.py                 # writes tf1/
     PYTHON_WITH_TENSORFLOW tests/golden/make_tf1_checkpoint.py --check DIR     # compares a re-export of tf1/bert with it
@@ -8,13 +8,13 @@ The re-export is ours, without TensorFlow:
     from bert_jax.interop.tensorflow import export_tf1, import_tf1
     export_tf1("DIR", *import_tf1("tests/golden/tf1/bert")[:3])
 
-- `bert/`: a run of the original's `run_pretraining.py` as it lies on disk: `model.ckpt-1000` with the slots of its optimizer and
-  the step, the file `checkpoint`, `bert_config.json`, `vocab.txt`. `expected.npz` holds the variables (in float16, which is exact
+- `bert/`: the directory of a run of the original's `run_pretraining.py`: `model.ckpt-1000` with the slots of its optimizer and
+  the step, the file `checkpoint`, `bert_config.json`, `vocab.txt`. `expected.npz` has the variables (in float16, which is exact
   for them) under the names and in the layout of the original's `modeling.py`. A slot m is a quarter of its variable, v its
-  square. `outputs.npz` holds what the original's formulas make of one text, computed by TensorFlow in float64 with the erf GELU.
+  square. `outputs.npz` has the results of the original's formulas for one text, by TensorFlow in float64 with the erf GELU.
 - `assorted.*`: every type we read, a scalar, an empty tensor, non-ASCII and many similar names, in two shards.
 - `partitioned.*`: one variable in two slices, and a whole one.
-- `text.*`: a tensor of strings, as every TensorFlow 2 checkpoint holds.
+- `text.*`: a tensor of strings, which every TensorFlow 2 checkpoint has.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CONFIG = {
 
 
 def variable_shapes() -> dict[str, tuple[int, ...]]:
-    """Name -> shape of what the original's `BertModel` with both pretraining heads creates; kernels are [in, out]."""
+    """Returns name -> shape of the variables of the original's `BertModel` with both pretraining heads; kernels are [in, out]."""
     norm = {"LayerNorm/gamma": (WIDTH,), "LayerNorm/beta": (WIDTH,)}
     square = {"kernel": (WIDTH, WIDTH), "bias": (WIDTH,)}
     layer = {f"attention/self/{which}/{name}": s for which in ("query", "key", "value") for name, s in square.items()}
@@ -82,14 +82,14 @@ def variable_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def make_values() -> dict[str, np.ndarray]:
-    """Multiples of 2^-10 below 2: exact in float16, and so are their squares in float32."""
+    """Returns multiples of 2^-10 below 2: they are exact in float16, and so are their squares in float32."""
     rng = np.random.default_rng(3)
     values = {name: np.clip(0.4 * rng.standard_normal(s), -1.99, 1.99) for name, s in variable_shapes().items()}
     return {name: (np.round(x * 1024) / 1024).astype(np.float32) for name, x in values.items()}
 
 
 def outputs(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """{"mlm_logits" [L, V], "nsp_logits" [2]} of TEXT, as `modeling.py` and `run_pretraining.py` compute them."""
+    """Returns {"mlm_logits" [L, V], "nsp_logits" [2]} of TEXT, as `modeling.py` and `run_pretraining.py` compute them."""
     weights = {name: tf.constant(x, tf.float64) for name, x in values.items()}
 
     def dense(x: tf.Tensor, name: str) -> tf.Tensor:
@@ -122,7 +122,7 @@ def outputs(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def slots(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    """The two moments as `AdamWeightDecayOptimizer` of the original names them."""
+    """Returns the two moments under the names of the original's `AdamWeightDecayOptimizer`."""
     return {f"{name}/adam_m": value / 4, f"{name}/adam_v": value * value}
 
 
@@ -137,7 +137,7 @@ def write_bert(directory: pathlib.Path) -> None:
         step = tf.compat.v1.train.get_or_create_global_step()
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(step.assign(STEP))
-        saver = tf.compat.v1.train.Saver(save_relative_paths=True)  # no machine's path in `checkpoint`
+        saver = tf.compat.v1.train.Saver(save_relative_paths=True)  # `checkpoint` without the path of this machine
         saver.save(session, str(directory / "model.ckpt"), global_step=STEP, write_meta_graph=False)
     (directory / "bert_config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES), encoding="utf-8")
@@ -194,7 +194,7 @@ def write_text(prefix: pathlib.Path) -> None:
 
 
 def check(directory: pathlib.Path) -> None:
-    """TensorFlow's reader and its Saver load `directory`/bert_model.ckpt and find the very bits of `make_values`."""
+    """Checks that TensorFlow's reader and its Saver load `directory`/bert_model.ckpt with exactly the values of `make_values`."""
     prefix = str(directory / "bert_model.ckpt")
     values = make_values()
     reader = tf.train.load_checkpoint(prefix)

@@ -1,14 +1,14 @@
-"""Writes tests/golden/tokenizer_golden.json: what transformers' BERT tokenizers make of tests/data/hostile_strings.txt.
+"""Writes tests/golden/tokenizer_golden.json: the tokens of transformers' BERT tokenizers for tests/data/hostile_strings.txt.
 
     python tests/golden/make_tokenizer_golden.py VOCABULARIES        # a directory with bert-base-uncased-vocab.txt and bert-
     base-cased-vocab.txt
 
 Run in an environment with transformers (checked with 5.23.0, Python 3.11); the project itself does not need it. The tokens of
-each string are joined by spaces, which no token contains. The published vocabularies are not part of the project; two small
-made-up ones are, so their part always runs.
+each string are joined by spaces, which no token contains. The published vocabularies are not part of the project. Two small
+made-up ones are, so the tests on them always run.
 
-"words" are those before any vocabulary, of the settings that depart from the published models'. "directories" are what
-`save_pretrained` writes for a vocabulary of the strings' own characters, without that vocabulary, and the tokens that
+"words" are the words before any vocabulary is applied, for settings that differ from the published models'. "directories" are the
+files that `save_pretrained` writes for a vocabulary of the strings' own characters, without that vocabulary, and the tokens that
 `AutoTokenizer` reads with them.
 """
 
@@ -41,7 +41,7 @@ def words(lowercase: bool, strip_accents: bool, split_cjk: bool, strings: list[s
 
 
 def spelling_vocabulary(strings: list[str]) -> list[str]:
-    """The made-up cased pieces, and every character of the strings to begin and to continue a word."""
+    """Returns the made-up cased pieces, and every character of the strings as the beginning and as the continuation of a word."""
     pieces = (CORPUS / "tiny_cased_vocab.txt").read_text("utf-8").split("\n")[:-1]
     characters = sorted({c for text in strings for c in text if not c.isspace()})
     return list(dict.fromkeys([*pieces, *characters, *("##" + c for c in characters)]))

@@ -1,5 +1,5 @@
-"""How a command ends, and what it does about its standard streams and its locale; the latter is tried with small programs that
-are started as commands are."""
+"""How a command ends, and how it handles its standard streams and its locale. The latter is tested with small programs that are
+started like commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """The end of a command with these arguments, whose main() is `main`; `shell` runs it as "$@"."""
+    """Runs a command with these arguments, whose main() is `main`, and returns how it ends; `shell` runs it as "$@"."""
     program = f"import sys, os, pathlib\nfrom bert_jax.interface.command import *\ndef main():\n    {main}\nrun_main(main)\n"
     command = ["sh", "-c", shell, "sh", sys.executable, "-c", program, *map(os.fsencode, map(str, arguments))]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "", **environment}
@@ -186,7 +186,7 @@ def test_an_error_of_the_system_is_a_sentence_with_a_remedy(fails: Callable[[], 
 
 
 def started(tmp_path: pathlib.Path, module: str, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[bytes]:
-    """A command whose module has this text, as `python -m` starts it; its standard output tells how far it is."""
+    """Starts a command whose module has this text, as `python -m` would; its standard output shows how far it is."""
     (tmp_path / "made.py").write_text(textwrap.dedent(module))
     program = "from bert_jax.interface.command import run_command; run_command('made')"
     variables = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "PYTHONUNBUFFERED": "1", **environment}
@@ -195,13 +195,13 @@ def started(tmp_path: pathlib.Path, module: str, stdout: int = subprocess.PIPE, 
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error) of a process."""
+    """Returns (exit status, standard output, standard error) of a process."""
     said, complained = process.communicate(timeout=60)
     return process.returncode, (said or b"").decode(), complained.decode()
 
 
 def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    """The end of a process that gets Ctrl-C when it has said its first line."""
+    """Sends Ctrl-C to a process after its first line of output. Returns how it ends."""
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -216,7 +216,7 @@ WAITS = "while True: time.sleep(0.01)"
     [
         (f"import time\nprint('importing')\n{WAITS}", ""),
         (f"import time\ndef main():\n  try:\n    print('at work')\n    {WAITS}\n  finally:\n    print('cleared')", "cleared\n"),
-        # JAX has such a callback, in which a KeyboardInterrupt is lost
+        # JAX has such a callback, which swallows a KeyboardInterrupt
         (
             "import gc, time\ndef collected(phase, info):\n  end = time.monotonic() + 1\n  print('collecting')\n"
             f"  while time.monotonic() < end: pass\ndef main():\n  gc.callbacks.append(collected)\n  gc.collect()\n  {WAITS}",
@@ -240,7 +240,7 @@ def test_ctrl_c_always_ends_a_command_as_interrupted(tmp_path: pathlib.Path, mod
 
 def test_a_command_that_was_started_to_ignore_ctrl_c_goes_on(tmp_path: pathlib.Path):
     module = "import time\ndef main():\n  print('at work')\n  time.sleep(0.3)\n  print('done')"
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `nohup` and `&` in a script do
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # like `nohup` and `&` in a script
     try:
         process = started(tmp_path, module)
     finally:

@@ -1,4 +1,4 @@
-"""Numbers agree with their nouns: "1 epoch", not "1 epochs". What a person reads is written with `words.counted`."""
+"""Numbers agree with their nouns: "1 epoch", not "1 epochs". Texts for users are written with `words.counted`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PLURALS = (
     "units|windows|words|workers"
 )
 NEVER_ONE = {
-    "{length} tokens",  # of a row: 8 at least
+    "{length} tokens",  # at least 8 in a row
     "{room} tokens",  # in such a row
-    "{slices} slices",  # several, or nothing is divided over them
+    "{slices} slices",  # several, otherwise nothing is divided over them
     "{'spans' if len(within) == 1 else 'span'} slices",  # a verb
-    "{table['restarts']} times",  # said of more than one
+    "{table['restarts']} times",  # used only for more than one
     "{sum(steps) * factor} steps",  # more than a run can have
     "{prefixed(amount)} tokens",  # millions, as are the next four
     "{prefixed(max(read))} tokens",
@@ -34,15 +34,15 @@ NEVER_ONE = {
     "{len(_T_95) + 1} runs",  # ten
     "{RARE} times",  # ten
     "{COLUMNAR[kind]} files",  # Parquet or Arrow files
-    "{tabs + 1} texts",  # between TABs, so two or more
-    "{SIDES[side]} characters",  # of a source or a target, as are the next two
+    "{tabs + 1} texts",  # between TABs, so at least two
+    "{SIDES[side]} characters",  # of a source or a target, like the next two
     "{SIDES[side]} tokens",
     "{side} tokens",
     "{side['characters'] / max(1, side['tokens'])} characters",  # on average
     "{100 * rates[worse]} tokens",  # per 100 characters
     "{other} documents",  # the name of a source
     "{' and '.join((f'{one:,}' for one in steps))} steps",  # several
-    "{len(found)} sentences",  # said of more than one, as is the next
+    "{len(found)} sentences",  # used only for more than one, like the next
     "{count} sentences",
 }
 DIRECTLY_AFTER = re.compile(rf" (?:{PLURALS})\b(?!/)")
@@ -68,8 +68,8 @@ def test_a_number_and_its_noun_agree(number: int, noun: str, said: str):
 
 
 def bare_counts(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, text) of every number in a text of a program that a noun in the plural follows. Errors of programmers, ValueErrors,
-    do not count, nor what is wrong with bytes, which are never one."""
+    """Returns (line, text) for every number in a program's texts that is followed by a plural noun. Errors for programmers,
+    ValueErrors, do not count, nor do errors about bytes, of which there is never only one."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     theirs = [call for call in calls if call.func.id in ("ValueError", "Damaged")]  # type: ignore[attr-defined]
     inside = {id(node) for call in theirs for node in ast.walk(call)}

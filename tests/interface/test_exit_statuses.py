@@ -1,4 +1,4 @@
-"""The statuses with which runs end."""
+"""The exit statuses of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as files, whatever their texts hold."""
+"""Figures are written as files, whatever texts they contain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = [
 
 
 def figure_of(*texts: str) -> Figure:
-    """A figure in which texts stand wherever they can."""
+    """Returns a figure with texts in all possible places."""
     figure = Figure(layout="constrained")
     figure.suptitle("\n".join(texts))
     figure.supxlabel(texts[0])

@@ -1,4 +1,4 @@
-"""What is accepted on a command line, and what is refused in one sentence."""
+"""Which values the command line accepts, and which it rejects in one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal(*given: str, of: FlagParser | None = None) -> str:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--top=1"], "unknown argument --top=1: did you mean '--top-k'?"),  # no abbreviation
+        (["--top=1"], "unknown argument --top=1: did you mean '--top-k'?"),  # abbreviations are not accepted
         (["--quite", "--sorce=a"], "unknown argument --quite: did you mean '--quiet'?"),
         (["a", "--sorce=b"], "unexpected 'a': every argument is a flag, --name=value; see command --help"),
         (["--top-k"], "argument -k/--top-k: expected one argument; write --flag=VALUE, with the sign; see command --help"),

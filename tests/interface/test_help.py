@@ -1,4 +1,4 @@
-"""What a command answers before it imports what it computes with: its help, and what is wrong with its flags."""
+"""What a command prints before it imports its heavy libraries: its help, and errors in its flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_jax.prediction.commands import command_parser as predict_parser
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RUN = re.compile(r'^    run_command\("bert_jax\.([\w.]+)"(?:, check="([\w.]+:\w+)")?\)', re.M)
 COMMANDS = dict(match.groups() for path in (REPOSITORY / "bert_jax").rglob("*.py") for match in RUN.finditer(path.read_text()))
-"""Command -> where the function is that checks its flags; None where the command itself imports nothing that takes long."""
+"""Command -> the function that checks its flags; None if the command itself imports nothing slow."""
 DOCSTRINGS = {
     name: ast.get_docstring(ast.parse((REPOSITORY / "bert_jax" / f"{name.replace('.', '/')}.py").read_text()))
     for name in COMMANDS
@@ -39,7 +39,7 @@ WRONG = {
     "study": "--start-timeout=0",
     "tasks.texts": "--task=t --output=o --data_dir=d",
 }
-"""Command -> flags one of which is wrong."""
+"""Command -> flags, one of which is wrong."""
 LINES = [
     *(f"{name} --help" for name in COMMANDS if name != "runtime.restarts"),  # which has no flags
     *(f"analyse {command} --help" for command in ANALYSES),
@@ -50,7 +50,7 @@ LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "chex", "grain", "matplotlib", "scipy", "tensorboardX", "tokenizers",
     "safetensors", "tensorflow_datasets",
 )  # fmt: skip
-"""Those that take long to import."""
+"""The libraries that take long to import."""
 EACH = f"""
 import contextlib, importlib, io, sys
 from bert_jax.errors import UserError
@@ -72,7 +72,7 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, tuple[list[str], str]]:
-    """Command line -> the libraries that are imported, and the answer."""
+    """Returns command line -> (the libraries that are imported, the answer)."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
     command, asked = [sys.executable, "-c", EACH], "\n".join(LINES)
     done = subprocess.run(command, input=asked, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -104,14 +104,14 @@ def test_a_help_has_short_lines_an_example_and_every_flag_in_a_group_with_its_de
     assert [long for long in said.splitlines() if len(long) > 100] == []
     if command not in ("analyse", "predict"):  # which list their own commands
         flags = {title: re.findall(r"^  (--[\w.-]+)", part, re.M) for title, part in groups(said).items()}
-        assert flags.pop("help") == []  # --help alone, which begins with -h
+        assert flags.pop("help") == []  # only --help, which starts with -h
         assert sum(map(len, flags.values())) > 0
     assert re.findall(r"\(-?\d[\d.,]*\)$", said, re.M) == []  # a default is "(default: 5)"
     assert re.search(rf"^  (?:python -m bert_jax\.|tpu_scripts/run\.sh ){re.escape(command)}\b", said, re.M)
 
 
 def groups(said: str) -> dict[str, str]:
-    """Title -> flags of each group of a help."""
+    """Returns title -> flags for each group in a help text."""
     parts = re.split(r"^(\S.*):$", said, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

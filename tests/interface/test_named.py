@@ -1,4 +1,4 @@
-"""What a configuration names: the project's own objects by their names, or FILE.py:NAME in the user's own file."""
+"""Objects that a configuration names: the project's own by their names, or FILE.py:NAME in the user's own file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers from the text of files and flags: digits within a range, and nothing that Python alone would read."""
+"""Numbers in the text of files and flags: digits within a range, without the notations that only Python accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every module that is a program runs its command, and tells errors in a line."""
+"""Every module that is a program runs its command, and reports errors in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of progress that every long command shows."""
+"""The progress line that every long command shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Terminal(io.StringIO):
-    """A stream that shows what was flushed alone."""
+    """A stream that shows only what has been flushed."""
 
     def __init__(self, is_terminal: bool = True):
         super().__init__()
@@ -60,7 +60,7 @@ def test_on_a_terminal_one_line_is_drawn_anew_every_tenth_of_a_second_and_ends_w
 def test_elsewhere_a_line_appears_at_once_then_every_ten_seconds_and_at_the_end(clock: Clock):
     stream = Terminal(is_terminal=False)
     progress = Progress("read", 7, "texts", stream=stream)
-    for now, done in ((0.0, 2), (9.9, 3), (10.0, 4), (19.9, 5), (20.0, 5)):  # the first 2 were there already
+    for now, done in ((0.0, 2), (9.9, 3), (10.0, 4), (19.9, 5), (20.0, 5)):  # the first 2 were already done
         clock.now = now
         progress.update(done)
     assert stream.shown.splitlines() == ["read 2/7 texts", "read 4/7 texts, ETA 15s", "read 5/7 texts, ETA 13s"]
@@ -120,7 +120,7 @@ def test_one_process_alone_shows_how_far_an_evaluation_is(clock: Clock, capsys: 
                 clock.now += 30.0
                 progress(done, 2)
     shown = capsys.readouterr().err.splitlines()
-    assert shown == ["evaluating dev: 1/2 examples", "evaluating dev: 2/2 examples"]  # no line twice
+    assert shown == ["evaluating dev: 1/2 examples", "evaluating dev: 2/2 examples"]  # no line is printed twice
 
 
 def test_an_evaluation_of_two_seconds_shows_its_progress_and_its_end(clock: Clock, capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""Experiment files and task modules: what they give, and what is said of those that cannot be used."""
+"""Experiment files and task modules: what they define, and the errors about unusable ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def get_config():
 
 @pytest.fixture
 def file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """mine.py in the current directory."""
+    """Writes mine.py in the current directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "mine.py"
 
@@ -86,7 +86,7 @@ def test_an_experiment_file_that_gives_no_settings_is_refused(file: pathlib.Path
 
 
 def test_a_file_is_read_as_it_is_and_nothing_is_left_beside_it(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Python would take what it has compiled before for that of a file of the same second and size."""
+    """Python would mistake an earlier compiled file for one of the same second and size."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     for rate in (1, 2):
         file.write_text(f"def get_config(): return {{'rate': {rate}}}")
@@ -162,7 +162,7 @@ def test_a_later_exception_is_the_files_if_it_passes_through_it(file: pathlib.Pa
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    """The modules of experiments leave no trace."""
+    """Removes the modules of experiments from `sys.modules` after each test."""
     before = {*sys.modules}
     yield
     for name in {*sys.modules} - before:

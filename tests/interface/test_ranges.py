@@ -1,4 +1,4 @@
-"""Every number that a person can set has a range; a value outside of it is refused with a sentence that names the range."""
+"""Every number that a user can set has a range; a value outside of it is rejected with an error that names the range."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ COMMANDS = {
 
 
 def required(command: str) -> list[str]:
-    """The arguments without which a command line is refused."""
+    """Returns the arguments without which a command line is rejected."""
     if command == "corpus":
         return ["--source=embedded", "--output=a"]
     needed = [action.option_strings for action in COMMANDS[command]._actions if action.required]
@@ -208,7 +208,7 @@ REFUSED_LATER = {
     *("--config", "--workdir", "--config.KEY", "--against.KEY", "--topology", "--source", "--eval-source", "--vocab", "--keep"),
     *("--format", "--dtype", "--activation", "--problem", "--new-positions", "--function", "--pooling"),
 }
-"""Flags whose empty value the command itself refuses, in words of its own (tests/bad_inputs)."""
+"""Flags whose empty value is rejected by the command itself, with its own error (tests/bad_inputs)."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -229,11 +229,11 @@ MAY_BE_EMPTY = {
     "distillation.teacher_sha256",
     *("setting", "reference", "paper", "arms.0.label", "arms.0.shares", "arms.0.continues", "tasks.0.data_dir", "tasks.0.metric"),
 }
-"""Strings that are neither words of a declared set nor names that have to be there; further those that may be None."""
+"""Strings that are neither one of a declared set of words nor names that have to exist; and keys that may be None."""
 
 
 def constraints(hint: Any) -> list[Any]:
-    """All that an annotation says of the values, at any depth."""
+    """Returns all constraints that an annotation puts on values, at any depth."""
     inside = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Annotated:
         return [*inside[1:], *constraints(inside[0])]
@@ -241,7 +241,7 @@ def constraints(hint: Any) -> list[Any]:
 
 
 def plain(kinds: tuple[Any, ...]) -> set[Any]:
-    """The types of a value and of its items; a group of any keys has none that are known."""
+    """Returns the types of a value and of its items; a group with arbitrary keys has no known ones."""
     kinds = tuple(kind for kind in kinds if typing.get_origin(kind) is not dict)
     return {one for kind in kinds for one in (typing.get_args(kind)[:1] and value_types(typing.get_args(kind)[0])) or (kind,)}
 
@@ -289,14 +289,14 @@ def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind
         elif wrong := [found for one in ranges if (found := range_error(float(text), one))]:
             assert said.startswith(f"config.{key}"), said
             assert said.endswith(wrong[0]), said
-        elif not said:  # else a rule between two keys has refused it
+        elif not said:  # otherwise a rule between two keys has rejected it
             for name in key.split("."):
                 made = made[int(name)] if name.isdecimal() else getattr(made, name)
             assert made == (float(text),) if isinstance(made, tuple) else made == float(text)
 
 
 def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, str]:
-    """The experiment with `--config.KEY=TEXT`, or what was said against it."""
+    """Returns the experiment with `--config.KEY=TEXT`, or the error about it."""
     try:
         return kind.from_dict(read_experiment(str(file), [(key, text)], kind)), ""
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Numbers as text."""
+"""Numbers formatted as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our model of any class answers, in the words of transformers: for the tests that compare the two."""
+"""Returns our model's outputs under transformers' names, for the tests that compare the two."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.model.tokens import Tokens
 
 
 def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What PyTorch's class of this model returns, by transformers' names, in their shapes."""
+    """Returns the outputs of PyTorch's class for this model, with transformers' names and shapes."""
     rows, length = batch["input_ids"].shape
     columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     first = np.zeros((rows, 1), np.int32)

@@ -16,5 +16,5 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def tiny(vocabulary: pathlib.Path) -> tuple[dict[str, Any], ModelConfig]:
-    """(random parameters, configuration) with a padded vocabulary."""
+    """Returns (random parameters, configuration) with a padded vocabulary."""
     return make_model(vocabulary)

@@ -1,4 +1,4 @@
-"""The run directory that TensorFlow wrote (`tests/golden/make_tf1_checkpoint.py`), and how tests spoil a copy of it."""
+"""The run directory that TensorFlow wrote (`tests/golden/make_tf1_checkpoint.py`), and ways to damage a copy of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Tensors = dict[str, np.ndarray]
 
 
 def rewrite(directory: pathlib.Path, change: Callable[[Tensors], Tensors]) -> None:
-    """Replaces the checkpoint by one with the tensors that `change` makes of its own."""
+    """Replaces the checkpoint by one with its tensors as modified by `change`."""
     write_bundle(directory / CHECKPOINT, change(dict(read_bundle(directory / CHECKPOINT))))
 
 
 def assert_same_trees(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """The same parameters bit for bit, in the same types."""
+    """Checks that the parameters are the same bit for bit, with the same types."""
     flat, other = flatten_dict(ours, sep="/"), flatten_dict(theirs, sep="/")
     assert flat.keys() == other.keys()
     assert [p for p in flat if flat[p].dtype != other[p].dtype or not np.array_equal(flat[p], other[p])] == []

@@ -1,4 +1,4 @@
-"""Sorted tables byte by byte, sound or damaged, for the tests of their reader and of the bundles in them."""
+"""Writes sorted tables byte by byte, valid or damaged, for the tests of their reader and of the bundles that contain them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def varint(value: int) -> bytes:
 
 
 def framed(*blocks: bytes, index: list[int] | None = None, metadata: bytes | None = None, handles: dict | None = None) -> bytes:
-    """A table of these blocks in the index's order (theirs), their last names made up; `handles` replace those of blocks."""
+    """Returns a table of these blocks in the order of the index, with made-up last names; `handles` replace the handles of
+    blocks."""
     content = b""
     order = range(len(blocks)) if index is None else index
 
@@ -32,6 +33,7 @@ def framed(*blocks: bytes, index: list[int] | None = None, metadata: bytes | Non
 
 
 def block_of(*entries: tuple[int, int, int, bytes]) -> bytes:
-    """A block of entries (bytes shared, bytes not shared, bytes of the value, what follows), as a damaged file may have them."""
+    """Returns a block of entries (bytes shared, bytes not shared, bytes of the value, the rest), as a damaged file may contain
+    them."""
     body = b"".join(varint(shared) + varint(unshared) + varint(length) + rest for shared, unshared, length, rest in entries)
     return body + struct.pack("<II", 0, 1)

@@ -1,4 +1,4 @@
-"""The steps of `convert` by themselves: what is said of a model and of its changes, and which sources and targets there are."""
+"""The steps of `convert`: its reports on a model and on its changes, and the accepted sources and targets."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_labels_and_the_problem_of_a_head_are_replaced(vocabulary):
     assert (result.head, notes) == (make_head("sequence", labels=("no", "yes"), problem="multi_label"), told)
     result, notes = changed(model, flags_of("--problem=classification"))
     assert (result.head, notes) == (make_head("sequence", labels=("a", "b")), told)
-    assert changed(model, flags_of("--labels=no,yes", "--new=sequence_head")) == (model, [])  # those are of the new head
+    assert changed(model, flags_of("--labels=no,yes", "--new=sequence_head")) == (model, [])  # parameters of the new head
 
 
 def test_characters_have_no_rows_to_move(vocabulary):
@@ -198,7 +198,7 @@ def test_a_source_is_never_the_target(model, monkeypatch, tmp_path):
         next(read_all(["a"], flags_of(to=str(tmp_path / "found"), remote="found")))
     with pytest.raises(UserError, match=r"^--to=gs://bucket/b is the directory of the source gs://bucket/b"):
         next(read_all(["gs://bucket/b"], flags_of(to=str(tmp_path / "m"), remote="gs://bucket/b")))
-    hub = flags_of(to=str(tmp_path / "m"), remote="lab/name")  # a directory of the name that a model of the hub has
+    hub = flags_of(to=str(tmp_path / "m"), remote="lab/name")  # a directory with the name of a model on the hub
     assert next(read_all(["lab/name"], hub)).parts == model.parts
 
 

@@ -1,4 +1,4 @@
-"""A directory that appears whole or not at all, whatever happens while it is written."""
+"""A directory appears completely or not at all, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.open_files import open_below
 
 
 def write(directory: pathlib.Path, content: str, form: str = "stablehlo") -> None:
-    """Replaces an older export by one in format `form`, whose first file holds `content`."""
+    """Replaces an older export by one in format `form`, whose first file contains `content`."""
     with replaced_when_complete(directory, form) as incomplete:
         fill(incomplete, content, form)
 
 
 def fill(directory: pathlib.Path, content: str, form: str = "stablehlo") -> None:
-    """Writes the files that show an export of this package."""
+    """Writes the files that identify an export of this package."""
     (directory / FORMATS[form][0]).write_text(json.dumps({OURS: {}}))
     (directory / first_file(form)).write_text(content)
 
@@ -32,12 +32,12 @@ def first_file(form: str) -> str:
 
 
 def texts(directory: pathlib.Path) -> dict[str, str]:
-    """Each file below `directory` with its text, but for the marks of exports."""
+    """Returns the text of each file below `directory`, except the marks of exports."""
     return {name: text for name, text in everything(directory).items() if not name.endswith("signature.json")}
 
 
 def everything(directory: pathlib.Path) -> dict[str, str]:
-    """Each file below `directory` with its text."""
+    """Returns the text of each file below `directory`."""
     return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
@@ -85,7 +85,7 @@ def test_a_failed_rename_brings_the_older_directory_back(tmp_path, monkeypatch):
 
 
 def kill_while_writing(directory: pathlib.Path, link: pathlib.Path | None = None) -> None:
-    """Leaves what a process that was killed while it wrote to `directory` leaves: its hidden directory."""
+    """Leaves what a process leaves that was killed while writing to `directory`: its hidden directory."""
 
     def write_half() -> None:
         with replaced_when_complete(directory, "stablehlo") as incomplete:
@@ -177,7 +177,7 @@ def test_where_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
     big, small = tmp_path / "big", tmp_path / "small"
     big.mkdir()
     small.mkdir()
-    (small / "m").symlink_to(big / "model")  # at first it leads nowhere
+    (small / "m").symlink_to(big / "model")  # at first it points nowhere
     for content in ("1", "2"):
         write(small / "m", content)
         assert (small / "m").is_symlink()

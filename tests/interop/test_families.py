@@ -1,6 +1,6 @@
-"""ModernBERT, EuroBERT and nomic-bert as transformers saved them, through import and export and back: every tensor, every field
-and every output. `tests/golden/families/` has a directory for every class, made by the script beside it; outputs are held to 1e-6
-of the largest value of PyTorch's float64."""
+"""ModernBERT, EuroBERT and nomic-bert as saved by transformers survive import, export and re-import: every tensor, every field
+and every output. `tests/golden/families/` has a directory for every class, made by `make_families_golden.py`; outputs have to
+be within 1e-6 of the largest value of PyTorch's float64."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fields_of(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def changed(case: str, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
-    """A case as a directory of its own with its tokenizer; `fields` replace those of config.json, "absent" takes one away."""
+    """Returns a copy of a case with its tokenizer; `fields` replace fields of config.json, and "absent" removes one."""
     shutil.copytree(GOLDEN / case, directory)
     shutil.copytree(TOKENIZER, directory, dirs_exist_ok=True)
     kept = {name: value for name, value in (fields_of(directory) | fields).items() if value != "absent"}
@@ -68,7 +68,7 @@ def test_every_output_equals_pytorch(case):
     for name, expected in theirs.items():
         value = np.asarray(ours[name], np.float64)
         assert value.shape == expected.shape
-        if expected.shape[:2] == batch["input_ids"].shape:  # of every token: nobody reads what padding attends to
+        if expected.shape[:2] == batch["input_ids"].shape:  # only of real tokens: nobody reads what padding attends to
             real = batch["attention_mask"].astype(bool)
             value, expected = value[real], expected[real]
         assert np.abs(value - expected).max() / np.abs(expected).max() < 1e-6, name
@@ -88,10 +88,10 @@ def test_every_field_comes_back_and_a_second_round_changes_nothing(case, tmp_pat
     assert before.keys() - after.keys() <= {"dtype", "transformers_version"}
     for name in before.keys() & after.keys():
         old = before[name]
-        if name == "local_rope_theta":  # null is that of the other layers
+        if name == "local_rope_theta":  # null means the value of the other layers
             old = before["global_rope_theta"] if old is None else old
         assert after[name] == old, name
-    assert "model" not in after["bert_jax"]  # the keys of the family say all of it
+    assert "model" not in after["bert_jax"]  # the family's keys already contain all of it
     export_model(second, import_model(first))
     assert fields_of(second) == after
     for path in first.iterdir():
@@ -100,7 +100,7 @@ def test_every_field_comes_back_and_a_second_round_changes_nothing(case, tmp_pat
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("modernbert")])
 def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
-    """transformers 4 falls back to other bases without the old keys; servers in Rust read some of either."""
+    """transformers 4 falls back to other bases without the old keys; servers in Rust read one spelling or the other."""
     model = imported(case)
     export_model(tmp_path / "model", model)
     after, config = fields_of(tmp_path / "model"), model.config
@@ -112,7 +112,7 @@ def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
     assert after["layer_types"] == [f"{config.layer_type(n)}_attention" for n in range(config.num_layers)]
     every = after["global_attn_every_n_layers"]
     if case == "modernbert_masked_biased":
-        assert every is None  # no number says it: version 4 fails, and does not compute another function
+        assert every is None  # no number expresses it: version 4 fails instead of computing another function
     else:
         assert [bool(n % every) for n in range(config.num_layers)] == [kind == "sliding" for kind in config.layer_types]
     assert after["norm_eps"] == after["layer_norm_eps"] == config.layer_norm_epsilon
@@ -197,7 +197,7 @@ NOMICS_OWN = {
     "use_rms_norm": False, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "use_flash_attn": True,
     "auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"},
 }  # fmt: skip
-"""The keys of the released files, in the sizes of the case."""
+"""The keys of the released files, with the sizes of the case."""
 NO_NEW_KEYS = dict.fromkeys(
     (
         "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
@@ -209,7 +209,7 @@ NO_NEW_KEYS = dict.fromkeys(
 
 @pytest.mark.parametrize("older", [NO_NEW_KEYS, {}, {"n_positions": 8_192}], ids=["old", "both", "both, longer"])
 def test_a_nomic_bert_is_read_in_the_keys_of_its_own_code(tmp_path, older):
-    """The released files with both have an `n_positions` of 8,192, and transformers reads `max_position_embeddings`, 2,048."""
+    """Released files with both keys have an `n_positions` of 8,192, and transformers reads `max_position_embeddings`, 2,048."""
     model = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | older))
     assert model.config == imported("nomic_bert_masked").config
     jax.tree.map(np.testing.assert_array_equal, model.params, imported("nomic_bert_masked").params)
@@ -256,7 +256,7 @@ def test_the_head_of_nomics_own_code_has_no_biases_which_are_then_zero(tmp_path)
     ],
 )
 def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, parameters, bare):
-    """As `ModernBertForMaskedLM` counts them, the tied table once."""
+    """The numbers are those of `ModernBertForMaskedLM`, counting the tied table once."""
     config = ModelConfig(**published(name))
     assert export_family(config).model_type == "modernbert"
     sizes: dict[str, int] = {}
@@ -364,7 +364,7 @@ def test_an_encoder_with_a_pooling_is_written_as_sentence_transformers_reads_it(
     }
     assert json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
     names = json.loads((tmp_path / "st" / "tokenizer_config.json").read_text())["model_input_names"]
-    assert names == ["input_ids", "attention_mask"]  # no token types, which the model does not take
+    assert names == ["input_ids", "attention_mask"]  # no token types, which the model does not accept
     export_model(tmp_path / "again", import_model(tmp_path / "st"))
     for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "st" / file).read_bytes()
@@ -409,6 +409,9 @@ def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, s
 def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
     convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
     tensors = imported("modernbert_encoder")
-    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
-                 for row in rows(tensors.config) if row.subtree in ("embeddings", "encoder"))
+    stored = sum(
+        int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
+        for row in rows(tensors.config)
+        if row.subtree in ("embeddings", "encoder")
+    )
     assert f"{stored:,} parameters" in capsys.readouterr().out

@@ -77,7 +77,7 @@ def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
         "README.md",
     }  # fmt: skip
     others = {"spiece.model", "generation_config.json", *MARIAN_FILES, *TEXT_VECTORS}
-    assert (files - {"README.md"}) | others == set(FILES)  # which take the place of older ones
+    assert (files - {"README.md"}) | others == set(FILES)  # which replace older ones
     for name in ("config.json", "tokenizer_config.json"):
         assert re.match(r'\{\n  "\w+": ', (exported / name).read_text()), "people can read it"
     with safetensors.safe_open(exported / "model.safetensors", "np") as file:
@@ -236,7 +236,7 @@ def test_whether_a_head_was_trained_on_pairs_is_kept_with_it_alone(vocabulary, t
         return import_model(tmp_path / "m").of_pairs
 
     assert [back("sequence", of_pairs) for of_pairs in (True, False, None)] == [True, False, None]
-    assert back("token", True) is None  # which reads no pairs
+    assert back("token", True) is None  # which does not read pairs
     assert back("sequence", True)
     assert import_model(tmp_path / "m", drop=["sequence_head"]).of_pairs is None
     head = make_head("sequence", labels=("a", "b"))

@@ -41,7 +41,7 @@ def test_there_and_back_is_the_same_configuration(fields):
 
 
 def test_each_dropout_keeps_its_name_in_transformers():
-    """In `BertConfig` hidden_dropout_prob is that of embeddings and residuals, attention_probs_dropout_prob that of attention."""
+    """In `BertConfig`, hidden_dropout_prob is the rate of embeddings and residuals, attention_probs_dropout_prob of attention."""
     stated = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.05}
     assert {name: as_json()[name] for name in stated} == stated
     read = config_from_json(as_json() | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}, "config.json")
@@ -115,7 +115,7 @@ def test_a_function_of_several_names_keeps_the_one_it_came_with(name):
     config = config_from_json(as_json() | {"hidden_act": name}, "")
     again = config_to_json(config, architecture="BertModel", ids={"pad": 0}, other_fields={"hidden_act": name})
     assert again["hidden_act"] == name
-    other = dataclasses.replace(config, activation="relu" if name != "relu" else "gelu")  # a model changed since is not it
+    other = dataclasses.replace(config, activation="relu" if name != "relu" else "gelu")  # a changed model is a different one
     again = config_to_json(other, architecture="BertModel", ids={"pad": 0}, other_fields={"hidden_act": name})
     assert again["hidden_act"] == other.activation
 
@@ -127,7 +127,7 @@ def test_carried_fields_never_stand_in_for_the_models_own():
 
 HEADS = [
     SequenceHead(labels=("no", "yes", "perhaps"), dropout=0.3),
-    SequenceHead(labels=("x",)),  # one class, which is not a regression once it is stated
+    SequenceHead(labels=("x",)),  # one class, which is not a regression if it is stated
     SequenceHead(labels=("score",), problem="regression"),
     SequenceHead(labels=("a", "b"), problem="multi_label", dropout=0.0),
     TokenHead(labels=tuple(f"tag {i}" for i in range(12))),  # "10" sorts before "2"
@@ -272,5 +272,5 @@ def test_the_class_for_some_parts_is_the_smallest_that_reads_what_was_trained():
         assert architecture_name(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
     assert architecture_name(["pooler"]) == "BertModel"
     assert architecture_name(["pooler", "mlm_head"]) == "BertForMaskedLM"
-    assert architecture_name(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class would read
+    assert architecture_name(["nsp_head"]) == "BertModel"  # it lacks the pooler that the class reads
     assert architecture_name(["pooler", "mlm_head", "nsp_head", "token_head"]) == "BertForTokenClassification"

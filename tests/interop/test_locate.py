@@ -38,7 +38,7 @@ run_main(lambda: print("FOUND", locate.find_model_directory(sys.argv[1])))
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """The four requests that fetching a model makes of the hub, answered from `models`: name -> directory."""
+    """Answers the four requests to the hub that fetch a model, from `models`: name -> directory."""
 
     daemon_threads = True
 
@@ -46,7 +46,7 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answer)
         self.models = models
         self.asked: list[str] = []
-        self.broken: set[str] = set()  # files that the hub fails on
+        self.broken: set[str] = set()  # files for which the hub returns errors
 
     @property
     def address(self) -> str:
@@ -54,7 +54,7 @@ class Hub(http.server.ThreadingHTTPServer):
 
     @property
     def fetched(self) -> set[str]:
-        """The files whose content somebody asked for."""
+        """Returns the files whose content was requested."""
         return {request.split("/")[-1] for request in self.asked if request.startswith("GET") and "/resolve/" in request}
 
 
@@ -108,7 +108,8 @@ def files_of(directory: pathlib.Path) -> list[str]:
 
 @pytest.fixture
 def hub(tmp_path: pathlib.Path) -> Iterator[Hub]:
-    """Knows "lab/whole" (one weights file, and files that are of no use here), "lab/shards", "lab/pytorch" and "lab/none"."""
+    """Returns a hub with "lab/whole" (one weights file, and files without use here), "lab/shards", "lab/pytorch" and
+    "lab/none"."""
     models = {f"lab/{name}": tmp_path / "served" / name for name in ("whole", "shards", "pytorch", "none")}
     for name, directory in models.items():
         shutil.copytree(GOLDEN / ("token_in_shards" if name == "lab/shards" else "sequence"), directory)
@@ -128,7 +129,7 @@ def hub(tmp_path: pathlib.Path) -> Iterator[Hub]:
 
 
 def ask(name: str, endpoint: str, home: pathlib.Path, patience: float = 5.0, **environment: str) -> tuple[int, str]:
-    """(exit status, what was printed) of a process that looks for `name`: the hub's address is read when its library starts."""
+    """Returns (exit status, output) of a process that looks for `name`: its library reads the hub's address when it starts."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING")) and not k.lower().endswith("_proxy")}
     variables |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-c", ASK, name, str(patience)]
@@ -260,7 +261,7 @@ def test_an_old_model_of_sentence_transformers_is_fetched_with_the_folder_of_its
 
 
 def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
-    """The one sentence in which it fails, which has to come without long pauses between attempts."""
+    """Returns its one-sentence error, which has to come without long pauses between attempts."""
     status, output = ask(name, endpoint, home, **arguments)
     (slept,) = re.findall(r"^SLEPT (.*)$", output, re.MULTILINE)
     assert float(slept) <= 5
@@ -284,7 +285,7 @@ def test_a_hub_model_without_weights_says_so(hub, tmp_path):
     [
         ({}, "Connection refused"),
         ({"HF_HUB_OFFLINE": "1"}, "offline mode is enabled"),
-        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "PROXY"}, "501 Unsupported method"),  # it refuses to connect us
+        ({"HF_ENDPOINT": "https://hub.invalid", "HTTPS_PROXY": "PROXY"}, "501 Unsupported method"),  # it refuses our connection
     ],
     ids=["closed", "offline", "proxy"],
 )

@@ -1,5 +1,5 @@
-"""Marian's encoder-decoders as transformers saved them, through import and export and back: every tensor, every field, every
-hidden state, the smoothed loss and its gradients. `tests/golden/marian/` has the cases, which the script beside it makes in
+"""Marian's encoder-decoders as saved by transformers survive import, export and re-import: every tensor, every field, every
+hidden state, the smoothed loss and its gradients. `tests/golden/marian/` has the cases, which `make_marian_golden.py` makes in
 float64."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bert_jax.convert import main as convert
 from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
@@ -27,6 +28,7 @@ from bert_jax.interop.weights import read_weights
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps
 from bert_jax.model.positions import fixed_table
+from tests.interop.tiny import make_translator, make_vocabulary
 from tests.model.test_encoder_decoder import MODERN, TINY, parameters
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "marian"
@@ -44,7 +46,8 @@ def golden(case: str) -> dict[str, np.ndarray]:
 
 
 def batch_of(stored: dict[str, np.ndarray]) -> tuple[dict[str, jax.Array], np.ndarray]:
-    """(our arrays of the batch, targets with -1 where nothing is predicted): the target begins with the padding."""
+    """Returns (our arrays of the batch, targets with -1 at positions that are not predicted); the target starts with the padding
+    token."""
     targets = np.where(stored["labels"] < 0, -1, stored["labels"])
     reads = np.concatenate([np.zeros((len(targets), 1), np.int32), np.maximum(targets[:, :-1], 0)], axis=1)
     batch: dict[str, jax.Array] = {}
@@ -68,7 +71,8 @@ def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str)
     predicted = targets >= 0
 
     def loss(params: Any, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """transformers' LabelSmoother: the mean of the losses, and of those of every word, over the tokens that are predicted."""
+        """Computes the loss of transformers' LabelSmoother: 0.9 times the loss of the target plus 0.1 times the mean loss over
+        all words, averaged over the predicted tokens."""
         found: Any = EncoderDecoder(model.config).apply({"params": params}, batch)
         losses = -jax.nn.log_softmax(found["logits"])
         chosen = jnp.take_along_axis(losses, jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
@@ -87,11 +91,11 @@ def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str)
     assert ours.keys() == theirs.keys()
     largest = max(np.abs(x).max() for x in theirs.values())
     for name, gradient in theirs.items():
-        if name.endswith("k_proj.bias"):  # adds one constant to all scores of a query: its gradient is zero but for rounding
+        if name.endswith("k_proj.bias"):  # adds one constant to all scores of a query: its gradient is only rounding
             assert np.abs(ours[name]).max() <= 1e-6 * largest, name
             continue
-        # PyTorch's own float32 is off by up to 1.8e-6 of the largest value, and 1.1e-5 for queries and keys, whose gradients are
-        # small differences: these are held to the largest gradient in their attention.
+        # PyTorch's own float32 is off by up to 1.8e-6 of the largest value, and by 1.1e-5 for queries and keys, whose gradients
+        # are small differences: these are compared relative to the largest gradient in their attention.
         same = name.rsplit(".", 2)[0] if ".q_proj." in name or ".k_proj." in name else name
         scale = max(np.abs(x).max() for other, x in theirs.items() if other.startswith(same))
         assert np.abs(ours[name] - gradient).max() <= 2e-6 * scale, name
@@ -120,7 +124,7 @@ def test_what_is_written_is_the_file_that_was_read_byte_for_byte(case: str, tmp_
 
 
 def test_the_fields_of_a_published_checkpoint_are_read_and_kept(tmp_path: pathlib.Path):
-    """The config.json of Helsinki-NLP/opus-mt-en-de has older keys, among them settings of generation."""
+    """The config.json of Helsinki-NLP/opus-mt-en-de has older keys, including settings of generation."""
     fields = json.loads((GOLDEN / "shared" / "config.json").read_text()) | {
         "_num_labels": 3, "add_bias_logits": False, "add_final_layer_norm": False, "bad_words_ids": [[0]], "classif_dropout": 0.0,
         "classifier_dropout": 0.0, "gradient_checkpointing": False, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0},
@@ -191,3 +195,32 @@ def test_what_marian_cannot_express_is_named_and_written_for_this_package_alone(
     back = import_model(tmp_path / "m")
     assert back.config.architecture == config.architecture
     jax.tree.map(np.testing.assert_array_equal, back.params, params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"norm_placement": "pre", "final_norm": True}, "norm_placement=pre, final_norm=True"),
+        ({"positions": "rotary"}, "positions=rotary"),
+    ],
+)
+def test_what_marian_cannot_express_is_not_converted_for_transformers(fields, named, tmp_path: pathlib.Path):
+    model = make_translator(make_vocabulary(tmp_path / "vocabulary", cased=True), **fields)
+    export_model(tmp_path / "m", model)
+    with pytest.raises(UserError, match=f"transformers' Marian has no model with {named}, so .*; choose --format=bert_jax"):
+        convert([f"--from={tmp_path / 'm'}", f"--to={tmp_path / 'out'}"])
+    assert not (tmp_path / "out").exists()
+    convert([f"--from={tmp_path / 'm'}", f"--to={tmp_path / 'out'}", "--format=bert_jax"])
+    back = import_model(tmp_path / "out")
+    assert back.config.architecture == model.config.architecture
+    jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+def test_a_marian_may_be_converted_in_both_formats(tmp_path: pathlib.Path):
+    export_model(tmp_path / "m", make_translator(make_vocabulary(tmp_path / "vocabulary", cased=True)))
+    written = []
+    for form in ("huggingface", "bert_jax"):
+        convert([f"--from={tmp_path / 'm'}", f"--to={tmp_path / form}", f"--format={form}"])
+        written.append((tmp_path / form / "config.json").read_bytes())
+    assert written[0] == written[1]
+    assert json.loads(written[0])["model_type"] == "marian"

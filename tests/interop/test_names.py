@@ -76,7 +76,7 @@ def test_there_and_back_is_the_same_tree_but_for_the_padding_rows(tiny, tensors)
 
 
 def test_every_tensor_can_be_written_as_it_lies_in_memory(tensors):
-    """safetensors copies bytes: a transposed view would be stored in the wrong order without a word."""
+    """safetensors copies bytes: a transposed view would silently be stored in the wrong order."""
     assert all(x.flags.c_contiguous and x.dtype == np.float32 for x in tensors.values())
 
 

@@ -1,4 +1,4 @@
-"""Labelled heads that transformers has no class for: written beside the encoder under names of our own, and read again."""
+"""Labelled heads for which transformers has no class: written next to the encoder under names of our own, and read again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fields_of(directory: pathlib.Path) -> dict:
 
 
 def edit_head(directory: pathlib.Path, head) -> None:
-    """Says something else of the head in config.json; None says nothing of it."""
+    """Sets a field of the head in config.json; None removes it."""
     fields = fields_of(directory)
     fields["bert_jax"] = {name: x for name, x in fields["bert_jax"].items() if name != "head"} | ({"head": head} if head else {})
     (directory / "config.json").write_text(json.dumps(fields))
@@ -77,7 +77,8 @@ def test_there_and_back_is_the_same_model_to_the_bit(vocabulary, tmp_path, head)
 
 @MOVES
 def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_path, head):
-    """An older transformers takes any array whose name begins with "bert" for a sign that the encoder's have that prefix."""
+    """Older versions of transformers take any array whose name begins with "bert" as a sign that the encoder's names have that
+    prefix."""
     model = model_of(vocabulary, head)
     export_model(tmp_path / "m", model)
     fields, tensors = fields_of(tmp_path / "m"), safetensors.numpy.load_file(tmp_path / "m" / "model.safetensors")

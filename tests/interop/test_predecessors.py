@@ -1,4 +1,4 @@
-"""Models that are no Transformer in files: our own directories, and word2vec's text format."""
+"""Models other than Transformers in files: our own directories, and word2vec's text format."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_bilm_is_not_written_in_a_format_that_cannot_hold_it(vocabulary, tmp_p
 
 
 def loaded(directory: pathlib.Path, *inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """What the file of an export computes."""
+    """Returns the outputs of an exported file."""
     forward = jax.export.deserialize((directory / "forward.stablehlo").read_bytes())
     return {name: np.asarray(x) for name, x in forward.call(*inputs).items()}
 

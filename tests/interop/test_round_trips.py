@@ -1,7 +1,7 @@
-"""What transformers saved, through import and export and back: every tensor, every field and every logit.
+"""Models saved by transformers survive import, export and re-import: every tensor, every field and every logit.
 
-`tests/golden/heads/` has one directory for every BERT class, made by the script beside it. Logits are held to 1e-5 of the largest
-value of PyTorch's float64, computed there; PyTorch's own float32 is at most 7e-7 away.
+`tests/golden/heads/` has one directory for every BERT class, made by `make_heads_golden.py`. Logits have to be within 1e-5 of the
+largest value of PyTorch's float64; PyTorch's own float32 is at most 7e-7 away.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ TOLERANCE = 1e-5
 
 FOUR = ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
 
-# config.json: all that may differ between a file of transformers and ours of the same model.
+# config.json: all possible differences between transformers' file and ours for the same model.
 HOW_IT_WAS_WRITTEN = {"dtype", "transformers_version"}
-"""Left out: ours says `torch_dtype`, which every transformers reads, and names no version of it."""
+"""These are left out: ours has `torch_dtype`, which every version of transformers reads, and names no version."""
 ADDED = {"torch_dtype", "bert_jax", "position_embedding_type"}
 DEFAULTS_SPELT_OUT = {
     "sequence": {"problem_type": "single_label_classification"},
 }
-"""Case -> what its config.json leaves to transformers to guess."""
-# Weights: where nothing is tied, transformers computes with `decoder.bias`, and saves a second bias that nobody reads.
+"""Case -> the fields that its config.json leaves to transformers' defaults."""
+# Weights: if nothing is tied, transformers computes with `decoder.bias`, and saves a second bias that nobody reads.
 UNREAD, READ = "cls.predictions.bias", "cls.predictions.decoder.bias"
 
 
@@ -55,7 +55,7 @@ def imported(case: str, **arguments: Any) -> Model:
 
 
 def stored(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors of every safetensors file of a directory, whatever an index says."""
+    """Returns the tensors of every safetensors file of a directory, whatever its index lists."""
     return {name: x for file in directory.glob("*.safetensors") for name, x in safetensors.numpy.load_file(file).items()}
 
 
@@ -64,7 +64,7 @@ def fields_of(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def copied(case: str, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
-    """A case as a directory of its own with its tokenizer; `fields` replace those of config.json, None takes one away."""
+    """Returns a copy of a case with its tokenizer; `fields` replace fields of config.json, and None removes one."""
     shutil.copytree(GOLDEN / case, directory)
     shutil.copytree(GOLDEN / "tokenizer", directory, dirs_exist_ok=True)
     kept = {name: value for name, value in (fields_of(directory) | fields).items() if value is not None or name not in fields}
@@ -73,7 +73,7 @@ def copied(case: str, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
 
 
 def rewrite(directory: pathlib.Path, change) -> None:
-    """Replaces the tensors of a directory with one file by `change(tensors)`."""
+    """Replaces the tensors of a directory with a single file by `change(tensors)`."""
     tensors = stored(directory)
     safetensors.numpy.save_file(change(tensors) or tensors, directory / "model.safetensors")
 
@@ -89,7 +89,7 @@ def test_there_is_a_case_for_every_class():
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_comes_back_bit_for_bit_under_its_name(case, tmp_path):
-    """The vocabulary is padded on our side, which nobody sees outside."""
+    """Our side pads the vocabulary, which is invisible outside."""
     before = stored(GOLDEN / case)
     export_model(tmp_path / "model", imported(case, vocab_multiple=64), dtype=fields_of(GOLDEN / case)["dtype"])
     after = stored(tmp_path / "model")
@@ -151,7 +151,7 @@ def test_every_output_equals_pytorch(case):
     for name, expected in theirs.items():
         value = np.asarray(ours[name], np.float64)
         assert value.shape == expected.shape
-        if expected.shape[:2] == batch["input_ids"].shape:  # of every token: nobody reads what padding attends to
+        if expected.shape[:2] == batch["input_ids"].shape:  # of real tokens only: nobody reads the values at padding
             real = batch["attention_mask"].astype(bool)
             value, expected = value[real], expected[real]
         assert np.abs(value - expected).max() / np.abs(expected).max() < TOLERANCE, name
@@ -182,7 +182,7 @@ def test_fields_that_mean_nothing_here_are_carried_along(tmp_path):
 
 
 def test_a_new_head_takes_the_place_of_labels_that_were_carried_along(tmp_path):
-    """transformers would make a layer of three outputs for the answer's first and last token."""
+    """transformers would make a layer of three outputs for the first and last token of the answer."""
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     directory = copied("masked", tmp_path / "in", **labels, mine=[1])
     model = import_model(directory, new=NewParts(["span_head"], SpanHead()), drop=["mlm_head"])
@@ -194,7 +194,7 @@ def test_a_new_head_takes_the_place_of_labels_that_were_carried_along(tmp_path):
 
 
 def test_old_layer_norm_names_and_tied_copies_are_read_and_not_written(tmp_path):
-    """The names of the first converted checkpoints, and tables stored twice."""
+    """The names of the first converted checkpoints, and tables that are stored twice."""
     directory = copied("pretraining", tmp_path / "old")
     before = stored(directory)
 
@@ -217,7 +217,7 @@ def test_old_layer_norm_names_and_tied_copies_are_read_and_not_written(tmp_path)
 
 
 def test_heads_beyond_the_class_are_kept_and_name_the_class_anew(tmp_path):
-    """bert-base-uncased says BertForMaskedLM and holds the next-sentence head too."""
+    """bert-base-uncased names BertForMaskedLM and also contains the next-sentence head."""
     directory = copied("pretraining", tmp_path / "in", architectures=["BertForMaskedLM"])
     export_model(tmp_path / "out", import_model(directory))
     assert bits(stored(tmp_path / "out")) == bits(stored(directory))
@@ -321,14 +321,14 @@ def test_new_replaces_what_is_there_and_drop_leaves_it_out():
     assert not np.array_equal(kernel, stated.params["pooler"]["dense"]["kernel"])
     seeded = with_new_parts(stated, NewParts(["pooler"], seed=0))
     np.testing.assert_array_equal(kernel, seeded.params["pooler"]["dense"]["kernel"])
-    assert len(stated.params["embeddings"]["word_embeddings"]["embedding"]) == 97  # not padded unless that is asked for
+    assert len(stated.params["embeddings"]["word_embeddings"]["embedding"]) == 97  # not padded unless requested
     jax.tree.map(np.testing.assert_array_equal, model.params["encoder"], stated.params["encoder"])
 
 
 @pytest.mark.parametrize("case", ["token_in_shards", "choice"])
 @pytest.mark.parametrize("kind", ["token", "span"])
 def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
-    """Three kinds of head have one name in the file, so which is dropped is not for the name to say."""
+    """Three kinds of head have the same name in the file, so the name does not decide which is dropped."""
     old = imported(case)
     assert old.head is not None
     head = make_head(kind, labels=("p", "q") if kind == "token" else ())

@@ -1,4 +1,4 @@
-"""LevelDB's table on its own; that it is the index that TensorFlow writes and reads: `test_tensor_bundle.py`."""
+"""LevelDB's table on its own; `test_tensor_bundle.py` tests that TensorFlow writes and reads it as its index."""
 
 from __future__ import annotations
 

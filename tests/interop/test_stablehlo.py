@@ -62,7 +62,7 @@ SHAPES = {"a": (1, 5), "b": (4, 5), "c": (3, 40)}
 
 
 def inputs_of(rows: int, length: int, words: int) -> dict[str, np.ndarray]:
-    """Rows of random ids and types, each with padding from another place on."""
+    """Returns rows of random ids and types, with padding of different lengths."""
     rng = np.random.default_rng(rows)
     ends = rng.integers(2, length + 1, (rows, 1))
     return {
@@ -73,7 +73,7 @@ def inputs_of(rows: int, length: int, words: int) -> dict[str, np.ndarray]:
 
 
 def expected(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The same from the model itself, with its padded vocabulary."""
+    """Returns the outputs of the model itself, with its padded vocabulary."""
     ids, mask, types = inputs.values()
     columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     first = np.zeros((len(ids), 1), np.int32)
@@ -115,7 +115,7 @@ def models(model, vocabulary) -> dict[str, Model]:
 
 @pytest.fixture(scope="module")
 def run(models, model, tmp_path_factory) -> pathlib.Path:
-    """All of `models`, exported here and called by a process that has neither this package nor flax."""
+    """Exports all of `models` here, and calls them in a process without this package and without flax."""
     root = tmp_path_factory.mktemp("stablehlo")
     for name, each in models.items():
         function, length = ("encode" if name == "encode" else None), (5 if name == "fixed" else None)
@@ -155,7 +155,7 @@ def test_with_a_length_only_that_length_is_answered(run, models, model):
 
 def test_padding_changes_nothing_for_the_tokens(run, model):
     forward = jax.export.deserialize((run / "encode" / "forward.stablehlo").read_bytes())
-    assert "stablehlo.while" in forward.mlir_module()  # the layers are a loop: more of them make no longer program
+    assert "stablehlo.while" in forward.mlir_module()  # the layers are a loop: more of them do not make the program longer
     ids = inputs_of(1, 5, model.config.vocab_size)["input_ids"]
     longer = np.pad(ids, ((0, 0), (0, 3)), constant_values=7)
     mask = (np.arange(8) < 5).astype(np.int32)[None]
@@ -207,7 +207,7 @@ def test_the_natural_function_is_what_the_model_has_a_head_for(model, models):
 
 
 def test_a_masked_language_model_alone_has_no_next_sentence_and_needs_no_pooler(model, tmp_path):
-    words = extended(model.tokenizer, ["rivers"])  # an odd number, without the padding that the model's table has
+    words = extended(model.tokenizer, ["rivers"])  # an odd number, without the padding of the model's table
     longer = with_vocabulary(model, words, find_sources(model.tokenizer, words))
     signature = export_stablehlo(tmp_path / "m", without_parts(longer, ["pooler", "nsp_head"]), platforms=["cpu"])
     assert signature["outputs"] == {"mlm_logits": {"shape": ["batch", "length", 141], "dtype": "float32"}}
@@ -236,14 +236,14 @@ def test_parts_that_were_never_trained_are_refused_where_they_are_used(models, t
         export_stablehlo(tmp_path / "m", fresh)
     signature = export_stablehlo(tmp_path / "m", fresh, function="encode", platforms=["cpu"], length=1)
     assert signature["inputs"][0]["shape"] == ["batch", 1]
-    assert signature["labels"] == []  # which nobody predicts
+    assert signature["labels"] == []  # which are not predicted
 
 
 def test_an_older_export_is_replaced_and_a_foreign_directory_is_not(model, tmp_path):
     for function in ("pretraining", "encode"):
         export_stablehlo(tmp_path / "m", model, function=function, platforms=["cpu"])
         words = (tmp_path / "m" / "vocab.txt").read_text(encoding="utf-8").splitlines()
-        assert words == model.tokenizer.pieces  # and not those of the older export, unlike what a person added
+        assert words == model.tokenizer.pieces  # but not the files of the older export, unlike a file that the user added
         (tmp_path / "m" / "vocab.txt").write_text("other")
         (tmp_path / "m" / "README.md").touch()
     files = {path.name for path in (tmp_path / "m").iterdir()}

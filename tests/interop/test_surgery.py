@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.data import INPUTS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
+from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.surgery import (
@@ -50,7 +50,7 @@ def positions_of(model: Model) -> np.ndarray:
 
 
 def outputs(model: Model, ids: np.ndarray, types: np.ndarray | None = None) -> dict[str, Any]:
-    """Everything the model says of ids int32 [B, L], at every position."""
+    """Returns all outputs of the model for ids int32 [B, L], at every position."""
     columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     types = np.zeros_like(ids) if types is None else types
     first = np.zeros((len(ids), 1), np.int32)
@@ -258,8 +258,10 @@ def test_a_token_may_be_as_long_as_a_word(model, tmp_path):
 
 
 def test_a_token_named_twice_is_refused(model):
-    with pytest.raises(UserError, match="named twice"):
-        extended(model.tokenizer, ["rivers", "rivers"])
+    byte_level = train_bpe(["The river runs to the sea."], 300, None)
+    for tokenizer in (model.tokenizer, byte_level):
+        with pytest.raises(UserError, match=r"'rivers' .* named twice"):
+            extended(tokenizer, ["brooks", "rivers", "rivers"])
 
 
 def test_a_cased_token_for_a_lower_cased_vocabulary_is_refused(tmp_path):
@@ -286,7 +288,7 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
 
 def test_in_another_vocabulary_pieces_keep_their_rows_and_new_ones_are_their_old_spelling(model, tmp_path):
     old = model.tokenizer.pieces
-    # the special tokens stand elsewhere, and two have other names
+    # the special tokens have other positions, and two have other names
     pieces = ["<pad>", "river", "[MASK]", "##iver", "[CLS]", "rivers", "Paris", "[SEP]", "[UNK]", "##é", "東", "##B!", "x"]
     tokenizer = vocabulary_file(tmp_path / "vocab.txt", pieces, False)
     sources = find_sources(model.tokenizer, tokenizer)

@@ -1,4 +1,4 @@
-"""The checkpoint format against files that TensorFlow itself wrote (`tests/golden/make_tf1_checkpoint.py`)."""
+"""The checkpoint format, compared with files that TensorFlow itself wrote (`tests/golden/make_tf1_checkpoint.py`)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ BERT = GOLDEN / "bert" / "model.ckpt-1000"
 
 
 def copied(name: str, directory: pathlib.Path) -> pathlib.Path:
-    """A copy of a golden bundle, to spoil."""
+    """Returns a copy of a golden bundle, to be damaged."""
     for path in GOLDEN.glob(f"{name}.*"):
         shutil.copy(path, directory)
     return directory / name
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer."""
+    """Returns a field of a protocol buffer."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def entry(*shape: int, size: int, dtype: int = 1, shard: int = 0, offset: int = 0) -> bytes:
-    """A BundleEntryProto whose checksum is left at zero."""
+    """Returns a BundleEntryProto whose checksum is left at zero."""
     dims = b"".join(field(2, field(1, dim)) for dim in shape)
     return field(1, dtype) + field(2, dims) + field(3, shard) + field(4, offset) + field(5, size)
 
@@ -45,14 +45,14 @@ HEADER = field(1, 1) + field(3, field(1, 1))
 
 
 def table_file(directory: pathlib.Path, entries: dict[bytes, bytes]) -> pathlib.Path:
-    """A bundle with these entries and four bytes of data."""
+    """Writes a bundle with these entries and four bytes of data."""
     (directory / "x.index").write_bytes(encode_table(entries))
     (directory / "x.data-00000-of-00001").write_bytes(bytes(4))
     return directory / "x"
 
 
 def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Bit for bit, NaNs and negative zeros included."""
+    """Checks equality bit for bit, including NaNs and negative zeros."""
     return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 
 
@@ -229,7 +229,7 @@ def test_names_that_would_fill_the_memory_are_refused_before_more_are_written_ou
     description = entry(size=4)
     block = bytearray(varint(0) + varint(0) + varint(len(HEADER)) + HEADER)
     block += varint(0) + varint(1_000_000) + varint(len(description)) + b"a" * 1_000_000 + description
-    for n in range(100_000):  # each name is the one before and a letter more: a few bytes in the file, a megabyte in memory
+    for n in range(100_000):  # each name extends the previous one by a letter: a few bytes in the file, a megabyte in memory
         block += varint(1_000_000 + n) + varint(1) + varint(len(description)) + b"a" + description
     content = framed(bytes(block) + struct.pack("<II", 0, 1))
     assert len(content) < 4_000_000
@@ -245,7 +245,7 @@ def test_names_that_would_fill_the_memory_are_refused_before_more_are_written_ou
     with pytest.raises(UserError, match="its keys have more than"):
         read_bundle(tmp_path / "x")
     names = sorted_table.LONGEST // 1_000_000 + 1
-    assert numbers < 4 * names  # three for each name, and those of the footer and the index; for all names they are 300,000
+    assert numbers < 4 * names  # three for each name, plus those of the footer and the index; for all names they are 300,000
 
 
 def test_blocks_that_lead_back_are_refused(tmp_path):
@@ -263,7 +263,7 @@ def test_names_out_of_order_are_refused(first, tmp_path):
 
 
 def test_limits_themselves_are_within_the_format(tmp_path):
-    """This reader's version, a shape of 32 axes, no element beside many, and fields of a fixed size that later writers add."""
+    """This reader's version, a shape with 32 axes, no elements next to many, and fields of a fixed size from later writers."""
     fixed = varint(9 << 3 | 1) + bytes(range(8)) + varint(10 << 3 | 5) + bytes(4)
     entries = {
         b"": field(1, 1) + field(3, field(2, 1)),

@@ -1,4 +1,4 @@
-"""The original's checkpoints: one that TensorFlow wrote (`tests/golden/make_tf1_checkpoint.py`), and ours there and back."""
+"""Checkpoints of the original: one that TensorFlow wrote (`tests/golden/make_tf1_checkpoint.py`), and round trips of ours."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
 from tests.interop.tiny import make_labelled_model, make_model
 
-ORIGINAL = {"layer_norm_epsilon": 1e-12}  # what the original cannot have otherwise
+ORIGINAL = {"layer_norm_epsilon": 1e-12}  # fixed in the original
 
 
 @pytest.fixture
 def golden(tmp_path) -> pathlib.Path:
-    """A copy of the run directory that TensorFlow wrote, to spoil."""
+    """Returns a copy of the run directory that TensorFlow wrote, to be damaged."""
     return pathlib.Path(shutil.copytree(GOLDEN, tmp_path / "golden"))
 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, np.ndarray]:
-    """The original's names -> the values in the checkpoint."""
+    """Returns the original's names -> the values in the checkpoint."""
     with np.load(GOLDEN / "expected.npz") as arrays:
         return {name: value.astype(np.float32) for name, value in arrays.items()}
 
@@ -119,7 +119,7 @@ def test_configuration_tokenizer_and_notes_are_those_of_the_run():
 def test_there_and_back_is_the_same_model_bit_for_bit(fields, without, vocabulary, tmp_path):
     params, config = make_model(vocabulary, **ORIGINAL | fields)
     params = {part: tree for part, tree in params.items() if part not in without}
-    for path in (("embeddings", "word_embeddings", "embedding"), ("mlm_head", "bias")):  # what padding holds is nobody's business
+    for path in (("embeddings", "word_embeddings", "embedding"), ("mlm_head", "bias")):  # the content of padding does not matter
         if path[0] in params:
             flatten_dict(params)[path][config.vocab_size :] = 0
     tokenizer = load_tokenizer(vocabulary)
@@ -230,7 +230,7 @@ def test_everything_that_does_not_fit_is_listed_by_the_originals_names(golden):
     rewrite(golden, spoilt)
     with pytest.raises(UserError) as error:
         import_tf1(golden)
-    # the slots of what is missing have no owner any more
+    # the slots of missing variables have no owner
     assert str(error.value) == (
         f"{golden / 'model.ckpt-1000'} does not hold the BERT that its bert_config.json describes: "
         "missing: bert/encoder/layer_1/output/dense/bias; "

@@ -1,4 +1,4 @@
-"""What an original's optimizer left in its checkpoint: recognised, left alone unless asked for, and continued from."""
+"""The optimizer state in a checkpoint of the original: it is recognised, ignored unless requested, and continued from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.random_rows import boxed
 
 @pytest.fixture
 def golden(tmp_path) -> pathlib.Path:
-    """A copy of the run directory that TensorFlow wrote, to spoil."""
+    """Returns a copy of the run directory that TensorFlow wrote, to be damaged."""
     return pathlib.Path(shutil.copytree(GOLDEN, tmp_path / "golden"))
 
 

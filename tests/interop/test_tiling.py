@@ -1,4 +1,4 @@
-"""A larger model begins as the tiling of a smaller one: every number is where the published code puts it."""
+"""A larger model starts as the tiling of a smaller one: every number is at the position where the published code puts it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def grown(model: Model, directory: pathlib.Path, **sizes: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The tensors of the files of a model and of its tiling."""
+    """Returns the tensors in the files of a model and of its tiling."""
     export_model(directory / "small", model)
     wanted = dataclasses.replace(model.config, **sizes)
     export_model(directory / "large", tiled(import_model(directory / "small"), wanted))
@@ -46,7 +46,7 @@ def grown(model: Model, directory: pathlib.Path, **sizes: Any) -> tuple[dict[str
 
 
 def middle(old: np.ndarray, new: int, block: int = 1, offset: int | None = None) -> np.ndarray:
-    """An array whose first axis is lengthened by the published loops, in whole blocks of so many numbers: the old array in the
+    """Returns an array whose first axis is extended by the published loops, in whole blocks of this size: the old array in the
     middle, its end before it, its beginning after it, and so on."""
     small, large = len(old) // block, new // block
     start = (large - small) // 2 if offset is None else offset
@@ -76,7 +76,7 @@ def layer_of(name: str) -> int | None:
 def test_every_tensor_of_a_modernbert_is_tiled_as_in_the_published_code(vocabulary, tmp_path):
     small, large = grown(made(vocabulary, **SMALL), tmp_path, **LARGE)
     words = small["model.embeddings.tok_embeddings.weight"].shape[0]
-    parts = {"Wqkv": 3, "Wi": 2}  # of each, the parts of a fused matrix apart
+    parts = {"Wqkv": 3, "Wi": 2}  # for each, with the parts of a fused matrix separate
     checked = 0
     for name, value in large.items():
         layer = layer_of(name)
@@ -118,7 +118,7 @@ def test_the_heads_that_share_keys_go_on_sharing_them(vocabulary, tmp_path):
             np.testing.assert_array_equal(large[f"{new}.{name}.weight"], expected)
         expected = middle(middle(small[f"{old}.o_proj.weight"], 60).T, 60, block=6, offset=2).T
         np.testing.assert_array_equal(large[f"{new}.o_proj.weight"], expected)
-    old_queries = [h // 2 for h in range(4)]  # the head of keys that each of the small model reads
+    old_queries = [h // 2 for h in range(4)]  # which head of keys of the small model each head reads
     rows = middle(np.arange(4), 10, offset=2)
     assert [old_queries[h] for h in rows] == [list(middle(np.arange(2), 5, offset=1))[h // 2] for h in range(10)]
 
@@ -141,7 +141,7 @@ def test_layers_are_repeated_in_the_published_order():
     assert layer_sources(22, 28).tolist() == [round(i * 22 / 28) for i in range(28)]
     assert layer_sources(22, 28)[:9].tolist() == [0, 1, 2, 2, 3, 4, 5, 6, 6]
     assert layer_sources(4, 4).tolist() == [0, 1, 2, 3]
-    assert layer_sources(2, 5).tolist() == [0, 0, 1, 1, 1]  # the formula names layer 2 for the last
+    assert layer_sources(2, 5).tolist() == [0, 0, 1, 1, 1]  # the formula gives layer 2 for the last one
 
 
 def test_a_model_of_the_same_sizes_stays_as_it_is(vocabulary, tmp_path):

@@ -1,6 +1,6 @@
 """transformers and sentence-transformers load exported directories and compute the same.
 
-They run in interpreters of their own: BERT_JAX_PEER_PYTHON names one, or several with ":" between them. `.ci/run` makes one with
+They run in separate interpreters: BERT_JAX_PEER_PYTHON names one, or several separated by ":". `.ci/run` makes one with
 transformers 5 and sentence-transformers, and one with transformers 4.
 """
 
@@ -42,7 +42,7 @@ TEXTS = (
     "The capital of France is Paris.",
     "the CAPITAL, of [MASK]!",
     "Éclair Øre 中中 don't x" + "y" * 60,
-    "x" * 100,  # transformers 5 drops longer words whatever tokenizer.json says; the original and we spell up to 200 characters
+    "x" * 100,  # transformers 5 drops longer words whatever tokenizer.json says; the original and ours spell up to 200 characters
     "",
 )
 
@@ -60,7 +60,7 @@ class Peer:
             )  # fmt: skip
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request. Fails the test with the traceback if there is none."""
+        """Returns the answer to a request. Fails the test with the traceback if there is none."""
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -88,7 +88,7 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def check(peer: Peer, model: Model, tmp_path: pathlib.Path, stored: str = "float32", **arguments) -> dict:
-    """Exports `model`, and returns what transformers says of it; what transformers saves of it is in `tmp_path / "resaved"`."""
+    """Exports `model` and returns what transformers finds in it; transformers saves it again in `tmp_path / "resaved"`."""
     rng = np.random.default_rng(3)
     rows, length = 2, 20
     columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
@@ -164,7 +164,7 @@ def test_every_class_without_labels_is_loaded_as_itself(peer, vocabulary, tmp_pa
     model = as_model({name: params[name] for name in ("embeddings", "encoder", *parts)}, config, vocabulary)
     arguments = {} if architecture != "BertModel" or parts else {"add_pooling_layer": False}
     if architecture == "BertLMHeadModel":
-        arguments = {"use_cache": False}  # else it returns the keys and values beside the logits
+        arguments = {"use_cache": False}  # otherwise it returns keys and values in addition to the logits
     report = check(peer, model, tmp_path, **arguments)
     assert (report["class"], report["loading"]) == (architecture, {})
     assert max(report["differences"].values()) < 1e-5
@@ -218,20 +218,20 @@ def test_beside_a_head_that_no_class_has_transformers_loads_the_encoder(peer, vo
     assert report["config"]["id2label"] == {str(i): label for i, label in enumerate(head.labels)}
     shutil.copy(tmp_path / "model" / "vocab.txt", tmp_path / "resaved")
     with pytest.raises(UserError, match=rf"missing: {head.subtree}\.dense\.bias, .*declare {head.subtree} as new"):
-        import_model(tmp_path / "resaved")  # what it did not read it does not save
+        import_model(tmp_path / "resaved")  # it does not save what it did not read
     assert import_model(tmp_path / "resaved", drop=[head.subtree]).parts == (("pooler",) if head.reads_pooler else ())
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])
 def test_an_export_in_half_precision_is_loaded_as_such(peer, vocabulary, tmp_path, dtype, tolerance):
-    """transformers computes in it, so the difference is its rounding. Version 4 does so where it is asked to, 5 by default."""
+    """transformers computes in it, so the difference is its rounding. Version 4 does so if asked, 5 by default."""
     report = check(peer, as_model(*make_model(vocabulary), vocabulary), tmp_path, dtype, dtype="auto")
     assert (report["loading"], report["dtype"]) == ({}, f"torch.{dtype}")
     assert all(1e-5 < difference < tolerance for difference in report["differences"].values())
 
 
 def test_sentence_transformers_gives_the_vectors_that_embed_gives(peer, vocabulary, tmp_path):
-    """Of a plain export, which names no pooling: the mean over the tokens, in both."""
+    """The export names no pooling, so both use the mean over the tokens."""
     if "sentence-transformers" not in peer.ask(packages=True)["packages"]:
         pytest.skip("this interpreter has no sentence-transformers")
     params, config = make_model(vocabulary)
@@ -243,19 +243,19 @@ def test_sentence_transformers_gives_the_vectors_that_embed_gives(peer, vocabula
 
 
 def test_exports_of_other_families_are_loaded_equally_and_we_read_what_transformers_saves(peer, tmp_path):
-    """Each directory of `golden/families/`, imported and exported: nothing missing, the same outputs, in both versions, which
-    read other keys of config.json."""
+    """Each directory of `golden/families/` is imported and exported: nothing is missing and the outputs are the same in both
+    versions, which read different keys of config.json."""
     version_4 = peer.ask(packages=True)["transformers"].startswith("4.")
     for case in sorted(path.parent.name for path in FAMILIES.glob("*/config.json")):
         if version_4 and not case.startswith("modernbert"):
-            continue  # version 4 has no other of these families
+            continue  # version 4 has no others of these families
         model = import_model(FAMILIES / case, vocabulary=FAMILIES.parent / "heads" / "tokenizer")
         export_model(tmp_path / case, model, {"step": 7})
         with np.load(FAMILIES / case / "outputs.npz") as file:
             np.savez(tmp_path / "expected.npz", **file, texts=np.array(["paris is the capital"]))
         resaved = tmp_path / f"{case}-resaved"
         request = {"model": str(tmp_path / case), "expected": str(tmp_path / "expected.npz"), "resaved": str(resaved)}
-        if version_4 and case == "modernbert_masked_biased":  # no number says which of its layers are full
+        if version_4 and case == "modernbert_masked_biased":  # no number expresses which of its layers are full
             with pytest.raises(AssertionError, match="unsupported operand type"):
                 peer.ask(**request, arguments={})
             continue
@@ -282,7 +282,7 @@ def test_sentence_transformers_gives_our_vectors_of_an_encoder_with_a_pooling(pe
 
 
 def zero_padding_rows(params, config: ModelConfig):
-    """The parameters as an import gives them back: padding rows of the vocabulary do not travel."""
+    """Returns the parameters as an import returns them: padding rows of the vocabulary are not exported."""
     flat = flatten_dict(params)
     for path in (("embeddings", "word_embeddings", "embedding"), ("mlm_head", "bias"), ("mlm_head", "decoder")):
         if path in flat:

@@ -29,7 +29,7 @@ def shards(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def whole(tmp_path: pathlib.Path) -> pathlib.Path:
-    """One file of three tensors, one of them of half precision."""
+    """Returns one file of three tensors, one of them in half precision."""
     path = tmp_path / "model.safetensors"
     safetensors.numpy.save_file(TENSORS, path)
     return path
@@ -137,7 +137,7 @@ def test_a_truncated_shard_is_named(shards):
 
 
 def test_any_flipped_bit_of_the_headers_structure_is_noticed_or_harmless(whole):
-    """A flipped bit may spell another name; it never becomes another exception than ours."""
+    """A flipped bit may spell another name; it never leads to an exception other than ours."""
     content = whole.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     refusals = []
@@ -184,7 +184,7 @@ def test_a_file_that_lies_about_itself_is_refused_at_once(tmp_path, content):
 
 
 def test_pytorchs_form_without_pytorch_names_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)  # what an import of it fails on
+    monkeypatch.setitem(sys.modules, "torch", None)  # which an import of it rejects
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is in PyTorch's format.*pip install '\.\[torch\]', or save"):
         read_weights(weights_file(tmp_path))
@@ -196,7 +196,7 @@ class Malicious:
 
 
 class Loaded:
-    """A tensor as PyTorch gives it, for machines without PyTorch."""
+    """A tensor in the form of PyTorch, for machines without it."""
 
     def __init__(self, array: np.ndarray, dtype: str):
         self.array, self.dtype = array, dtype
@@ -240,7 +240,7 @@ def test_pytorchs_form_holds_the_same_tensors(tmp_path):
     tensors |= {"wide": torch.tensor([1.0, -2.5]).bfloat16(), "grown": torch.nn.Parameter(torch.ones(2))}
     expected = TENSORS | {"wide": np.array([1.0, -2.5], np.float32), "grown": np.ones(2, np.float32)}
     assert (expected["wide"].astype(ml_dtypes.bfloat16) == expected["wide"]).all()
-    for zipped in (True, False):  # the form before PyTorch 1.6 too
+    for zipped in (True, False):  # also the format before PyTorch 1.6
         torch.save(tensors, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
         assert_same(read_weights(tmp_path / "pytorch_model.bin"), expected)
 

@@ -1,4 +1,4 @@
-"""Published word vectors in all their formats, and files that are none."""
+"""Published word vectors in all their formats, and files that are not word vectors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TABLE = np.random.default_rng(3).standard_normal((len(WORDS), 5), np.float32)
 
 
 def text(words: list[str] = WORDS, table: np.ndarray = TABLE, *, header: bool = True, end: str = "\n") -> bytes:
-    """word2vec's text format; without a header that of GloVe, with a space at the ends of lines that of fastText."""
+    """Writes word2vec's text format; without a header it is GloVe's, with a space at the ends of lines fastText's."""
     lines = [f"{len(words)} {table.shape[1]}"] if header else []
     lines += [f"{word} {' '.join(f'{x:.9g}' for x in row)}" for word, row in zip(words, table, strict=True)]
     return "".join(f"{line}{end}" for line in lines).encode()
 
 
 def binary(words: list[str] = WORDS, table: np.ndarray = TABLE, *, end: bytes = b"\n", encoding: str = "utf-8") -> bytes:
-    """word2vec's binary format; published files have a line end after each vector, or none."""
+    """Writes word2vec's binary format; published files have a newline after each vector, or none."""
     rows = (word.encode(encoding) + b" " + row.astype("<f4").tobytes() + end for word, row in zip(words, table, strict=True))
     return f"{len(words)} {table.shape[1]}\n".encode() + b"".join(rows)
 

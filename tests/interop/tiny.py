@@ -1,4 +1,4 @@
-"""A tiny random BERT and its vocabulary, for every test that needs a model directory."""
+"""Makes a tiny random BERT and its vocabulary, for all tests that need a model directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flax.traverse_util import unflatten_dict
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.head import TaskHead
 
 WORDS = ("the", "capital", "of", "is", "paris", "france", "Paris", "France", "river", "Apfel")
@@ -21,7 +21,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def make_vocabulary(directory: pathlib.Path, *, cased: bool) -> pathlib.Path:
-    """A tokenizer directory with every letter, every continued letter, digits, some marks and some words."""
+    """Writes a tokenizer directory with every letter, every continued letter, digits, some marks and some words."""
     letters = string.ascii_letters if cased else string.ascii_lowercase
     words = [word for word in WORDS if cased or word == word.lower()]
     pieces = [*SPECIALS, *letters, *(f"##{x}" for x in letters), *string.digits, *".,!?'[]", "é", "Ø", "中", "##é", *words]
@@ -36,7 +36,7 @@ def make_vocabulary(directory: pathlib.Path, *, cased: bool) -> pathlib.Path:
 
 
 def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any], ModelConfig]:
-    """(random parameters, configuration) of a BERT for that vocabulary whose every setting is not the default."""
+    """Returns (random parameters, configuration) of a BERT for that vocabulary; no setting is the default."""
     settings: dict[str, Any] = {
         "vocab_size": load_tokenizer(vocabulary).size,
         "hidden_size": 16,
@@ -59,12 +59,30 @@ def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any],
 
 
 def as_model(params: dict[str, Any], config: ModelConfig, vocabulary: pathlib.Path, head: TaskHead | None = None) -> Model:
-    """What an export takes."""
+    """Returns the arguments of an export as a `Model`."""
     return Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary), head=head)
 
 
+def make_translator(vocabulary: pathlib.Path, **fields: Any) -> Model:
+    """Returns a random encoder-decoder whose attention is far from even: by default 2 layers of 4 heads that read, and 3 that
+    write. A translation ends only at the limit."""
+    tokenizer = load_tokenizer(vocabulary)
+    shape = {
+        "vocab_size": tokenizer.size, "hidden_size": 16, "num_layers": 2, "decoder_layers": 3, "num_heads": 4,
+        "intermediate_size": 24, "max_position": 24,
+    }  # fmt: skip
+    config, rng = ModelConfig(**published("transformer_base") | shape | fields), np.random.default_rng(7)
+    values: dict[str, np.ndarray] = {}
+    for path, size in our_shapes(config).items():
+        wide = 1.0 if "/query/" in path or "/key/" in path else 0.4
+        values[path] = (wide * rng.standard_normal(size) + path.endswith("/scale")).astype(np.float32)
+    barred = [tokenizer.sep_id, *range(tokenizer.of_target.size, config.of_decoder.vocab_size)]
+    values["lm_head/final_logits_bias"][barred] = -1e3
+    return as_model(unflatten_dict(values, sep="/"), config, vocabulary)
+
+
 def make_labelled_model(vocabulary: pathlib.Path, head: TaskHead, parts: Collection[str] = (), **fields: Any) -> Model:
-    """A model with a labelled head, the pooler where the head reads it, and other `parts` besides."""
+    """Returns a model with a labelled head, the pooler if the head reads it, and other `parts`."""
     _, config = make_model(vocabulary, **fields)
     rng = np.random.default_rng(6)
     values = {path: 0.3 * rng.standard_normal(shape, np.float32) for path, shape in our_shapes(config, head).items()}

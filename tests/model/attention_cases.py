@@ -1,4 +1,4 @@
-"""Rows for tests of fused attention, attention spelt out as their reference, and what both give."""
+"""Rows for tests of fused attention, a plain attention as their reference, and functions that return the results of both."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.training.data_parallel import own_rows
 
 SEED = np.uint32(7)
-FLOAT32_WITHIN = 2e-6  # of the largest
+FLOAT32_WITHIN = 2e-6  # relative to the largest element
 BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
 RATE = 0.25
 
 
 def arrays(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
-    """query, key, value and a gradient of the context."""
+    """Returns query, key, value and a gradient of the context."""
     random = np.random.default_rng(b * length + width)
     return [jnp.asarray(random.normal(size=(b, length, width)), dtype) for _ in range(4)]
 
 
 def packed(b: int, length: int, examples: int = 3) -> Any:
-    """sequence_ids of rows with up to `examples` examples of random lengths and a seventh of padding."""
+    """Returns sequence_ids of rows with up to `examples` examples of random lengths, and a seventh of padding."""
     ids = np.sort(np.random.default_rng(length).integers(1, examples + 1, (b, length)), axis=1)
     ids[:, length - length // 7 :] = 0
     return jnp.asarray(ids, jnp.int32)
 
 
 def columns(b: int, length: int, queries: int) -> Any:
-    """Increasing columns of so many queries, the last three of them 0, as a batch pads them."""
+    """Returns increasing columns for this many queries; the last three are 0, as in a padded batch."""
     random = np.random.default_rng(queries)
     drawn = np.sort([random.choice(length, queries, replace=False) for _ in range(b)], axis=1)
     drawn[:, queries - 3 :] = 0
@@ -44,23 +44,38 @@ def columns(b: int, length: int, queries: int) -> Any:
 
 
 def fused(
-    ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None, radius: Any = None,
+    ids: Any,
+    heads: int,
+    rate: float = 0.0,
+    seed: Any = SEED,
+    platform: str = "tpu",
+    rows: Any = None,
+    radius: Any = None,
     queried: Any = None,
+    angles: Any = None,
 ) -> Any:
-    """Attention as a function of query, key and value; without dropout where the rate is 0."""
+    """Returns fused attention as a function of query, key and value, without dropout if the rate is 0."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
 
     def attend(*qkv: Any) -> Any:
         return fused_attention(
-            qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True, radius=radius,
+            qkv,
+            ids,
+            num_heads=heads,
+            dropout=dropout,
+            platform=platform,
+            spread=over_mesh,
+            interpret=True,
+            radius=radius,
             queried=queried,
+            angles=angles,
         )
 
     return attend
 
 
 def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, radius: int | None = None) -> Any:
-    """The same, by `dot_product_attention`."""
+    """Returns the same function, computed by `dot_product_attention`."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None)
 
     def attend(*qkv: Any) -> Any:
@@ -77,7 +92,7 @@ def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, radius: int
 
 
 def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> list[np.ndarray]:
-    """The context and the three gradients, in float32."""
+    """Returns the context and the three gradients, in float32."""
 
     @jax.jit
     def run(query: Any, key: Any, value: Any, gradient: Any) -> Any:
@@ -88,18 +103,19 @@ def results(attend: Any, query: Any, key: Any, value: Any, gradient: Any) -> lis
 
 
 def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """Of the largest element of each array."""
+    """Returns the largest error, relative to the largest element of each array."""
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
 
 
 def on_mesh(mesh: Any, attend: Any, inputs: list[Any]) -> list[np.ndarray]:
-    """`results` of a program that is spread over `mesh`."""
+    """Returns the `results` of a program that is sharded over `mesh`."""
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         return results(attend, *inputs)
 
 
 def split_by_hand(mesh: Any, attend: Any, inputs: list[Any], ids: Any) -> list[np.ndarray]:
-    """`results` where rows are split over the mesh axis "data" around `attend(ids)`, and the compiler sees to the other axes."""
+    """Returns the `results` if `attend(ids)` runs on rows that are explicitly split over the mesh axis "data", while the compiler
+    handles the other axes."""
     rows = jax.sharding.PartitionSpec("data")
 
     def whole(query: Any, key: Any, value: Any) -> Any:

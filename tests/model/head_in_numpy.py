@@ -1,4 +1,4 @@
-"""What every labelled head computes of one text alone, in numpy and float64, step by step."""
+"""Computes the outputs of every labelled head for a single text, step by step in numpy and float64."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bert_jax.model.heads.head import TaskHead
 
 
 def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, mentions: np.ndarray | None = None) -> np.ndarray:
-    """Logits [C], or [n, C] of a token or span head, from the hidden states [N+1, n, D] of a text; `mentions` [3] count from its
-    first token."""
+    """Returns logits [C], or [n, C] for a token or span head, from the hidden states [N+1, n, D] of a text; `mentions` [3] are
+    counted from its first token."""
     own = params[head.subtree]
     states = states.astype(np.float64)
     x = beside = chosen(head, own, states)
@@ -40,7 +40,7 @@ def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, ment
 
 
 def chosen(head: TaskHead, own: dict[str, Any], states: np.ndarray) -> np.ndarray:
-    """What the head reads of each token [n, I]."""
+    """Returns the head's input for each token, [n, I]."""
     n = len(states) - 1
     match head.layers:
         case "last":
@@ -63,7 +63,7 @@ def chosen(head: TaskHead, own: dict[str, Any], states: np.ndarray) -> np.ndarra
 
 
 def one_direction(x: np.ndarray, inputs: dict[str, np.ndarray], kernel: np.ndarray, direction: int) -> np.ndarray:
-    """An LSTM over x [n, I] from its first token to its last (`direction` 0) or back (1) -> [n, W]."""
+    """Runs an LSTM over x [n, I] from its first token to its last (`direction` 0) or back (1) -> [n, W]."""
     h = c = np.zeros(kernel.shape[1])
     outputs = np.zeros((len(x), h.size))
     for t in range(len(x))[:: 1 - 2 * direction]:
@@ -75,5 +75,5 @@ def one_direction(x: np.ndarray, inputs: dict[str, np.ndarray], kernel: np.ndarr
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x))."""
+    """Returns 1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))

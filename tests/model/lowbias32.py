@@ -1,10 +1,10 @@
-"""The hash of dropout's random words, on Python's numbers."""
+"""The hash for dropout's random words, in plain Python."""
 
 from __future__ import annotations
 
 
 def hashed(word: int) -> int:
-    """Wellons' lowbias32, with his constants of 2022."""
+    """Computes Wellons' lowbias32, with his constants of 2022."""
     word %= 2**32
     word = (word ^ word >> 16) * 0x21F0AAAD % 2**32
     word = (word ^ word >> 15) * 0xD35A2D97 % 2**32
@@ -12,7 +12,7 @@ def hashed(word: int) -> int:
 
 
 def word_of(seed: int, index: tuple[int, ...]) -> int:
-    """The random word of an element: its row's indices are hashed one after the other, then its column."""
+    """Returns the random word of an element: the indices of its row are hashed one after the other, then its column."""
     row = seed
     for axis, i in enumerate(index[:-1]):
         row = hashed(row + i * 0x85EBCA6B + axis + 1)
@@ -20,6 +20,7 @@ def word_of(seed: int, index: tuple[int, ...]) -> int:
 
 
 def rate_at_a_word(seed: int, axes: int) -> float:
-    """A dropout rate near 1/4 whose threshold is the random word of an element of the first row, which is the last one kept."""
+    """Returns a dropout rate near 1/4 whose threshold is the random word of an element of the first row, the last one to be
+    kept."""
     words = (word_of(seed, (0,) * (axes - 1) + (column,)) for column in range(16))
     return min(words, key=lambda word: abs(word - 2**30)) / 2**32

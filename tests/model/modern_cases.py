@@ -1,4 +1,5 @@
-"""The models of `tests/golden/make_modernbert.py` as ours: their architectures, their weights, and the paths of their tensors."""
+"""The models of `tests/golden/make_modernbert.py` in our form: their architectures, their weights, and the paths of their
+tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ COMMON = {"max_position": 64, "vocab_size": 67, "hidden_dropout": 0.0, "attentio
 
 
 def architecture(case: str, **changes: Any) -> ModelConfig:
-    """Our configuration of a case of the golden file."""
+    """Returns our configuration for a case of the golden file."""
     kind, c = CASES[case]
     fields: dict[str, Any] = {
         "hidden_size": c["hidden_size"], "intermediate_size": c["intermediate_size"], "num_layers": c["num_hidden_layers"],
@@ -95,12 +96,12 @@ FUSED = {
     "feed_forward/intermediate": ("model.layers.{}.mlp.Wi", 0, 2),
     "feed_forward/gate": ("model.layers.{}.mlp.Wi", 1, 2),
 }
-"""Ours -> ModernBERT's tensor, and which of its parts along the outputs."""
+"""Our path -> ModernBERT's tensor, and which of its parts along the outputs."""
 
 
 def as_ours(path: str, tensors: Mapping[str, np.ndarray], case: str, layer: int = 0) -> np.ndarray | None:
-    """The array of our parameter `path` (of one layer, its path within the layer) from tensors by their names, flat over heads;
-    None for a parameter that the other model does not have."""
+    """Returns the array of our parameter `path` (of one layer, with the path within the layer) from tensors by their names, flat
+    over heads; None for a parameter that the other model does not have."""
     names = NAMES[CASES[case][0]]
     parent, _, leaf = path.rpartition("/")
     if path in names:
@@ -116,7 +117,7 @@ def as_ours(path: str, tensors: Mapping[str, np.ndarray], case: str, layer: int 
 
 
 def parameters(case: str, shapes: Any, tensors: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
-    """Our tree of a case, whose arrays have the `shapes` of that tree, from its weights or from other tensors by their names."""
+    """Returns our parameters of a case with these `shapes`, from its weights or from other tensors by their names."""
     if tensors is None:
         tensors = {name: weights_of(name, tuple(shape)) for name, shape in json.loads(str(shapes["golden"])).items()}
         shapes = shapes["ours"]
@@ -133,7 +134,7 @@ def parameters(case: str, shapes: Any, tensors: Mapping[str, np.ndarray] | None 
 
 
 def as_theirs(case: str, params: Any, names: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Our parameters or gradients as tensors by the other model's names, in its layout."""
+    """Returns our parameters or gradients as tensors with the other model's names and layout."""
     found: dict[str, dict[int, np.ndarray]] = {}
     kind = CASES[case][0]
 

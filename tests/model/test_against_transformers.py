@@ -1,8 +1,9 @@
-"""Our BERT against transformers' PyTorch BERT on random weights: `tests/golden/bert_golden.npz`, made by the script beside it.
+"""Our BERT compared with transformers' PyTorch BERT on random weights: `tests/golden/bert_golden.npz`, made by
+`make_bert_golden.py`.
 
 Agreement is measured per tensor as max |ours - theirs| / max |theirs|, ours in float32 and theirs in float64 (rounded once when
-stored). 1e-5 is the project's bound; PyTorch's own float32 is at 8e-7 on the same batch. Gradients are compared one PyTorch
-parameter at a time, so a small layer cannot hide behind a large one.
+stored). The bound is 1e-5; PyTorch's own float32 has an error of 8e-7 on the same batch. Gradients are compared one PyTorch
+parameter at a time, so that errors in a small layer are not hidden by a large one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def model_config(golden: dict[str, np.ndarray], **fields) -> ModelConfig:
 
 
 def our_inputs(golden: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The torch batch as ours: one example per row, and every column "masked" so that all MLM logits are compared."""
+    """Returns the torch batch in our form: one example per row, with every column "masked" so that all MLM logits are
+    compared."""
     batch = under(golden, "inputs/")
     rows, length = batch["input_ids"].shape
     columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
@@ -64,7 +66,8 @@ def our_inputs(golden: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def pretraining_loss(outputs: dict[str, jax.Array], labels: np.ndarray, next_sentence_label: np.ndarray) -> jax.Array:
-    """Mean MLM cross-entropy over the labelled columns plus mean NSP cross-entropy, independent of `bert_jax/training`."""
+    """Returns the mean MLM cross-entropy over the labelled columns plus the mean NSP cross-entropy, independently of
+    `bert_jax/training`."""
     rows, columns = np.nonzero(labels >= 0)
     mlm = jax.nn.log_softmax(outputs["mlm_logits"])[rows, columns, labels[rows, columns]]
     nsp = jax.nn.log_softmax(outputs["nsp_logits"][:, 0])[np.arange(len(next_sentence_label)), next_sentence_label]
@@ -78,7 +81,7 @@ def assert_close(ours: np.ndarray, theirs: np.ndarray, name: str, scale: float |
 
 @pytest.fixture(scope="module", params=["gelu", "gelu_tanh"])
 def comparison(request: pytest.FixtureRequest, golden: dict[str, np.ndarray]):
-    """(our outputs, our gradients under foreign names, theirs) for one form of GELU."""
+    """Returns (our outputs, our gradients under their names, theirs) for one form of GELU."""
     config = model_config(golden, activation=request.param)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
     inputs, batch = our_inputs(golden), under(golden, "inputs/")
@@ -93,7 +96,7 @@ def comparison(request: pytest.FixtureRequest, golden: dict[str, np.ndarray]):
 
 def test_every_hidden_state_equals_pytorch(comparison, golden):
     ours, _, theirs = comparison
-    real = golden["inputs/attention_mask"].astype(bool)  # padding attends to padding in ours, to words in theirs: nobody reads it
+    real = golden["inputs/attention_mask"].astype(bool)  # padding attends to padding in ours, to words in theirs; nobody reads it
     for layer, (x, y) in enumerate(zip(np.asarray(ours["hidden_states"]), theirs["hidden_states"], strict=True)):
         assert_close(x[real], y[real], f"hidden state {layer}")
 
@@ -112,7 +115,8 @@ def test_the_loss_equals_pytorch(comparison):
 
 
 def packed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Both examples in one row, without their padding, and a row of nothing: one row, two examples and seven targets count."""
+    """Puts both examples in one row without their padding, followed by an empty row: only one row, two examples and seven targets
+    count."""
     real = batch["attention_mask"].astype(bool)
     examples, columns = np.nonzero(real)
     masked = np.flatnonzero(batch["labels"][real] >= 0)
@@ -148,14 +152,14 @@ def test_every_gradient_equals_pytorch(comparison):
     gradients = under(theirs, "gradient/")
     assert ours.keys() == gradients.keys()
     for name, value in gradients.items():
-        # The key bias adds one constant to all scores of a query, which softmax ignores: its gradient is zero but for rounding,
-        # so it is held against the size of the query bias's.
+        # The key bias adds one constant to all scores of a query, which softmax ignores. Its gradient is only rounding, so it is
+        # compared relative to the query bias's gradient.
         scale = np.abs(gradients[name.replace("key", "query")]).max() if name.endswith("key.bias") else None
         assert_close(ours[name], value, name, scale)
 
 
 def test_the_two_gelus_are_told_apart(golden):
-    """The golden file would catch the wrong form: their outputs differ by far more than the tolerance."""
+    """The golden file detects the wrong form: their outputs differ by far more than the tolerance."""
     exact, approximate = golden["gelu/mlm_logits"], golden["gelu_tanh/mlm_logits"]
     assert np.abs(exact - approximate).max() / np.abs(exact).max() > 10 * TOLERANCE
 

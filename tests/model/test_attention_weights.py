@@ -1,4 +1,5 @@
-"""The attention weights that the model gives, against transformers' `output_attentions` and against what training compiles."""
+"""The attention weights of the model, compared with transformers' `output_attentions` and with the attention that training
+compiles."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def theirs() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def weights(golden):  # noqa: F811
-    """weights(batch, **fields of the configuration): ours for a batch, [N, B, H, L, L]."""
+    """Returns weights(batch, **fields of the configuration): our weights for a batch, [N, B, H, L, L]."""
 
     def compute(batch: dict[str, np.ndarray], **fields) -> np.ndarray:
         config = model_config(golden, **fields)
@@ -65,7 +66,7 @@ def test_a_model_without_attention_is_refused_with_the_remedy():
 
 
 def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811
-    """The weights before their division are [B, H, L, L]; their quotient by the sum is only computed on demand."""
+    """The weights before their division are [B, H, L, L]; the quotient by their sum is computed only on request."""
     config = model_config(golden)
     batch = our_inputs(golden)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")

@@ -1,4 +1,4 @@
-"""The biLM and static vectors: what each prediction depends on, against numpy on each text alone, and in files."""
+"""The biLM and static vectors: what each prediction depends on, comparisons with numpy on single texts, and files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def random_params(config: ModelConfig) -> dict:
 
 
 def rows(texts=TEXTS, length: int = 12) -> dict[str, np.ndarray]:
-    """Rows of targets="next" in which every token with a token before it is predicted."""
+    """Returns rows of targets="next" in which every token that has a token before it is predicted."""
     rng = np.random.default_rng(1)
     ids = np.zeros((len(texts), length), np.int32)
     for row, lengths in enumerate(texts):
@@ -61,7 +61,7 @@ def rows(texts=TEXTS, length: int = 12) -> dict[str, np.ndarray]:
 
 
 def lstm_in_numpy(x: np.ndarray, layer: dict, direction: int) -> np.ndarray:
-    """One direction of a layer of the LSTM over x [n, W], in float64."""
+    """Runs one direction of a layer of the LSTM over x [n, W], in float64."""
     x = x[:: 1 - 2 * direction]
     kernels = {name: np.float64(tree["kernel"][direction]) for name, tree in layer.items()}
     h, c, outputs = np.zeros(kernels["recurrence"].shape[0]), np.zeros(kernels["input"].shape[2]), []
@@ -76,7 +76,7 @@ def lstm_in_numpy(x: np.ndarray, layer: dict, direction: int) -> np.ndarray:
 
 
 def states_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> np.ndarray:
-    """The hidden states [S, n, D] of one text."""
+    """Returns the hidden states [S, n, D] of one text."""
     w = config.word_width
     x = np.float64(params["embeddings"]["word_embeddings"]["embedding"])[tokens]
     states = [np.tile(x, config.hidden_size // w)]
@@ -108,7 +108,7 @@ def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(co
             w, n = config.word_width, len(tokens)
             pairs = [(wanted[-1, t - 1, :w], t) for t in range(1, n)]
             if config.direction == "both":
-                pairs += [(wanted[-1, t + 1, w:], t) for t in range(1, n - 1)]  # of the tokens that the forward LSTM predicts
+                pairs += [(wanted[-1, t + 1, w:], t) for t in range(1, n - 1)]  # for tokens that the forward LSTM predicts
             for vector, t in pairs:
                 loss -= log_softmax(table @ vector + np.float64(head["bias"])[:20])[tokens[t]]
             predictions += len(pairs)

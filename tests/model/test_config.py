@@ -1,4 +1,4 @@
-"""What a model is unless its configuration says otherwise, what it cannot be, and how it is told."""
+"""The defaults of a model's configuration, its invalid values, and its description."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorf
 
 
 def test_the_miniatures_are_those_of_their_paper():
-    """arXiv:1908.08962, table 1, and the original's README."""
+    """The table is arXiv:1908.08962, table 1, and the original's README."""
     names = {f"L-{layers}_H-{width}" for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)}
     assert published_sizes().keys() - {"tiny", "mini", "small", "medium", "base", "large"} == names
 

@@ -1,4 +1,4 @@
-"""The CRF over the words of texts, against sums over all sequences of labels."""
+"""The CRF over the words of texts, compared with sums over all sequences of labels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bert_jax.model.heads.token import TokenHead
 LABELS = 3
 SEQUENCE_IDS = np.array([[1, 1, 1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 2, 2, 2, 2, 2, 2, 2, 2]], np.int32)
 WORDS = np.array([[0, 1, 1, 0, 1, 0, 1, 0, 0, 0], [1, 1, 0, 1, 1, 0, 1, 1, 1, 0]], np.int32)
-"""Text 3 of the first row has no word, its text 2 has one; the second row begins with a word."""
+"""In the first row, text 3 has no words and text 2 has one; the second row starts with a word."""
 WITHIN = 2e-5
-"""Of sums of at most six words' scores, each below 5, in float32 against float64."""
+"""The tolerance for sums of at most six words' scores, each below 5, in float32 compared with float64."""
 
 
 @pytest.fixture(scope="module")
@@ -41,29 +41,29 @@ def labels() -> np.ndarray:
 
 
 def texts() -> list[tuple[int, np.ndarray]]:
-    """(row, columns of the words) of every text with words."""
+    """Returns (row, columns of the words) of every text with words."""
     found = [(r, np.flatnonzero((SEQUENCE_IDS[r] == text) & (WORDS[r] > 0))) for r in range(2) for text in (1, 2, 3)]
     return [(r, columns) for r, columns in found if columns.size]
 
 
 def path_scores(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
-    """The score of each row of labels of the words whose scores [words, C] these are."""
+    """Returns the score of each row of labels, for words with the scores [words, C]."""
     words = scores[np.arange(len(scores)), paths].sum(1) + transitions.start[paths[:, 0]] + transitions.end[paths[:, -1]]
     return words + transitions.between[paths[:, :-1], paths[:, 1:]].sum(1)
 
 
 def in_numpy(chain: Chain, transitions: Transitions) -> tuple[np.ndarray, Transitions]:
-    """The scores and the transitions, for sums without compilation."""
+    """Returns the scores and the transitions as numpy arrays, for sums without compilation."""
     return np.asarray(chain.scores), Transitions(*map(np.asarray, transitions))
 
 
 def all_paths(words: int) -> np.ndarray:
-    """All sequences of labels, [C ** words, words]."""
+    """Returns all sequences of labels, [C ** words, words]."""
     return np.array(list(itertools.product(range(LABELS), repeat=words)))
 
 
 def brute_force_loss(scores: jax.Array, transitions: Transitions, labels: np.ndarray) -> jax.Array:
-    """The sum over all texts of -log p(labels)."""
+    """Returns the sum over all texts of -log p(labels)."""
     total = jnp.float32(0)
     for r, columns in texts():
         own = scores[r, columns]
@@ -106,7 +106,7 @@ def test_the_labels_are_those_of_the_best_sequence_and_the_argmax_of_their_logit
 
 
 def test_a_text_begins_anew_whatever_scores_and_labels_stand_before_it():
-    """Starts of large scores decide the first label of each text, whose [CLS] and texts before it must not count."""
+    """Large start scores decide the first label of each text; its [CLS] and the texts before it must not count."""
     search, changed = jax.jit(best_labels), 0
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What heads read beside the last layer's [CLS], against numpy on each text alone."""
+"""The inputs of heads other than the last layer's [CLS], compared with numpy on single texts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ CONFIG = ModelConfig(
     scan_layers=True,
 )  # fmt: skip
 LENGTHS = ((5, 3, 9), (), (1, 20), (7,), (), ())
-"""Of the texts in each row; as many texts as rows, so that each in a row of its own compiles nothing new."""
+"""The lengths of the texts in each row. There are as many texts as rows, so that putting each in a row of its own compiles
+nothing new."""
 ROW, SLOTS = 24, 4
 ROUNDING = 64 * 2.0**-23
-"""Of the largest number: float32 rounds each of at most 64 additions and multiplications in a row, whatever their order, by up
-to half of 2**-23 (48 products where four layers are read, and what follows them). A wrong term is thousands of times as large."""
+"""The tolerance relative to the largest number: float32 rounds each of at most 64 additions and multiplications in a row, in any
+order, by up to half of 2**-23 (48 products if four layers are read, and the operations after them). A wrong term is thousands
+of times as large."""
 
 
 def head_of(kind: str, **fields) -> TaskHead:
@@ -81,7 +83,7 @@ def random_params(head: TaskHead) -> dict:
 
 
 def layout(lengths=LENGTHS) -> dict[str, np.ndarray]:
-    """The batch with texts of these lengths side by side in its rows, and random ids in the padding too."""
+    """Returns the batch with texts of these lengths side by side in its rows, and random ids in the padding too."""
     rng = np.random.default_rng(4)
     batch = {name: np.zeros((len(lengths), ROW), np.int32) for name in ("token_type_ids", "position_ids", "sequence_ids")}
     batch["input_ids"] = rng.integers(5, CONFIG.vocab_size, (len(lengths), ROW)).astype(np.int32)
@@ -99,7 +101,7 @@ def layout(lengths=LENGTHS) -> dict[str, np.ndarray]:
 
 
 def texts(batch: dict[str, np.ndarray]) -> list[tuple[int, int, slice]]:
-    """(row, slot, columns) of every text."""
+    """Returns (row, slot, columns) of every text."""
     found = []
     for r, p in np.ndindex(batch["cls_positions"].shape):
         (columns,) = np.nonzero(batch["sequence_ids"][r] == p + 1)
@@ -123,7 +125,7 @@ def compiled(head: TaskHead, method=None):
 
 
 def logits_from_states(head: TaskHead, params: dict, states: np.ndarray, batch: dict) -> np.ndarray:
-    """What the head makes of the encoder's hidden states."""
+    """Returns the head's logits for the encoder's hidden states."""
     parts = {part: tree for part, tree in params.items() if part not in ("embeddings", "encoder")}
     return np.asarray(compiled(head, from_states)({"params": parts}, states, batch))
 
@@ -189,7 +191,7 @@ def test_neither_a_neighbour_nor_padding_changes_an_answer(head):
 
 
 def test_an_lstm_reads_both_ways_to_the_ends_of_its_text():
-    """The logits of a text's first and last token both follow from every token of it."""
+    """The logits of a text's first and last token both depend on every token of it."""
     params, batch, states = random_params(LSTM), layout(), hidden_states()
     before = logits_from_states(LSTM, params, states, batch)
     for r, _, columns in texts(batch):
@@ -239,7 +241,7 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
 def test_a_new_lstm_has_kernels_of_the_size_its_inputs_ask_for():
     x, ids = np.zeros((1, 1, 12), np.float32), np.ones((1, 1), np.int32)
     fresh = jax.jit(lambda key: nn.unbox(Lstm(64, Target()).init(key, x, ids)["params"]))(jax.random.key(0))
-    cut = 0.8796  # the deviation of a normal that is cut at two of them
+    cut = 0.8796  # the deviation of a normal that is cut at two deviations
     for name, fan_in in (("lower_input", 12), ("lower_recurrence", 64), ("upper_input", 128), ("upper_recurrence", 64)):
         assert fresh[name]["kernel"].std() == pytest.approx(cut / math.sqrt(fan_in), rel=0.05)
     assert not any(np.any(fresh[name]["bias"]) for name in ("lower_input", "upper_input"))

@@ -1,4 +1,4 @@
-"""The deviation that every new array is drawn with, and the sizes of the convolutions over characters."""
+"""The deviation with which every new array is drawn, and the sizes of the convolutions over characters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BILM = dataclasses.replace(BERT, encoder="bilm", intermediate_size=36)
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[int, ...], set[float]]]:
-    """The deviations that arrays of a shape are drawn with."""
+    """Returns the deviations with which arrays of a shape are drawn."""
     seen: dict[tuple[int, ...], set[float]] = {}
 
     def truncated_normal(stddev: float) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def test_the_vectors_of_contexts_begin_at_zero_as_in_word2vec():
 
 
 SIZES = {1: 32, 2: 32, 3: 64, 4: 64, 5: 64}
-"""Filters by width in symbols of 16 numbers; 256 in all."""
+"""Filters by their width, in symbols of 16 numbers; 256 in all."""
 
 
 def test_convolutions_over_characters_have_their_sizes_and_draw_with_one_over_the_root_of_their_inputs(drawn):

@@ -1,4 +1,4 @@
-"""Dropout's random words, written out; and what layers are compiled to on a TPU."""
+"""Dropout's random words, and how layers compile for a TPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ POSITIONS = ((4, 1), (0, 3))
 
 @pytest.fixture(scope="module")
 def drawn() -> tuple[list[np.ndarray], ...]:
-    """Hashes of WORDS, random words of SHAPES, and words at POSITIONS and from a first index on beside those among all."""
+    """Returns hashes of WORDS; random words of SHAPES; words at POSITIONS, and the words from a first index on, each next to all
+    words."""
 
     @jax.jit
     def draw(words: jax.Array, seed: jax.Array, positions: jax.Array) -> tuple[list[jax.Array], ...]:
@@ -74,7 +75,6 @@ def test_positions_are_padded_to_tiles_of_eight_rows_on_a_tpu_alone():
     assert whole_tiles(jnp.zeros((2, 11), jnp.int32), "cpu").shape == (2, 11)
     assert whole_tiles(jnp.arange(1, 4)[None], "tpu").tolist() == [[1, 2, 3, 0, 0, 0, 0, 0]]
     assert whole_tiles(jnp.zeros((2, 16), jnp.int32), "tpu").shape == (2, 16)
-
 
 
 @pytest.mark.parametrize(("activation", "recomputed"), [("gelu", True), ("", False)])

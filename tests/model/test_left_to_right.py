@@ -1,4 +1,4 @@
-"""A left-to-right model sees no token behind the one that it reads."""
+"""A left-to-right model does not see the tokens after the one that it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAUSAL = dataclasses.replace(TINY, direction="left_to_right")
 
 
 def all_logits(batch: dict[str, jax.Array], **fields) -> np.ndarray:
-    """The logits at every position of a batch without padding."""
+    """Returns the logits at every position of a batch without padding."""
     rows, length = batch["input_ids"].shape
     everywhere = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))
     config = dataclasses.replace(CAUSAL, **fields)
@@ -31,7 +31,7 @@ def test_a_prediction_depends_on_the_tokens_up_to_its_position_and_on_no_later_o
         changed = batch | {"input_ids": batch["input_ids"].at[:, place].set(batch["input_ids"][:, place] % 50 + 6)}
         after = all_logits(changed, **fields)
         np.testing.assert_array_equal(after[:, :place], before[:, :place])
-        assert (np.abs(after - before)[:, place:].max(-1) > 1e-3).all(), "what is read must move the prediction"
+        assert (np.abs(after - before)[:, place:].max(-1) > 1e-3).all(), "the input has to change the prediction"
 
 
 def test_the_masked_model_reads_both_sides_so_its_target_must_be_hidden():

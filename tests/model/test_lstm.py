@@ -1,4 +1,4 @@
-"""The recurrence of the LSTM against PyTorch's, and against a plain loop on each text alone."""
+"""The recurrence of the LSTM, compared with PyTorch's and with a plain loop on single texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, tim
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "lstm_golden.npz"
 ROUNDING = 64 * 2.0**-23
-"""Of the largest number: float32 rounds each of at most 64 additions and multiplications in a row by up to half of 2**-23."""
+"""The tolerance relative to the largest number: float32 rounds each of at most 64 additions and multiplications in a row by up to
+half of 2**-23."""
 
 
 def torch_weights(golden, direction: int) -> dict[str, np.ndarray]:
-    """PyTorch's weights of a direction as ours: [inputs, outputs], one bias, without the 1 that we add to the forget gate."""
+    """Returns PyTorch's weights of a direction in our form: [inputs, outputs], one bias, without the 1 that we add to the forget
+    gate."""
     end = "_reverse" if direction else ""
     of = {name: golden[f"{name}_l0{end}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
     bias = of["bias_ih"] + of["bias_hh"] - np.repeat([0.0, 1.0, 0.0, 0.0], len(of["bias_ih"]) // 4).astype(np.float32)

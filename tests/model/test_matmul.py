@@ -1,4 +1,4 @@
-"""Matrix products: what they are in float64, their gradients, and that a CPU runs those of bfloat16 as such."""
+"""Matrix products, compared with float64, and their gradients; on a CPU, those of bfloat16 run in bfloat16."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.random_rows import TINY, largest_difference
 
 AXES = list(itertools.product((-1, -2), (-1, -2)))
 WITHIN = {"float32": 1e-5, "bfloat16": 2**-8}
-"""Of the largest element: float32 sums of 200 terms, and one rounding to bfloat16."""
+"""The tolerance relative to the largest element: float32 sums of 200 terms, and one rounding to bfloat16."""
 
 
 def operands(leading: tuple[int, ...], m: int, k: int, n: int, axes: tuple[int, int]) -> list[jax.Array]:
-    """Standard normal a and b, rounded to bfloat16 so that they are the same in either dtype; float32."""
+    """Returns standard normal a and b as float32, rounded to bfloat16 so that they are the same in either dtype."""
     rng = np.random.default_rng(m * k * n)
     shapes = ((m, k) if axes[0] == -1 else (k, m), (k, n) if axes[1] == -2 else (n, k))
     return [jnp.asarray(rng.normal(size=(*leading, *shape)), jnp.bfloat16).astype(jnp.float32) for shape in shapes]
@@ -43,7 +43,7 @@ def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
 def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axes):
     a, b = operands(*shape, axes)
     expected = in_numpy(a, b, axes)
-    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once laid a result out as its user liked, and could not run it
+    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once chose a layout for the next operation that it could not run
     for use, one_cpu in itertools.product(uses, (True, False)):
         product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(matmul(a, b, axes, one_cpu)))
         got = product(a.astype(dtype), b.astype(dtype))
@@ -54,7 +54,7 @@ def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axe
 def test_products_of_bfloat16_are_summed_in_float32():
     a, b = operands((), 3, 4_096, 3, (-1, -2))
     got = matmul(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), (-1, -2), True, jnp.float32)
-    assert np.abs(in_numpy(a, b, (-1, -2)) - np.asarray(got)).max() < 1e-3  # sums in bfloat16 err by tenths
+    assert np.abs(in_numpy(a, b, (-1, -2)) - np.asarray(got)).max() < 1e-3  # sums in bfloat16 would be off by tenths
 
 
 @pytest.mark.parametrize("axes", [(-1, -1), (-1, -2)])
@@ -91,7 +91,7 @@ def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
     dtypes = dict(re.findall(r"%([\w.]+) = (\w+)\[", program))
     products = [operand for pair in re.findall(r" dot\(%([\w.]+), %([\w.]+)\)", program) for operand in pair]
     large = [name for name in products if dtypes[name] != "f32"]
-    assert len(large) >= 2 * (3 + 6)  # forward, and two more of each backward
+    assert len(large) >= 2 * (3 + 6)  # forward, and two more in each backward pass
     assert len(products) - len(large) <= 2  # the sum over rows that is the bias's gradient
 
 

@@ -1,9 +1,9 @@
-"""The encoders of today against transformers' PyTorch, on random weights: `tests/golden/modernbert_golden.npz`; and what their
-switches promise.
+"""Modern encoders compared with transformers' PyTorch on random weights: `tests/golden/modernbert_golden.npz`; and the effect of
+each of their settings.
 
-Agreement is measured per tensor as max |ours - theirs| / max |theirs|, ours in float32 and theirs in float64. The biases of
-queries and keys are measured by that of values, as in ModernBERT, where the three are one tensor: those of keys hardly change the
-scores, and PyTorch's own float32 is 2.4e-6 off there, elsewhere 1e-6.
+Agreement is measured per tensor as max |ours - theirs| / max |theirs|, ours in float32 and theirs in float64. Errors in the
+biases of queries and keys are relative to the bias of values, as in ModernBERT, where the three are one tensor: the key biases
+hardly change the scores, and PyTorch's own float32 is off by 2.4e-6 there, elsewhere by 1e-6.
 """
 
 from __future__ import annotations
@@ -219,9 +219,7 @@ def test_published_models_have_their_number_of_parameters(name: str, whole: int,
         assert count_parameters(config, {part: every[part] for part in ("embeddings", "encoder")}).trained == bare
 
 
-@pytest.mark.parametrize(
-    ("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 14**0.5), ("uniform", 0.02), ("normal", None)]
-)
+@pytest.mark.parametrize(("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 14**0.5), ("uniform", 0.02), ("normal", None)])
 def test_initial_values_of_each_kind(kind: str, bound: float | None):
     config = dataclasses.replace(SMALL, initializer=kind)
     layers = initial_parameters_of(config)["encoder"]["layers"]

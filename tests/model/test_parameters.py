@@ -1,4 +1,4 @@
-"""Parameters that exist are read as they are, if their shapes are those of the configuration."""
+"""Existing parameters are read unchanged if their shapes match the configuration."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_sinusoids_reach_further_than_the_texts_of_training_and_keep_their_rows(
 
 
 class Reversed:
-    """Acts in all three places, each in a way that a loop can repeat."""
+    """Acts in all three places, each time in a way that a loop can repeat."""
 
     def embeddings(self, x: Any, tokens: Tokens) -> Any:
         return x + 0.1 * tokens.positions[..., None]
@@ -81,11 +81,9 @@ def test_all_three_places_act_alike_where_all_columns_or_some_are_read_out(monke
 
 
 def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens: Tokens) -> np.ndarray:
-    """[B, H, L, L], one score after another."""
+    """Returns [B, H, L, L], computed one score after another."""
     layer = jax.tree.map(lambda stack: np.asarray(stack[0], np.float64), params["encoder"]["layers"]["attention"])
-    query, key = (
-        np.einsum("bld,dhk->blhk", x, layer[name]["kernel"]) + layer[name]["bias"] for name in ("query", "key")
-    )
+    query, key = (np.einsum("bld,dhk->blhk", x, layer[name]["kernel"]) + layer[name]["bias"] for name in ("query", "key"))
     at, ids = np.asarray(tokens.positions), np.asarray(tokens.sequence_ids)
     (rows, length), heads = ids.shape, config.num_heads
     found = np.zeros((rows, heads, length, length))

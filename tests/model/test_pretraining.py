@@ -91,12 +91,10 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
     assert not params["mlm_head"]["bias"].any()
     assert (params["encoder"]["layers"]["attention_layer_norm"]["scale"] == 1).all()
     kernels = params["encoder"]["layers"]["attention"]["query"]["kernel"]
-    assert not np.allclose(kernels[0], kernels[1]), "layers must not begin alike"
+    assert not np.allclose(kernels[0], kernels[1]), "layers have to start with different weights"
 
 
-@pytest.mark.parametrize(
-    "change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}]
-)
+@pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}])
 def test_how_the_layers_are_compiled_changes_no_gradient(change):
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), random_batch()
@@ -136,7 +134,7 @@ def test_padding_reaches_no_real_token():
 
 
 def packed(batch):
-    """Rows 2k and 2k+1 of an unpacked batch of even length side by side in one row of twice the length."""
+    """Returns rows 2k and 2k+1 of an unpacked batch of even length side by side in one row of twice the length."""
     rows, length = batch["input_ids"].shape
     pairs = {name: np.asarray(value).reshape(rows // 2, 2, -1) for name, value in batch.items()}
     shift = np.array([0, length])[None, :, None]
@@ -265,7 +263,7 @@ def test_gelu_and_its_gradient_are_exact():
 
 
 def gelu_by_hand(name: str, x: float) -> tuple[float, float]:
-    """GELU and its derivative in float64, in forms that do not cancel."""
+    """Returns GELU and its derivative in float64, in forms without cancellation."""
     if name == "gelu":
         share, slope = 0.5 * math.erfc(-x / math.sqrt(2)), math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     else:
@@ -282,12 +280,12 @@ def test_gelu_in_bfloat16_keeps_its_negative_tail(name):
     for compile_it in (jax.jit, lambda function: function):
         value, pull = compile_it(lambda x: jax.vjp(activation(name), x))(x)
         found = np.stack([value, pull(jnp.ones_like(x))[0]], axis=1).astype(np.float64)
-        # half a unit in the last place of bfloat16; and of float32, times 50, since 1 + erf and 1 + tanh still cancel at -6
+        # half a unit in the last place of bfloat16; for float32 times 50, since 1 + erf and 1 + tanh still cancel at -6
         np.testing.assert_allclose(found, expected, rtol=2.0**-8, atol=5e-6)
 
 
 def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
-    """With [MASK] at all chosen places, other tokens in these places of the text give the same input and so the same logits."""
+    """With [MASK] at all chosen positions, other tokens there give the same input and so the same logits."""
     masked = {"max_predictions": 4, "masked_fraction": 0.25, "mask_probability": 1.0, "random_probability": 0.0}
     settings = ExampleConfig(length=16, pairs="none", **masked)
     tokens = np.random.default_rng(0).integers(10, 64, 600).astype(np.uint16)
@@ -304,7 +302,7 @@ def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
 
     batch, logits = rows_and_logits(tokens)
     row, slot = np.nonzero(batch["masked_targets"] >= 0)
-    chosen = plan.pairs.a_start[plan.rows[row, 0]] + batch["masked_positions"][row, slot] - 1  # behind [CLS]
+    chosen = plan.pairs.a_start[plan.rows[row, 0]] + batch["masked_positions"][row, slot] - 1  # after [CLS]
     np.testing.assert_array_equal(tokens[chosen], batch["masked_targets"][row, slot])
     other = tokens.copy()
     other[chosen] = 10 + (tokens[chosen] - 9) % 54
@@ -313,4 +311,4 @@ def test_no_masked_prediction_depends_on_the_token_that_it_predicts():
     np.testing.assert_array_equal(found["input_ids"], batch["input_ids"])
     np.testing.assert_array_equal(logits_of_other, logits)
     unchosen = np.where(np.isin(np.arange(600), chosen), tokens, 10 + (tokens - 9) % 54).astype(np.uint16)
-    assert (np.abs(rows_and_logits(unchosen)[1] - logits).max((1, 2)) > 1e-3).all(), "what is read must move the prediction"
+    assert (np.abs(rows_and_logits(unchosen)[1] - logits).max((1, 2)) > 1e-3).all(), "the input has to change the prediction"

@@ -1,4 +1,4 @@
-"""Mistakes that have passed unseen once, and mistakes that make no difference."""
+"""Mistakes that once passed the tests unnoticed, and mistakes that make no difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.mutations.mistakes import Mistake
 
 @dataclasses.dataclass(frozen=True)
 class Equivalent:
-    """A mistake that makes no difference; texts with single spaces."""
+    """A mistake that makes no difference; in its texts, spaces are single."""
 
     file: str
     old: str
@@ -107,11 +107,27 @@ SEEN = [
         "copy_record(self.directory / name, generation)",
     ),
 ]
-"""What passed unseen once; the test that was added holds the kind."""
+"""Mistakes that once passed unnoticed; a test for each kind has been added."""
 EQUIVALENT: list[Equivalent] = [
     Equivalent(
-        "bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "one hash of 2**64"
+        "bert_jax/objectives/model.py",
+        'return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}',
+        'return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(stddev, (outputs,))}',
+        "zeros need no key",
     ),
+    Equivalent(
+        "bert_jax/analysis/neighbours/measure.py",
+        '"occurrence_window": jnp.where(real[asked], windows[asked], -1),',
+        '"occurrence_window": jnp.where(real[asked], windows[asked], -2),',
+        "any negative number says that there is no word",
+    ),
+    Equivalent(
+        "bert_jax/training/curves.py",
+        "axes.legend(frameon=False, fontsize=9, labelcolor=INK)",
+        "axes.legend(frameon=True, fontsize=9, labelcolor=INK)",
+        "the frame of a legend is no claim",
+    ),
+    Equivalent("bert_jax/data/corpus/shard.py", "hashes < eval_limit(short)", "hashes <= eval_limit(short)", "one hash of 2**64"),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
     Equivalent(
         "bert_jax/data/batches.py",
@@ -279,4 +295,4 @@ EQUIVALENT: list[Equivalent] = [
         "the mean of a mix of standardised vectors is 0",
     ),
 ]
-"""Found by `run.py`, each with why no test could see it."""
+"""Mistakes found by `run.py`, each with the reason why no test can detect it."""

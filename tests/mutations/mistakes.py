@@ -1,5 +1,5 @@
-"""One-line mistakes of the usual kinds, made in Python source: operators, borders, constants, swapped and mistaken names, a
-factor left out, a statement removed, a condition turned round."""
+"""Makes one-line mistakes of the usual kinds in Python source: operators, bounds, constants, swapped and wrong names, a missing
+factor, a removed statement, an inverted condition."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ COMPARISONS = {
     ast.IsNot: "is",
 }
 SAID = ("UserError", "error", "print", "say", "info", "warning", "note", "add_argument", "update", "debug")
-"""Calls whose arguments are for people: their words are no mistakes of arithmetic."""
+"""Calls whose arguments are for people: changes to their words are not mistakes of the program."""
 SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd")
-"""Calls that give the same with their arguments swapped."""
+"""Calls that return the same with their arguments swapped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """The text `old` at a line of a file is `new`."""
+    """A mistake: `new` replaces the text `old` at a line of a file."""
 
     file: str
     line: int
-    """From 1; from there on the text is looked for."""
+    """The line, from 1, at which the search for the text starts."""
     old: str
     new: str
     kind: str = ""
 
     def made(self, source: str) -> str:
-        """`source` with it. Raises LookupError where the line does not hold `old`."""
+        """Returns `source` with the mistake. Raises LookupError if the line does not contain `old`."""
         lines = source.split("\n")
         place = sum(len(line) + 1 for line in lines[: self.line - 1])
         found = source.find(self.old, place)
@@ -69,7 +69,7 @@ class _Change:
 
 
 def mistakes(file: str, source: str) -> list[Mistake]:
-    """Every mistake that is known to be made in `source`; one that leaves no Python is left out."""
+    """Yields every known kind of mistake that can be made in `source`, except those that make it invalid Python."""
     tree = ast.parse(source)
     lines = source.split("\n")
     starts = [0]
@@ -90,8 +90,8 @@ def mistakes(file: str, source: str) -> list[Mistake]:
 
 
 def sample(sources: dict[str, str], count: int, seed: int) -> list[Mistake]:
-    """`count` of the mistakes that can be made in `sources` (path -> text), drawn by `seed`: a line first, all alike, then one
-    of its mistakes. Nobody chooses them."""
+    """Returns `count` of the mistakes that can be made in `sources` (path -> text), drawn by `seed`: first a line, all with equal
+    probability, then one of its mistakes. Nobody chooses them."""
     by_line: dict[tuple[str, int], list[Mistake]] = {}
     for file in sorted(sources):
         for mistake in mistakes(file, sources[file]):
@@ -109,7 +109,7 @@ class _Text:
     lines: Sequence[str]
 
     def at(self, line: int, column: int) -> int:
-        """The place of a node's line (from 1) and column (in bytes)."""
+        """Returns the position of a node's line (from 1) and column (in bytes)."""
         return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
@@ -128,12 +128,12 @@ def _changes(tree: ast.AST, text: _Text) -> Iterator[_Change]:
 
 
 def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST, tuple[str, ...]]]:
-    """Every node below `node` whose change is a mistake of what is done, not of what is said or typed; and the arguments of the
-    function that it stands in."""
+    """Yields every node below `node` in which a change is a mistake in what the program does, not in its texts or types; with the
+    arguments of the function that contains it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             continue
-        if isinstance(child, ast.keyword) and child.arg == "strict":  # of a zip: an assertion, which no right program fails
+        if isinstance(child, ast.keyword) and child.arg == "strict":  # of a zip: an assertion, which no correct program fails
             continue
         if isinstance(child, ast.Raise) or (isinstance(child, ast.Call) and _called(child) in SAID):
             continue
@@ -146,7 +146,7 @@ def _reasonable(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST
                 )
                 yield from _reasonable(holder, inner)
             continue
-        if isinstance(child, ast.ClassDef):  # without its decorators: that a dataclass is frozen changes nothing that it does
+        if isinstance(child, ast.ClassDef):  # without its decorators: whether a dataclass is frozen does not change what it does
             yield from _reasonable(ast.Module(body=child.body, type_ignores=[]), names)
             continue
         if isinstance(child, ast.AnnAssign):
@@ -212,7 +212,7 @@ def _changes_of(node: ast.AST, text: _Text, names: tuple[str, ...]) -> Iterator[
 
 
 def _called(call: ast.Call) -> str:
-    """The last name of what is called."""
+    """Returns the last part of the name of a called function."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

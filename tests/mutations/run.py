@@ -1,16 +1,17 @@
-"""Makes one-line mistakes in a copy of the project, one at a time, runs the tests that concern the file, and lists those which
-pass unseen.
+"""Makes one-line mistakes in a copy of the project, one at a time, runs the tests that concern the file, and lists the mistakes
+that pass unnoticed.
 
     python tests/mutations/run.py --sample=40 --seed=7            # mistakes drawn at random over all of bert_jax
     python tests/mutations/run.py --sample=40 --seed=7 examples   # of some folders or files
     python tests/mutations/run.py --sample=40 --seed=7 --part=1/2 # every second of them, beside another process with --part=2/2
     python tests/mutations/run.py --table                         # those of `known.py`, which have passed unseen once
 
-A mistake is caught when a test fails, or hangs. `known.py` also lists those that make no difference, with the reason.
+A mistake is caught if a test fails or hangs. `known.py` also lists mistakes that make no difference, with the reason.
 
-mutmut and cosmic-ray do the like. mutmut's copies of every function stand between jit and what it traces, and it takes all
-mistakes of a file or none; cosmic-ray runs one command for every mistake, whatever the file, which is the whole suite here; and
-neither forgets a factor, swaps arguments or takes another argument's name, which are the mistakes of a key or a seed.
+mutmut and cosmic-ray are similar tools. mutmut's copies of every function come between jit and the function that it traces, and
+it makes all mistakes of a file or none. cosmic-ray runs one command for every mistake, whatever the file, which would be the
+whole suite here. Neither drops a factor, swaps arguments or uses another argument's name, which are the typical mistakes with
+keys and seeds.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ PACKAGES = (
     *("numpy", "scipy.stats", "matplotlib.pyplot", "tensorflow_datasets", "tokenizers", "sentencepiece", "safetensors.numpy"),
     *("huggingface_hub", "pytest"),
 )
-"""What most tests import. A process that tests one mistake is forked from one that has them: a start takes 1 s instead of 6."""
+"""Modules that most tests import. The process that tests a mistake is forked from one that has imported them: a start takes 1 s
+instead of 6."""
 NEAREST = 4
-"""So many test files run first, alone: they catch most mistakes, and the rest is not even collected."""
+"""This many test files run first, alone: they catch most mistakes, and the rest is then not even collected."""
 OUTPUT = "output.txt"
 PROCESSES = multiprocessing.get_context("forkserver" if __name__ == "__main__" else "spawn")
-"""A process has one fork server: among the tests it is that of `tests/end_to_end/forked.py`, which has imported bert_jax."""
+"""A process has one fork server: for the tests it is the one of `tests/end_to_end/forked.py`, which has imported bert_jax."""
 SLOW = ("tests/end_to_end", "tests/tpu_scripts", "tests/bad_inputs", "tests/mutations", "tests/benchmarks")
-"""What is run only where nothing else concerns a file."""
+"""Tests that run only if no others concern a file."""
 
 
 def tests_of(file: str, root: pathlib.Path) -> list[str]:
-    """The test files that concern `file`, "bert_jax/data/masking.py", the nearest first: those of its own name, those that
+    """Returns the test files that concern `file`, e.g. "bert_jax/data/masking.py", nearest first: those with its name, those that
     import it in the folder that mirrors its own, the rest of that folder, those that import it elsewhere, and those that reach
     it through other modules."""
     path = pathlib.PurePosixPath(file)
@@ -81,7 +83,7 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
             far.append(name)
         elif module in reached(direct, graph):
             farthest.append(name)
-    command = len(path.parts) == 2  # only a run tests it whole, and a module that no test imports
+    command = len(path.parts) == 2  # only a run tests all of it, or of a module that no test imports
     if (command or not (own or near or far)) and (root / "tests/end_to_end").is_dir():
         far.append("tests/end_to_end")
     return [*own, *near, *beside, *far, *farthest] or ["tests/end_to_end"]
@@ -89,7 +91,8 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
 
 @functools.cache
 def import_graph(root: pathlib.Path) -> dict[str, set[str]]:
-    """The modules and names that each module of bert_jax and of tests imports, "bert_jax.data.masking" and the like."""
+    """Returns the modules and names that each module of bert_jax and of tests imports, as "bert_jax.data.masking" and the
+    like."""
     graph: dict[str, set[str]] = {}
     for path in [*(root / "bert_jax").rglob("*.py"), *(root / "tests").rglob("*.py")]:
         module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__").removesuffix(".__main__")
@@ -103,7 +106,7 @@ def import_graph(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def reached(modules: Iterable[str], graph: Mapping[str, set[str]]) -> set[str]:
-    """The modules that `modules` import, themselves or through others."""
+    """Returns the modules that `modules` import, directly or through others."""
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -115,7 +118,7 @@ def reached(modules: Iterable[str], graph: Mapping[str, set[str]]) -> set[str]:
 
 
 def files_of(root: pathlib.Path) -> list[str]:
-    """The project's files: what git knows, and what is new and not ignored."""
+    """Returns the project's files: those that git tracks, and new ones that are not ignored."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=root, capture_output=True, check=True, text=True).stdout.split("\0")
     return [name for name in names if name and (root / name).is_file()]
@@ -129,11 +132,11 @@ class Copy:
         for name in files_of(REPOSITORY):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / name, root / name)
-        # compiled once, and valid by content: a mistake made within a second of the last one is another file of the same size
+        # compiled once, and checked by content: a mistake made within a second of the last one is another file of the same size
         compileall.compile_dir(root / "bert_jax", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
     def failing(self, tests: Sequence[str], timeout: float) -> str:
-        """The first test that fails, "hangs" after `timeout` seconds, or nothing."""
+        """Returns the first test that fails, "hangs" after `timeout` seconds, or None."""
         output = self.root / OUTPUT
         process = PROCESSES.Process(target=_test, args=(self.root, list(tests), output))
         process.start()
@@ -149,8 +152,9 @@ class Copy:
         told = [line for line in output.read_text().splitlines() if line.startswith(("FAILED ", "ERROR "))]
         return told[0].split(" - ")[0].partition(" ")[2] if told else f"status {process.exitcode}"
 
-    def caught(self, mistake: Mistake, tests: Sequence[str], timeout: float) -> str:
-        """What catches `mistake`; nothing where it passes unseen. A test that fails without it as well does not count."""
+    def caught(self, mistake: Mistake, tests: Sequence[str], timeout: float, patience: float) -> str:
+        """Returns the test that catches `mistake`; nothing if it passes unnoticed. A test that also fails without the mistake
+        does not count. The tests after the nearest ones run for at most `patience` seconds."""
         path = self.root / mistake.file
         right = path.read_text()
         left_out: list[str] = []
@@ -159,7 +163,8 @@ class Copy:
                 path.write_text(mistake.made(right))
                 found = self.failing([*tests[:NEAREST], *left_out], timeout)
                 if not found and tests[NEAREST:]:
-                    found = self.failing([*tests[NEAREST:], *left_out], timeout)
+                    found = self.failing([*tests[NEAREST:], *left_out], patience)
+                    found = "" if found == "hangs" and patience < timeout else found
             finally:
                 path.write_text(right)
             if found in ("", "hangs"):
@@ -173,7 +178,7 @@ class Copy:
 
 
 def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> None:
-    """In a new process: ends with the status of pytest on `tests` of the project at `root`, whose words go to `output`."""
+    """Runs pytest on `tests` of the project at `root` in a new process and ends with its status; the output goes to `output`."""
     os.setsid()
     with output.open("wb") as file:
         for descriptor in (1, 2):
@@ -196,19 +201,20 @@ def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> Non
 
 
 def equivalent(mistake: Mistake) -> str:
-    """Why it makes no difference; nothing where it does."""
+    """Returns why the mistake makes no difference, if it makes none."""
     flat = (" ".join(mistake.old.split()), " ".join(mistake.new.split()))
     return next((e.reason for e in EQUIVALENT if (e.file, e.old, e.new) == (mistake.file, *flat)), "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; the status is 1 where a mistake has passed unseen."""
+    """Runs the command line. The status is 1 if a mistake has passed unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="folders or files of bert_jax (all)")
     parser.add_argument("--sample", type=int, default=20, help="so many mistakes (20)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--table", action="store_true", help="those of known.py instead")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a test hangs (1800)")
+    parser.add_argument("--patience", type=float, default=1800.0, help="seconds for the tests after the nearest ones (1800)")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="the Ith of N parts of them (1/1)")
     parser.add_argument("--list", action="store_true", help="only says which they are, and which tests would run")
     flags = parser.parse_args(argv)
@@ -222,13 +228,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
         copy = Copy(pathlib.Path(scratch))
         for mistake in chosen:
-            tests = tests_of(mistake.file, copy.root)  # which nobody changes meanwhile
+            tests = tests_of(mistake.file, copy.root)  # which does not change meanwhile
             if flags.list:
                 print(f"{mistake}\n    {' '.join(tests)}")
                 continue
             begin = time.monotonic()
             reason = equivalent(mistake)
-            by = "" if reason else copy.caught(mistake, tests, flags.timeout)
+            by = "" if reason else copy.caught(mistake, tests, flags.timeout, flags.patience)
             result = "no difference" if reason else "caught" if by else "UNSEEN"
             why = f"  [{by or reason}]" if by or reason else ""
             counts[result] += 1

@@ -1,4 +1,4 @@
-"""The mistakes that `run.py` makes are mistakes, are drawn by their seed, and are caught or listed."""
+"""The mistakes that `run.py` makes are mistakes, are drawn by their seed, and are either caught or listed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def area(width, height, axis=-1):
 
 
 def changed(kind: str) -> set[tuple[str, str]]:
-    """(line, what it becomes) of every mistake of a kind in SOURCE."""
+    """Returns (line, its text afterwards) for every mistake of a kind in SOURCE."""
     return {(m.old.strip(), m.new.strip()) for m in mistakes("area.py", SOURCE) if m.kind == kind}
 
 

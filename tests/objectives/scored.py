@@ -1,4 +1,4 @@
-"""Objectives by the prefix of their sums, for models of the smallest size."""
+"""Returns objectives by the prefix of their sums, for models of the smallest size."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def objective_of(measure: str, pairs: bool = True) -> Any:
-    """The objective whose sums begin with `measure`."""
+    """Returns the objective whose sums begin with `measure`."""
     return objective_for(dataclasses.replace(TINY, **MODELS[measure]), pairs)

@@ -1,4 +1,4 @@
-"""The losses of distillation in pretraining, against plain numpy and against a student that is the teacher."""
+"""The losses of distillation in pretraining, compared with plain numpy and with a student that is the teacher."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def student():
     ids=["uniform", "last", "a layer beside the embeddings"],
 )
 def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs):
-    """KL at temperature 2, times 4, over masked words; differences of projected states and KL of attention over real tokens."""
+    """The losses are KL at temperature 2, times 4, over masked words; and differences of projected states and KL of attention
+    over real tokens."""
     teacher = teacher_of(wide)
     settings = dataclasses.replace(ALL, layers=layers)
     objective = distilled(settings, teacher)
@@ -107,7 +108,7 @@ def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(batch):
-    """The soft targets' loss is then the teacher's entropy alone, of which the divergence is 0."""
+    """The loss of the soft targets is then the teacher's entropy, and the divergence is 0."""
     params = initial_parameters_of(STUDENT, 1)
     settings = dataclasses.replace(ALL, soft_weight=1.0)
     objective = distilled(settings, teacher_of(STUDENT))
@@ -175,7 +176,7 @@ def test_the_divergence_of_attention_is_a_mean_over_layers_and_heads_of_every_re
     ("weight", "width", "projects"), [(0.5, 24, True), (0.5, 16, False), (0.5, 0, False), (0.0, 24, False), (1.5, 24, True)]
 )
 def test_a_student_has_a_projection_where_hidden_states_of_another_width_are_compared(weight, width, projects):
-    """Its random numbers are 1/sqrt(D) wide, so that states keep their size."""
+    """Its random numbers have deviation 1/sqrt(D), so that states keep their size."""
     settings = PretrainingDistillation(hidden_weight=weight, teacher_width=width)
     found = nn.unbox(projection_parameters(settings, 16, jax.random.key(0)))
     assert (found != {}) == projects

@@ -1,4 +1,4 @@
-"""The FLOPs that are counted by hand, beside the matrix products that JAX traces."""
+"""FLOPs counted by formula, compared with the matrix products that JAX traces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_row_flops_of_modernbert_count_129_keys_in_sliding_layers():
 
 
 def products(jaxpr: Any) -> int:
-    """The operations of all matrix products in a jaxpr, those of a loop times its length."""
+    """Returns the operations of all matrix products in a jaxpr; those in a loop are multiplied by its length."""
     found = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -69,7 +69,7 @@ def products(jaxpr: Any) -> int:
 
 
 def of_step(loss: Callable[..., jax.Array], params: Any, batch: Any) -> float:
-    """The operations for each row of a loss of parameters and a batch, and of its gradients."""
+    """Returns the operations per row of a loss of parameters and a batch, and of its gradients."""
     return products(jax.make_jaxpr(jax.grad(loss))(nn.unbox(params), batch).jaxpr) / ROWS
 
 
@@ -86,7 +86,7 @@ def of_step(loss: Callable[..., jax.Array], params: Any, batch: Any) -> float:
 def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
     batch = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS)
     network: Any = pretraining_model(model, next_sentence=False)
-    method = "logits" if model.encoder == "bilm" else None  # a Transformer's computes the last layer at some positions alone
+    method = "logits" if model.encoder == "bilm" else None  # a Transformer computes the last layer only at some positions
 
     def loss(params: Any, batch: Any) -> jax.Array:
         outputs = network.apply({"params": params}, batch, method=method)

@@ -1,4 +1,4 @@
-"""Losses against loops over single features in float64, by the formulas that PyTorch documents."""
+"""Losses compared with loops over single features in float64, by the formulas that PyTorch documents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = dataclasses.replace(TINY, num_layers=1)
 
 @functools.cache
 def packed(kind: str):
-    """(features, rows, shape, batch): twelve features in fewer rows, and empty rows up to twelve."""
+    """Returns (features, rows, shape, batch): twelve features in fewer rows, and empty rows up to twelve."""
     features = random_features(kind, COUNT, seed=5)
     shape = row_shape(features, LAYOUTS[kind])
     rows = pack_features(features, shape)
@@ -43,7 +43,7 @@ def packed(kind: str):
 
 @functools.cache
 def random_logits(kind: str, seed: int = 0) -> np.ndarray:
-    """Logits in the shape that a model gives for `packed(kind)`."""
+    """Returns random logits in the shape of the model's logits for `packed(kind)`."""
     _, _, shape, _ = packed(kind)
     outputs = HEADS[kind].num_outputs
     slots = shape.length if shape.layout.logits_per_token else shape.slots
@@ -51,7 +51,7 @@ def random_logits(kind: str, seed: int = 0) -> np.ndarray:
 
 
 def answers(kind: str, seed: int = 0) -> Iterator[tuple[np.ndarray, int]]:
-    """(logits to choose from, the right one) of every label that is chosen, in float64."""
+    """Returns (logits to choose from, the correct one) for every label that is chosen, in float64."""
     features, rows, shape, _ = packed(kind)
     for feature, logits in zip(features, feature_logits(random_logits(kind, seed), features, rows, shape), strict=True):
         scores = logits.astype(np.float64)
@@ -83,7 +83,8 @@ def test_the_kinds_that_classify_are_known():
 
 @pytest.mark.parametrize("kind", CLASSIFYING)
 def test_cross_entropy_is_over_the_answers_that_there_are(kind):
-    """Over the labels; of a choice over its own candidates; of a span over its own tokens, the mean of start and end."""
+    """The loss is over the labels; for a choice over its own candidates; for a span over its own tokens, the mean of start and
+    end."""
     assert mean_loss(kind) == pytest.approx(np.mean([-log_softmax(x)[label] for x, label in answers(kind)]), rel=1e-5)
 
 
@@ -98,7 +99,7 @@ def test_cross_entropy_with_class_weights_divides_by_the_weights_as_pytorchs(kin
 
 @pytest.mark.parametrize("kind", CLASSIFYING)
 def test_label_smoothing_is_pytorchs(kind):
-    """torch.nn.CrossEntropyLoss: a mixture of the true label and the uniform distribution over all there are."""
+    """As in torch.nn.CrossEntropyLoss: a mixture of the true label and the uniform distribution over all labels."""
     wanted = [-0.8 * log_softmax(x)[label] - 0.2 / len(x) * log_softmax(x).sum() for x, label in answers(kind)]
     assert mean_loss(kind, LabelLoss(label_smoothing=0.2)) == pytest.approx(np.mean(wanted), rel=1e-5)
 
@@ -128,7 +129,7 @@ def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pyto
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_several_labels_are_so_many_yes_or_no_questions(smoothing):
-    """torch.nn.BCEWithLogitsLoss."""
+    """As in torch.nn.BCEWithLogitsLoss."""
     features, rows, shape, _ = packed("multi_label")
     p = 1 / (1 + np.exp(-np.float64(feature_logits(random_logits("multi_label"), features, rows, shape))))
     y = np.stack([feature.target for feature in features]) * (1 - smoothing) + smoothing / 2
@@ -279,7 +280,7 @@ VARIANTS = HEADS | {
 
 @functools.cache
 def differentiated(name: str):
-    """Jitted (parameters, batch) -> (gradients, (loss, logits)) without dropout."""
+    """Returns jitted (parameters, batch) -> (gradients, (loss, logits)), without dropout."""
     head, settings = VARIANTS[name], PLAIN
 
     def loss(params, batch):
@@ -303,7 +304,7 @@ def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_eac
     for one, other in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
     assert float(loss) == pytest.approx(float(loss_alone), rel=1e-5)
-    for tree in (grads, grads_alone):  # what adds one number to everything that softmax compares: its gradient is rounding alone
+    for tree in (grads, grads_alone):  # softmax ignores a number added to all of its inputs: its gradient is only rounding
         layout = VARIANTS[name].layout
         shifts = [tree[VARIANTS[name].subtree]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
         shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if layout.are_positions else []

@@ -70,7 +70,7 @@ def test_a_single_target_is_divided_by_one_under_the_name_of_its_objective(sums,
 
 
 def plain_loss(logits, targets, weights):
-    """By automatic differentiation of the definition."""
+    """Computes the loss by automatic differentiation of its definition."""
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
     return (weights * jnp.where(targets >= 0, -chosen, 0.0)).sum()
 
@@ -108,7 +108,7 @@ def test_counts_are_of_targets_pairs_tokens_and_rows_without_padding():
 
 @pytest.mark.parametrize("encoder", ["transformer", "bilm"])
 def test_the_tiles_of_a_tpu_change_no_sum_and_reach_no_loss(encoder: str):
-    """A program for a TPU computes more slots than there are; they predict nothing."""
+    """A program for a TPU computes more slots than the batch has; they predict nothing."""
     model, batch = dataclasses.replace(TINY, encoder=encoder), random_batch(rows=4)
     assert batch["masked_positions"].shape[1] % 8
     for_tpu = dispatch.resolve(model, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"))
@@ -126,7 +126,8 @@ SMOOTHED = {
     0.1: (1.9541515641126106, 0.0018365478138092667, -0.16769556048810944),
     0.3: (2.1940977422064263, -0.0038777384330735865, -0.13340984650150414),
 }
-"""Smoothing -> the loss of the logits below by LabelSmoother of transformers 5.24, and two numbers of its gradient, float64."""
+"""Smoothing -> the loss of the logits below according to LabelSmoother of transformers 5.24, and two numbers of its gradient,
+float64."""
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHED)

@@ -1,4 +1,4 @@
-"""The contract of objectives: those of the project keep it, and one that does not is refused in a sentence."""
+"""The contract of objectives: the project's own fulfil it, and an objective that does not is rejected in one sentence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Good(Objective):
 
 
 def changed(**parts: Any) -> Objective:
-    """`Good` with other parts, for a small model."""
+    """Returns `Good` with other parts, for a small model."""
     return type("Mine", (Good,), parts)().for_model(Model(TINY))
 
 

@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling against loops over pairs, and its draws."""
+"""Skip-gram with negative sampling, compared with loops over pairs, and its draws."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = SkipGram(window=3, negatives=4, shared_negatives=6, subsampling=1e-2)
 
 
 def rows(*about: Any) -> dict[str, Any]:
-    """Texts in rows, every token but the last of a text a centre."""
+    """Returns texts in rows, in which every token but the last of a text is a centre."""
     return with_centres(test_bilm.rows(*about))
 
 
@@ -74,7 +74,7 @@ def test_a_word_is_no_context_of_itself():
 
 
 def changed_one_by_one(length: int) -> dict[str, np.ndarray]:
-    """A text, and in the rows behind it the same text with another token at place 0, 1, ..."""
+    """Returns a text, followed by rows with the same text in which the token at position 0, 1, ... is another one."""
     batch = {name: np.repeat(x, length + 1, axis=0) for name, x in rows(((length,),), length).items()}
     for t in range(length):
         batch["input_ids"][t + 1, t] = 5 + (batch["input_ids"][0, t] - 4) % 15
@@ -82,7 +82,7 @@ def changed_one_by_one(length: int) -> dict[str, np.ndarray]:
 
 
 def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_other_token():
-    """The predicted word is not an input: another context leaves the scores of all other contexts as they are."""
+    """The predicted word is not an input: another context does not change the scores of the other contexts."""
     params, length = parameters(), 9
     found = jax.jit(pretraining_model(STATIC).apply)({"params": params}, changed_one_by_one(length))
     scores = np.einsum("BMD,BLD->BML", found["last"], found["contexts"], dtype=np.float64)
@@ -92,13 +92,13 @@ def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_ot
 
 
 def test_the_loss_of_a_context_does_not_depend_on_the_other_contexts():
-    """Of the word at place 4, whose window of 2 reaches from place 2 to 6."""
+    """This concerns the word at position 4, whose window of 2 covers positions 2 to 6."""
     params, length, settings = parameters(), 9, SkipGram(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
     batch = changed_one_by_one(length)
     batch["centres"][:, np.arange(length - 1) != 4] = -1
     both = {name: np.repeat(x[:1], 2, axis=0) for name, x in batch.items()}
     both["input_ids"][1, [3, 5]] = batch["input_ids"][4, 3], batch["input_ids"][6, 5]
-    params = jax.tree.map(jnp.asarray, params)  # each row alone, so that all have the same negatives
+    params = jax.tree.map(jnp.asarray, params)  # each row separately, so that all have the same negatives
     row_by_row = jax.jit(jax.vmap(lambda b: settings.sums(params, jax.tree.map(lambda x: x[None], b), None)))
     losses = np.asarray(row_by_row(batch)["skip_gram_loss"], np.float64)
     moved = losses[1:] - losses[0]

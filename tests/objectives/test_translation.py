@@ -1,4 +1,4 @@
-"""Translation as an objective: its loss, what follows from it, and its baseline."""
+"""Translation as an objective: its loss, the results derived from it, and its baseline."""
 
 from __future__ import annotations
 

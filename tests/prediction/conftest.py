@@ -25,13 +25,14 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def pretrained(vocabulary: pathlib.Path) -> Model:
-    """With a pooler and both pretraining heads; answers are compared with this model, not with what an export gives back."""
+    """Returns a model with a pooler and both pretraining heads; answers are compared with this model, not with a re-import of an
+    export."""
     return as_model(*make_model(vocabulary), vocabulary)
 
 
 @pytest.fixture(scope="session")
 def directory(pretrained: Model, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The pretrained model, exported."""
+    """Returns the directory of the exported pretrained model."""
     path = tmp_path_factory.mktemp("pretrained") / "model"
     export_model(path, pretrained)
     return path
@@ -39,13 +40,13 @@ def directory(pretrained: Model, tmp_path_factory: pytest.TempPathFactory) -> pa
 
 @pytest.fixture(scope="session")
 def predictor(directory: pathlib.Path) -> Predictor:
-    """The exported model on one device."""
+    """Returns the exported model on one device."""
     return Predictor(engine_on(directory))
 
 
 @pytest.fixture(scope="session")
 def labelled(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Labelled:
-    """labelled(head, **fields of the configuration) -> (model, predictor of its export), made once for the session."""
+    """Returns labelled(head, **fields of the configuration) -> (model, predictor of its export), made once per session."""
 
     @functools.cache
     def make(head: TaskHead, **fields: Any) -> tuple[Model, Predictor]:
@@ -59,14 +60,14 @@ def labelled(vocabulary: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short texts alone have rows as long as those that several share, so that each question compiles once."""
+    """Gives short texts rows as long as those of longer ones, so that each question compiles once."""
     monkeypatch.setattr(packing, "LENGTHS", tuple(length for length in packing.LENGTHS if length >= 64))
     monkeypatch.setattr(packing, "USUAL", (64,))
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[Any, Any]]:
-    """(text reader, unbuffered writer) of a pipe of the system."""
+    """Yields (text reader, unbuffered writer) of a pipe of the operating system."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "r") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
         yield reader, writer

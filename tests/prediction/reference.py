@@ -1,4 +1,4 @@
-"""What the plain modules compute on one text in a row of its own, and the models and texts that answers are compared on."""
+"""Computes the outputs of the plain modules for one text in a row of its own; models and texts on which answers are compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ WITHIN = 1e-5
 
 
 def engine_on(directory: pathlib.Path, devices: int = 1, tokens: int = 40) -> Engine:
-    """The model in `directory` on the first of the eight virtual devices, in batches of one row: few shapes to compile."""
+    """Returns the model in `directory` on the first of the eight virtual devices, in batches of one row, which compile few
+    shapes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: jax.devices()[:devices])
         engine = Engine.load(directory)
@@ -35,7 +36,7 @@ def engine_on(directory: pathlib.Path, devices: int = 1, tokens: int = 40) -> En
 
 
 def row(config: ModelConfig, ids: Sequence[int], segment_b: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays INPUTS, int32 [1, max_position], of one text and padding."""
+    """Returns the arrays INPUTS, int32 [1, max_position], of one text and padding."""
     n, length = len(ids), config.max_position
     types = [0] * length
     if segment_b is not None:
@@ -57,7 +58,7 @@ def _encoder(config: ModelConfig) -> Any:
 
 
 def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None = None) -> dict[str, np.ndarray]:
-    """mlm [n, V] and nsp [2] probabilities, hidden [N+1, n, D], pooled [D] of a text of n tokens."""
+    """Returns mlm [n, V] and nsp [2] probabilities, hidden [N+1, n, D] and pooled [D] of a text of n tokens."""
     n, v = len(ids), model.config.vocab_size
     outputs = jax.device_get(_pretraining(model.config)(model.params, row(model.config, ids, segment_b)))
     logits, nsp = outputs["mlm_logits"][0, :n, :v], outputs["nsp_logits"][0, 0]
@@ -72,8 +73,8 @@ def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None =
 def label_outputs(
     model: Model, ids: Sequence[int], segment_b: int | None = None, mention_positions: np.ndarray | None = None
 ) -> np.ndarray:
-    """Logits [C] of a sequence, choice or mention head (at `mention_positions`), [n, C] of a token or span head, for a text of
-    n tokens: the encoder's hidden states, and the pooler and the head in numpy."""
+    """Returns logits [C] for a sequence, choice or mention head (at `mention_positions`), or [n, C] for a token or span head, for
+    a text of n tokens: from the encoder's hidden states, with the pooler and the head in numpy."""
     assert model.head is not None
     encoder = {part: model.params[part] for part in ("embeddings", "encoder")}
     states = np.asarray(_encoder(model.config)(encoder, row(model.config, ids, segment_b)))[:, 0, : len(ids)]
@@ -81,13 +82,13 @@ def label_outputs(
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """float64, over the last axis."""
+    """Computes the softmax in float64 over the last axis."""
     p = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return p / p.sum(-1, keepdims=True)
 
 
 def with_specials(model: Model, *parts: str) -> tuple[list[int], int | None]:
-    """([CLS] a [SEP] b [SEP], where b begins), with a written [MASK] as that token."""
+    """Returns ([CLS] a [SEP] b [SEP], the position where b begins), in which a written [MASK] is that token."""
     t = model.tokenizer
     encoded = [t.encode_with_specials(part) for part in parts]
     ids = [t.cls_id, *(i for part in encoded for i in (*part, t.sep_id))]
@@ -95,7 +96,7 @@ def with_specials(model: Model, *parts: str) -> tuple[list[int], int | None]:
 
 
 def mixed_texts(count: int, longest: int = 36, seed: int = 1, blank: str = "") -> list[str]:
-    """Texts of 1 to `longest` words of one token each, short ones more often; `blank` stands for some of the words."""
+    """Returns texts of 1 to `longest` words of one token each, short ones more often; `blank` replaces some of the words."""
     draw = random.Random(seed)
     texts = []
     for _ in range(count):

@@ -24,7 +24,8 @@ from bert_jax.prediction.streams import read_records
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (Field("text"),)
 
-# A command that shouts, as a program: flags --input, --output, --json; a text "numbers" cannot be answered, "crash" ends it all.
+# A command that returns texts in capitals, as a program with the flags --input, --output, --json. A text "numbers" cannot be
+# answered, and "crash" ends the program.
 SHOUT = """
 import argparse
 from bert_jax.prediction.answers import Writer, answer_records
@@ -71,7 +72,7 @@ def started(*arguments: Any, **settings: Any) -> subprocess.Popen[str]:
 
 
 def loud(records: list[Record]) -> list[Mapping[str, Any] | str]:
-    """The answers of a command that can shout every text but "numbers"."""
+    """Returns the answers of a command that returns every text but "numbers" in capitals."""
     texts = [record.values["text"] for record in records]
     return ["no word in it" if text == "numbers" else {"text": text, "loud": text.upper()} for text in texts]
 
@@ -162,7 +163,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_half_written(source, tmp_path
 
 
 def holding(path: pathlib.Path) -> subprocess.Popen[str]:
-    """A program that has begun to write its answers to `path`, and waits for more input."""
+    """Starts a program that has begun to write its answers to `path`, and waits for more input."""
     program = started(f"--output={path}", stdin=subprocess.PIPE, bufsize=1)
     assert program.stdin
     program.stdin.write("good\n")
@@ -242,7 +243,7 @@ def test_a_name_that_ends_in_gz_is_packed(source, tmp_path):
     answered(source, tmp_path / "packed.jsonl.gz")
     packed = (tmp_path / "packed.jsonl.gz").read_bytes()
     assert gzip.decompress(packed) == (tmp_path / "plain.jsonl").read_bytes()
-    assert packed[4:8] == bytes(4)  # no time in it: the same answers are the same file
+    assert packed[4:8] == bytes(4)  # it contains no time: the same answers give the same file
 
 
 def test_a_link_still_leads_to_the_file(source, tmp_path):

@@ -1,4 +1,4 @@
-"""What the writer of answers says, shows and leaves open, in one process."""
+"""The writer of answers in a single process: its messages, the figures that it shows, and the files that it leaves open."""
 
 from __future__ import annotations
 

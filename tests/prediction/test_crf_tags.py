@@ -1,4 +1,4 @@
-"""Tags of a model with a CRF, against its functions on the unpacked words."""
+"""Tags of a model with a CRF, compared with its functions on the unpacked words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CRF = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"), crf="iob2", la
 
 
 def test_a_crf_gives_a_text_the_best_labels_of_its_words_together(labelled):
-    """Over the first pieces, in the unpacked model; the marginal probabilities of `log_marginals` are tested beside it."""
+    """The comparison is over the first pieces, in the unpacked model; the marginal probabilities of `log_marginals` are tested
+    too."""
     model, predictor = labelled(CRF)
     texts = [f"{text}, Zurich!" for text in mixed_texts(40, longest=25, seed=5)]
     answers, together = predictor.tag(texts), 0

@@ -1,5 +1,5 @@
-"""Continuations of a left-to-right model against transformers' BertLMHeadModel and its `generate` on random weights:
-`tests/golden/causal_golden.npz`, made by the script beside it."""
+"""Continuations of a left-to-right model, compared with transformers' BertLMHeadModel and its `generate` on random weights:
+`tests/golden/causal_golden.npz`, made by `make_causal_golden.py`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def params(golden, config):
 
 
 def prompts_of(golden) -> Prompts:
-    """The prompts of the golden file, padded on their left to 12 tokens."""
+    """Returns the prompts of the golden file, padded on the left to 12 tokens."""
     ids, real = np.zeros((6, 12), np.int32), np.zeros((6, 12), bool)
     for row, length in enumerate(golden["lengths"]):
         ids[row, 12 - length :], real[row, 12 - length :] = golden["input_ids"][row, :length], True
@@ -66,7 +66,7 @@ def run(params, config, prompts: Prompts, limit: int = ROOM, **settings) -> Cont
 
 
 def logits_of(config, params, ids: np.ndarray) -> np.ndarray:
-    """The logits at every position, by the whole model."""
+    """Returns the logits at every position, from the whole model."""
     columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
     batch = {
         "input_ids": ids,
@@ -139,7 +139,7 @@ def test_the_log_probability_is_that_of_the_new_tokens_and_beams_have_a_score_to
 @pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"sample": True}])
 def test_ids_without_a_piece_are_never_chosen_and_the_others_keep_their_probability(golden, config, params, settings):
     bias = np.array(params["mlm_head"]["bias"])
-    bias[90:] += 9.0  # the most probable ids by far
+    bias[90:] += 9.0  # by far the most probable ids
     spoilt = params | {"mlm_head": params["mlm_head"] | {"bias": bias}}
     assert (run(spoilt, config, prompts_of(golden), limit=1, **settings).ids[:, 0] >= 90).any()
     found = run(spoilt, config, prompts_of(golden), limit=1, pieces=90, **settings)
@@ -187,7 +187,7 @@ def test_a_token_without_probability_is_outside_of_every_nucleus_and_the_first_o
 
 
 def test_draws_are_as_frequent_as_the_model_says(config, params):
-    """The first token of 4,000 texts with one prompt."""
+    """This counts the first token of 4,000 texts with the same prompt."""
     rows = 4_000
     keys = jax.vmap(jax.random.key)(jnp.arange(rows))
     prompts = Prompts(jnp.full((rows, 1), 2), jnp.ones((rows, 1), bool), keys)
@@ -200,8 +200,8 @@ def test_draws_are_as_frequent_as_the_model_says(config, params):
 
 
 def test_the_tokens_of_a_text_are_drawn_independently_of_each_other(config, params):
-    """Of a model without weights, which gives all 97 tokens the same probability after any text: pairs of the first two tokens of
-    2,000 texts."""
+    """A model without weights gives all 97 tokens the same probability after any text; the test counts pairs of the first two
+    tokens of 2,000 texts."""
     rows = 2_000
     prompts = Prompts(jnp.full((rows, 1), 3), jnp.ones((rows, 1), bool), jax.vmap(jax.random.key)(jnp.arange(rows)))
     decoding = Decoding(end_id=SEP, pad_id=0, sample=True)
@@ -218,7 +218,7 @@ def test_the_tokens_of_a_text_are_drawn_independently_of_each_other(config, para
     ("temperature", "top_k", "top_p"), [(0.5, 0, None), (2.0, 0, None), (1.0, 6, None), (1.0, 0, 0.7), (1.5, 8, 0.8)]
 )
 def test_draws_are_as_frequent_as_temperature_top_k_and_nucleus_say(temperature, top_k, top_p):
-    """20,000 draws; each number of draws within 5 of its standard deviations, and within 5 where less than one is expected."""
+    """There are 20,000 draws; each count is within 5 of its standard deviations, and within 5 if less than one is expected."""
     draws, logits = 20_000, np.random.default_rng(3).standard_normal(30).astype(np.float32) * 2
     shares = np.exp(np.float64(logits) / temperature)
     best = np.argsort(-shares)

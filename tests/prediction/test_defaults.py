@@ -1,4 +1,4 @@
-"""What the commands of `predict` do where no option says otherwise."""
+"""The defaults of the commands of `predict`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import FillMask, NextSentence, Score
 
 WINDOWS = {"length": 384, "doc_stride": 128, "max_answer": 30}
-"""Those of run_squad.py, in tokens."""
+"""The values of run_squad.py, in tokens."""
 ANSWERS = {"n_best": 1, "may_be_unanswerable": False, "no_answer_threshold": 0.0}
 GENERATED = {"tokens": 50, "temperature": None, "top_k": None, "top_p": None, "beams": 1, "seed": 0}
 VECTORS = {"pooling": None, "layers": (-1,), "combine": "mean", "normalise": None, "words": False, "truncate": None}

@@ -23,7 +23,7 @@ from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretraine
 pytestmark = pytest.mark.usefixtures("one_shape")
 
 LAYERS = (0, 2, 1)
-TYPES = {  # of the releases before 6, and since
+TYPES = {  # in the releases before 6, and since
     "old": "sentence_transformers.models.{}",
     "new": "sentence_transformers.sentence_transformer.modules.some.{}",
 }
@@ -35,7 +35,7 @@ def texts() -> list[str]:
 
 
 def vector_by_hand(model, text: str, pooling: str, layers: tuple[int, ...] = (-1,), combine: str = "mean") -> np.ndarray:
-    """One vector from the hidden states of the unpacked model, in float64."""
+    """Computes one vector from the hidden states of the unpacked model, in float64."""
     outputs = pretrained_outputs(model, with_specials(model, text)[0])
     if pooling == "pooler":
         return outputs["pooled"]
@@ -149,7 +149,7 @@ Made = Callable[..., Predictor]
 
 @pytest.fixture
 def made_for(directory: pathlib.Path, tmp_path: pathlib.Path) -> Made:
-    """The predictor of the model in a directory of sentence-transformers with those modules and settings."""
+    """Returns the predictor of a model in a directory of sentence-transformers with these modules and settings."""
 
     def make(
         *modules: str,

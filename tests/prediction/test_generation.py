@@ -1,4 +1,4 @@
-"""`generate` and what else a left-to-right model answers, through an exported model."""
+"""`generate` and the other answers of a left-to-right model, through an exported model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def predictor(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Predict
 
 
 def probabilities(model: Model, ids: list[int]) -> np.ndarray:
-    """[n, V], by the whole model."""
+    """Returns the probabilities [n, V] from the whole model."""
     return pretrained_outputs(model, ids)["mlm"]
 
 
@@ -158,7 +158,7 @@ def test_the_mean_over_a_text_is_a_vector_of_a_left_to_right_model(predictor: Pr
 
 @pytest.fixture
 def two_devices(predictor: Predictor) -> Any:
-    """An engine that has two devices, as far as `answer` asks."""
+    """Returns an engine that reports two devices to `answer`."""
     engine = copy.copy(predictor.engine)
     engine.tokens, engine.batch_count = 256, 0
     engine.mesh, engine.on_devices = types.SimpleNamespace(size=2), np.asarray
@@ -214,7 +214,7 @@ def test_the_options_arrive_where_tokens_are_chosen(two_devices, monkeypatch, op
     rows = [*sorted(texts, key=len), []]
     assert [row[real].tolist() for row, real in zip(prompts.ids, prompts.real, strict=True)] == [*rows[:3], [tokenizer.pad_id]]
     assert all(real[-max(1, len(ids)) :].all() for ids, real in zip(rows, prompts.real, strict=True))
-    order = [1, 0, 2, 0]  # the number of each row's text; that of a row without a text does not matter
+    order = [1, 0, 2, 0]  # the number of each row's text; for a row without a text it does not matter
     keys = [jax.random.fold_in(jax.random.key(3), n) for n in order]
     np.testing.assert_array_equal(jax.random.key_data(prompts.keys), [jax.random.key_data(key) for key in keys])
     assert [answer["ended"] for answer in answers] == [True, False, False]

@@ -29,9 +29,9 @@ TOKENS = TokenHead(labels=("I-PER", "O", "I-LOC", "B-PER", "B-LOC"))
 SPAN = SpanHead()
 CHOICE = ChoiceHead()
 ONE_TYPE = {"type_vocab_size": 1}
-LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever types it has
+LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever token types it has
 TYPES = ["three token types", "one token type", "left to right"]
-# Heads that transformers has no class for.
+# Heads for which transformers has no class.
 POOLED = dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix")
 LSTM = dataclasses.replace(TOKENS, lstm=5, layers="scalar_mix")
 ENDS = dataclasses.replace(SEQUENCE, lstm=5)
@@ -40,7 +40,7 @@ LAST = dataclasses.replace(SEQUENCE, pooling="last_token")
 
 @pytest.fixture(scope="module")
 def mixed() -> list[str | tuple[str, str]]:
-    """Two hundred texts, every third a pair."""
+    """Returns two hundred texts; every third is a pair."""
     firsts, seconds = mixed_texts(200, longest=18, seed=2), mixed_texts(200, longest=18, seed=3)
     return [(a, b) if i % 3 == 0 else a for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))]
 
@@ -60,7 +60,7 @@ def test_texts_and_pairs_have_the_label_of_the_unpacked_model(labelled, mixed, h
         assert answer["label"] == NAMES[p.argmax()]
         assert answer["probability"] == max(answer["probabilities"].values())
         assert ("text_b" in answer) == isinstance(text, tuple)
-    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "a model that tells texts apart"
+    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "the model distinguishes the texts"
 
 
 def test_a_text_is_classified_the_same_alone_and_among_two_hundred(labelled, mixed):
@@ -141,7 +141,7 @@ def test_words_are_tagged_through_an_lstm_as_by_the_unpacked_model(labelled):
         for answer in (answers[i], alone):
             assert [tag["label"] for tag in answer["tags"]] == [LSTM.labels[best] for best in p.argmax(-1)]
             np.testing.assert_allclose([tag["probability"] for tag in answer["tags"]], p.max(-1), atol=WITHIN)
-    assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words are told apart"
+    assert len({round(tag["probability"], 4) for answer in answers for tag in answer["tags"]}) > 100, "words get unlike answers"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,8 @@ def test_every_word_of_a_text_of_any_length_is_judged_once_with_most_context():
 
 
 def conlleval_chunks(labels: list[str]) -> list[tuple[str, int, int]]:
-    """The rules of conlleval.pl: its two tables of when a chunk ends and when one starts, for B, I, E, S and O."""
+    """Finds chunks by the rules of conlleval.pl: its two tables of when a chunk ends and when one starts, for B, I, E, S and
+    O."""
     ends = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("B", "S"), ("I", "S"), *(("E", t) for t in "EIOBS")}
     ends |= {("S", t) for t in "EIOBS"}
     begins = {(p, t) for p in "BIESO" for t in "BS"} | {(p, t) for p in "ESO" for t in "IE"}

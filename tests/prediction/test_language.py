@@ -86,7 +86,8 @@ def test_a_mask_is_filled_the_same_alone_and_among_two_hundred_texts(predictor, 
 
 
 def words_by_beam(model, ids: list[int], place: int, length: int, width: int) -> list[tuple[tuple[int, ...], float]]:
-    """The `width` best words of `length` pieces, by a beam search that runs the plain model on one text after the other."""
+    """Returns the `width` best words of `length` pieces, by a beam search that runs the plain model on one text after the
+    other."""
     beam: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     for step in range(length):
         grown = []
@@ -160,7 +161,7 @@ def test_the_next_sentence_has_the_probability_of_the_unpacked_model(predictor, 
         assert answer["probability"] == pytest.approx(p[0], abs=WITHIN)
         assert answer["is_next"] == (p[0] >= p[1])
         assert (answer["text"], answer["text_b"]) == (a, b)
-    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "a model that tells pairs apart"
+    assert len({round(answer["probability"], 4) for answer in answers}) > 100, "the model distinguishes the pairs"
 
 
 def test_a_pair_is_judged_the_same_alone_and_among_two_hundred(predictor, pairs):
@@ -170,7 +171,7 @@ def test_a_pair_is_judged_the_same_alone_and_among_two_hundred(predictor, pairs)
 
 
 def score_by_hand(model, ids: list[int]) -> list[float]:
-    """ln p of every token but [CLS] and [SEP], each masked alone in a pass of its own."""
+    """Returns ln p of every token but [CLS] and [SEP], each masked alone in a pass of its own."""
     found = []
     for i in range(1, len(ids) - 1):
         masked = [*ids[:i], model.tokenizer.mask_id, *ids[i + 1 :]]
@@ -262,14 +263,14 @@ def test_a_text_may_fill_the_table_with_its_masks(predictor):
 
 
 def engine_that_says(predictor: Predictor, *found: Any) -> Any:
-    """The engine, whose forward passes give `found` one after the other."""
+    """Returns the engine with forward passes that return the items of `found` one after the other."""
     engine, results = copy.copy(predictor.engine), iter(found)
     engine.run = engine.stream = lambda *_, **__: next(results)
     return engine
 
 
 def test_what_has_no_probability_is_no_candidate(predictor):
-    """As where more candidates are asked for than pieces begin a word; one of probability 1 is one."""
+    """This happens if more candidates are requested than pieces begin a word; a candidate with probability 1 counts."""
     first = (np.int32([[7, 8]]), np.float32([[1, 0]]))
     engine = engine_that_says(predictor, [first], [first], [(np.int32([[9, 10]]), np.float32([[0.25, 0]]))])
     item = encoded(predictor.engine, "the [MASK]", with_specials=True)

@@ -25,7 +25,7 @@ def test_the_answer_is_that_of_the_unpacked_text(labelled):
     draw = random.Random(5)
     asked, mention_positions = [], []
     for text in mixed_texts(60, longest=20, seed=4):
-        words = [*text.split(), "the", "capital", "of"]  # three words at least, of one token each
+        words = [*text.split(), "the", "capital", "of"]  # at least three words, of one token each
         places = sorted(draw.sample(range(len(words)), 3), key=lambda _: draw.random())
         named = [f"{words[p]}#{words[: p + 1].count(words[p])}" for p in places]
         asked.append((" ".join(words), *named))
@@ -55,10 +55,10 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
 @pytest.mark.parametrize(
     ("text", "mention", "place"),
     [
-        ("the sheep and she", "she", (14, 17)),  # a whole word before a part of one
+        ("the sheep and she", "she", (14, 17)),  # a complete word before a part of one
         ("she said she", "she#1", (0, 3)),
         ("she said she", "she#2", (9, 12)),
-        ("C#2 is not C#3", "C#2", (0, 3)),  # as it stands
+        ("C#2 is not C#3", "C#2", (0, 3)),  # unchanged
         ("彼女は彼と", "彼と", (3, 5)),
         ("Ann-Marie's dog", "Ann-Marie", (0, 9)),
         ("a (b) c", "(b)", (2, 5)),

@@ -1,4 +1,4 @@
-"""The path of the output and the temporary file beside it, in one process; with other processes: `test_answers.py`."""
+"""The path of the output and its temporary file, in one process; `test_answers.py` tests several processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_killed_processes_left_is_removed_but_nothing_that_only_looks_like_
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     remove_leftovers(tmp_path)
     others = [f".a.2{PARTIAL_SUFFIX}", f".a.3{PARTIAL_SUFFIX}", "mine"]
-    assert names(tmp_path) == [f".a.1{PARTIAL_SUFFIX}", *others]  # it is another user's
+    assert names(tmp_path) == [f".a.1{PARTIAL_SUFFIX}", *others]  # it belongs to another user
     monkeypatch.undo()
     remove_leftovers(tmp_path)
     assert names(tmp_path) == others

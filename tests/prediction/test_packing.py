@@ -13,7 +13,7 @@ PAD = 7
 
 
 def items_of(lengths: list[int], seed: int = 0, places: bool = True) -> list[Item]:
-    """Items of those lengths with random ids, second segments, places and targets."""
+    """Returns items of those lengths with random ids, second segments, positions and targets."""
     draw = random.Random(seed)
     items = []
     for n in lengths:
@@ -25,26 +25,26 @@ def items_of(lengths: list[int], seed: int = 0, places: bool = True) -> list[Ite
 
 
 def realistic_lengths(count: int, longest: int = 512, seed: int = 3) -> list[int]:
-    """Log-normal around 26 tokens, as sentences of running text are."""
+    """Returns log-normal lengths around 26 tokens, like sentences of running text."""
     lengths = np.random.default_rng(seed).lognormal(np.log(24), 0.6, count)
     return np.clip(lengths, 3, longest).astype(int).tolist()
 
 
 def shape_of(packed: Packed) -> tuple[int, ...]:
-    """(B, L, T, K): what a compiled program is made for."""
+    """Returns (B, L, T, K), for which a program is compiled."""
     return (*packed.arrays["input_ids"].shape, *packed.arrays["starts"].shape, *packed.arrays["query_positions"].shape)
 
 
 def expected_rows(items: list[Item], packed: Packed) -> dict[str, np.ndarray]:
-    """The four [B, L] arrays written token by token from the items, where `packed.starts` says that they begin."""
+    """Returns the four [B, L] arrays written token by token from the items, at the positions in `packed.starts`."""
     rows, length = packed.arrays["input_ids"].shape
     arrays = {name: np.zeros(rows * length, int) for name in INPUTS}
     arrays["input_ids"][:] = PAD
     for slot, (i, start) in enumerate(zip(packed.items, packed.starts, strict=True)):
         item = items[i]
-        assert start // length == (start + len(item.ids) - 1) // length, "an item lies in one row"
+        assert start // length == (start + len(item.ids) - 1) // length, "an item is in a single row"
         for k, token in enumerate(item.ids):
-            assert arrays["sequence_ids"][start + k] == 0, "no other item lies there"
+            assert arrays["sequence_ids"][start + k] == 0, "no other item is there"
             arrays["input_ids"][start + k] = token
             arrays["token_type_ids"][start + k] = int(0 <= item.segment_b <= k)
             arrays["position_ids"][start + k] = k
@@ -67,7 +67,7 @@ def test_every_item_lies_once_in_one_row_with_positions_segments_and_a_sequence_
         rows, length = packed.arrays["input_ids"].shape
         assert rows % devices == 0
         assert length <= longest
-        assert rows * length <= max(1024, length) * devices, "no more than the tokens asked for"
+        assert rows * length <= max(1024, length) * devices, "at most the requested number of tokens"
 
 
 def test_starts_and_places_point_at_their_tokens_in_the_flat_batch():
@@ -82,19 +82,19 @@ def test_starts_and_places_point_at_their_tokens_in_the_flat_batch():
             taken += range(own.start, own.stop)
             assert flat[packed.arrays["query_positions"][own]].tolist() == [item.ids[place] for place in item.query_positions]
             assert packed.arrays["targets"][own].tolist() == list(item.targets or [0] * len(item.query_positions))
-        assert taken == list(range(len(taken))), "the places of the items lie side by side"
+        assert taken == list(range(len(taken))), "the positions of the items are adjacent"
         assert not packed.arrays["query_positions"][len(taken) :].any()
         assert len(packed.arrays["query_positions"]) == len(packed.arrays["targets"])
 
 
 def windows_of(items: list[Item], tokens: int, longest: int = 512, devices: int = 1) -> list[Packed]:
-    """A long input, packed 1,024 items a device at a time."""
+    """Yields a long input, packed 1,024 items per device at a time."""
     step = 1024 * devices
     parts = (items[start : start + step] for start in range(0, len(items), step))
     return [b for part in parts for b in pack(part, BatchShape(longest=longest, tokens=tokens, devices=devices, pad_id=PAD))]
 
 
-# Row lengths 64, 128, 192, 256, 384, 512, and for each the numbers of rows 1, 4, 16, ... up to the batch's tokens
+# The row lengths 64, 128, 192, 256, 384, 512, and for each the numbers of rows 1, 4, 16, ... up to the batch's tokens
 PROGRAMS = {1024: 3 + 3 + 3 + 2 + 2 + 2, 16_384: 5 + 5 + 5 + 4 + 4 + 4}
 
 
@@ -125,7 +125,7 @@ def test_on_sentences_nine_tenths_of_what_is_computed_is_text(devices):
     ("low", "high", "least"), [(33, 40, 0.8), (65, 84, 0.8), (130, 199, 0.75), (260, 339, 0.75), (384, 384, 0.95)]
 )
 def test_texts_of_like_length_leave_little_room(low, high, least):
-    """Powers of two alone would be filled to 0.57 - 0.65 by the first four, and to 0.75 by the windows that `answer` makes."""
+    """With powers of two only, the first four would fill 0.57 - 0.65 of their rows, and the windows that `answer` makes 0.75."""
     lengths = np.random.default_rng(0).integers(low, high + 1, 1024).tolist()
     computed = sum(b.arrays["input_ids"].size for b in windows_of(items_of(lengths, places=False), 1024))
     assert sum(lengths) / computed >= least

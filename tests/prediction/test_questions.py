@@ -19,21 +19,21 @@ SPAN = SpanHead()
 ONE_TYPE = {"type_vocab_size": 1}
 
 
-LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever types it has
+LEFT_TO_RIGHT = {"direction": "left_to_right"}  # reads the parts of a pair as one text, whatever token types it has
 
 
 TYPES = ["three token types", "one token type", "left to right"]
 
 
 def questions(count: int) -> list[tuple[str, str]]:
-    """Questions whose contexts take one window or many."""
+    """Returns questions whose contexts take one window or many."""
     draw = random.Random(7)
     contexts = [" ".join(draw.choices([*WORDS, "Zurich"], k=draw.choice((3, 20, 90)))) for _ in range(count)]
     return [(" ".join(draw.choices(WORDS, k=4)), context) for context in contexts]
 
 
 def unpacked_answer(model, question: str, context: str, stride: int, **options):
-    """`best_spans` on the logits of every window in a row of its own."""
+    """Computes `best_spans` on the logits of every window in a row of its own."""
     t = model.tokenizer
     ids, offsets = t.encode_with_offsets(context)
     own = windows(t.encode(question), ids, length=model.config.max_position, stride=stride, special_ids=(t.cls_id, t.sep_id))
@@ -89,4 +89,4 @@ def test_no_answer_wins_where_it_may_and_its_margin_is_above_the_threshold(label
 def test_an_answer_is_no_longer_than_asked(labelled):
     model, predictor = labelled(SPAN)
     for answer in predictor.answer(questions(30), max_answer=2):
-        assert len(model.tokenizer.word_spans(answer["answer"])) <= 2  # its tokens grow to whole words
+        assert len(model.tokenizer.word_spans(answer["answer"])) <= 2  # its tokens are extended to whole words

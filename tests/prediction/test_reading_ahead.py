@@ -1,4 +1,4 @@
-"""Records are read ahead in windows: full ones from a file, each line at once from a pipe or a person."""
+"""Records are read ahead in windows: full windows from a file, but each line at once from a pipe or a terminal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_endless_input_is_read_only_one_window_ahead():
     windows = in_groups(endless, 10, wait=600)
     first = next(windows)
     ahead = threading.Event()
-    ahead.wait(0.1)  # what the thread could read by now, it has
+    ahead.wait(0.1)  # by now the thread has all that it could read
     assert len(first) == 10
     assert next(read_ones) <= 10 + 10 + 2
     windows.close()
@@ -74,7 +74,7 @@ def test_endless_input_is_read_only_one_window_ahead():
 def test_a_slow_pipe_gets_each_answer_before_its_next_line(pipe):
     reader, writer = pipe
     writer.write(b"line 0\n")
-    patience = threading.Timer(20, writer.close)  # a reader that waits for more ends with too little, not never
+    patience = threading.Timer(20, writer.close)  # if a reader waits for more, the test ends with too little instead of never
     patience.start()
     answered = []
     for window in in_groups(read_records([], None, TEXT, stdin=reader), 1024):

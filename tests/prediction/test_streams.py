@@ -187,7 +187,7 @@ def test_a_bad_json_line_is_a_problem_and_the_next_is_read(tmp_path, fields, lin
     assert (after.number, after.problem) == (2, None)
 
 
-# Whatever a file may hold
+# Any content of a file
 
 
 def test_lines_that_are_no_text_are_problems_of_their_own(tmp_path):
@@ -312,7 +312,7 @@ def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
 
 
 def test_only_lines_whose_fields_were_found_by_order_are_suspected_of_holding_a_label(tmp_path):
-    """`predict` asks of these whether a label follows the text; JSON names its fields."""
+    """For these lines, `predict` asks whether a label follows the text; JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
     (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
@@ -595,7 +595,7 @@ def test_json_that_is_too_large_is_refused_before_the_rest_of_it_is_read(tmp_pat
 
     def write() -> None:
         with contextlib.suppress(BrokenPipeError), (tmp_path / name).open("wb", buffering=0) as file:
-            file.write(b'{"text": "' + b"x" * (1 << 17))  # more than the limit, of a line that has no end yet
+            file.write(b'{"text": "' + b"x" * (1 << 17))  # more than the limit, in a line without an end so far
             time.sleep(60)
 
     threading.Thread(target=write, daemon=True).start()

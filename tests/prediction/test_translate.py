@@ -1,5 +1,5 @@
-"""`translate`: the translation of a text does not depend on the other texts, what cannot be translated is refused, and the scores
-are those of sacrebleu."""
+"""`translate`: the translation of a text does not depend on the other texts, untranslatable texts are rejected, and the scores
+equal those of sacrebleu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.prediction import translating
+from bert_jax.prediction.commands import COMMANDS
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
 from tests.data.corpora import corpus_from_arrays
@@ -55,7 +57,7 @@ def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(qu
     together = ask_each(engine, question, records(TEXTS))
     assert [answer["text"] for answer in together] == TEXTS
     alone = [ask_each(engine, question, records([text]))[0] for text in TEXTS]
-    monkeypatch.setattr(engine, "tokens", 1)  # a text a batch
+    monkeypatch.setattr(engine, "tokens", 1)  # one text per batch
     for one, other, third in zip(together, alone, ask_each(engine, question, records(TEXTS)), strict=True):
         assert one["translation"] == other["translation"] == third["translation"]
         assert one["score"] == pytest.approx(other["score"], rel=1e-4)
@@ -94,6 +96,12 @@ def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_p
         Translate().check(Other())  # type: ignore[arg-type]
 
 
+def test_the_predictor_translates_too_as_it_has_every_command(engine: Engine):
+    found = Predictor(engine).translate(TEXTS, beams=2)
+    assert found == ask_each(engine, Translate(beams=2), records(TEXTS))
+    assert all(callable(getattr(Predictor, name.replace("-", "_"))) for name in COMMANDS)
+
+
 def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, tmp_path: pathlib.Path):
     question = Translate(beams=2)
     translations = [answer["translation"] for answer in ask_each(engine, question, records(TEXTS))]
@@ -115,7 +123,8 @@ def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, t
 
 
 def test_a_corpus_score_by_hand():
-    """Two sentences, of which one differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity penalty."""
+    """There are two sentences, one of which differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity
+    penalty."""
     found = translation_scores(["the cat sat on the mat", "a dog ran"], ["the cat sat on a mat", "a dog ran"])
     assert found["bleu"] == pytest.approx(100 * (8 / 9 * 5 / 7 * 3 / 5 * 1 / 3) ** 0.25)
 

@@ -1,4 +1,5 @@
-"""Targets by an encoder-decoder, greedy and by beam search, against transformers' `generate`, and the cache against none."""
+"""Targets from an encoder-decoder, greedy and by beam search, compared with transformers' `generate`; and the cache, compared
+with no cache."""
 
 from __future__ import annotations
 
@@ -9,22 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.model.decoding import continue_targets, read_targets, start_targets
 from bert_jax.model.encoder import unstacked_layers
-from bert_jax.model.encoder_decoder import decode, encode, logits
 from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.translating import translate
 from tests.interop.test_marian import CASES, batch_of, golden, imported
-from tests.model.test_encoder_decoder import MODERN, TINY, pairs, parameters
+from tests.model.test_encoder_decoder import MODERN, TINY, outputs, pairs, parameters, side
 
 PAD, END, NEW = 0, 3, 11
 
 
 def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any) -> Any:
-    """What the golden batch is translated to, in 16 columns."""
+    """Returns the translations of the golden batch, in 16 columns."""
     model, (batch, _) = imported(case), batch_of(golden(case))
     decoding = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
     params = unstacked_layers(model.params)
@@ -34,7 +35,7 @@ def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any
 
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
-    """Sources of unlike lengths in one batch, the padding barred, the end forced at the limit."""
+    """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit."""
     stored, seen = golden(case), set()
     for name, wanted in stored.items():
         if not name.startswith("generated/"):
@@ -45,7 +46,7 @@ def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
         else:
             beams, penalty, early = settings
             found = search(case, beams=int(beams), penalty=float(penalty), early_stopping=early == "True")
-        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # behind the end transformers fills up with other ids
+        ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # after the end transformers pads with other ids
         np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
         seen.add(name)
     assert len(seen) == 9
@@ -69,22 +70,19 @@ def test_each_source_may_have_a_limit_of_its_own(beams):
 
 @pytest.mark.parametrize("fields", [{}, MODERN, {"decoder_vocab_size": 47, "tied_decoder": False}])
 def test_the_cache_changes_nothing_whichever_hypothesis_goes_on(fields):
-    """Two hypotheses of each source, of which the second step continues the first or the second one."""
+    """There are two hypotheses per source; the second step continues either of them."""
     config = dataclasses.replace(TINY, **fields)
     params, batch = parameters(config), pairs(config)
     source = Tokens.of(batch)
     cache = start_targets(unstacked_layers(params), config, source, 2, 5)
     rng, texts = np.random.default_rng(1), [np.zeros((3, 2, 0), np.int32)]
-    for step in range(4):
+    for _ in range(4):
         ids = rng.integers(1, 40, (3, 2)).astype(np.int32)
         texts.append(np.concatenate([texts[-1], ids[..., None]], axis=2))
         found, cache = read_targets(unstacked_layers(params), config, cache, jnp.asarray(ids))
         for beam in range(2):
-            whole = texts[-1][:, beam]
-            columns = np.broadcast_to(np.arange(step + 1, dtype=np.int32), whole.shape)
-            target = Tokens(*(jnp.asarray(x) for x in (whole, 0 * whole, columns, 0 * whole + 1)))
-            last = decode(params, config, target, encode(params, config, source), source)
-            np.testing.assert_allclose(found[:, beam], logits(params, config, last)[:, -1], atol=2e-5)
+            whole = outputs(config, params, batch | side(texts[-1][:, beam], DECODER))["logits"]
+            np.testing.assert_allclose(found[:, beam], whole[:, -1], atol=2e-5)
         parents = rng.integers(0, 2, (3, 2))
         cache = continue_targets(cache, jnp.asarray(parents))
         texts[-1] = np.take_along_axis(texts[-1], parents[..., None], axis=1)

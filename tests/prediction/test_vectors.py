@@ -11,7 +11,7 @@ from bert_jax.prediction.fields import Record
 
 
 def written(path: pathlib.Path, *rows: np.ndarray | None) -> np.ndarray:
-    """What np.load reads after those answers; None is a record that failed."""
+    """Returns what np.load reads after these answers; None is a record that failed."""
     with VectorWriter(str(path)) as writer:
         for number, row in enumerate(rows, 1):
             record = Record(number, f"line {number}: ")

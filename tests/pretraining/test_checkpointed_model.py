@@ -1,4 +1,4 @@
-"""The model of a step of a pretraining run: which checkpoint is read, and whose tokenizer it has."""
+"""The model saved at a step of a pretraining run: which checkpoint is read, and which tokenizer it has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPERIMENT = PretrainingExperiment(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is asked of the checkpoints, of which there are those of steps 1,000 and 2,000; nothing is restored in truth."""
+    """Records the requests to the checkpoints, which are at steps 1,000 and 2,000; nothing is really restored."""
     calls: list[Any] = []
 
     def restore(step: int, layout: Any) -> Any:

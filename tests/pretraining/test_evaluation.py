@@ -31,7 +31,7 @@ from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_docu
 VOCABULARY = 9
 SPECIALS = types.SimpleNamespace(unk_id=0, sep_id=5)
 TARGETS = np.array([[1, 2], [3, -1], [1, 8], [8, 8], [0, -1], [1, 1], [-1, -1], [-1, -1]], np.int32)
-"""Of two batches of four rows: the last two rows are empty."""
+"""Two batches of four rows, in which the last two rows are empty."""
 
 
 def plan_of(experiment: PretrainingExperiment) -> Any:
@@ -39,7 +39,7 @@ def plan_of(experiment: PretrainingExperiment) -> Any:
 
 
 class Watched:
-    """A watchdog and a goodput recorder that note their calls."""
+    """A watchdog and a goodput recorder that record their calls."""
 
     def __init__(self) -> None:
         self.alive_in: list[str] = []
@@ -55,7 +55,7 @@ class Watched:
 
 
 def step() -> jax.stages.Wrapped:
-    """An evaluation step whose loss of every target is the parameter times the target."""
+    """Returns an evaluation step in which the loss of every target is the parameter times the target."""
 
     def sums(params: jax.Array, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         targets, labels = batch["masked_targets"], batch["nsp_labels"]
@@ -98,7 +98,8 @@ def test_held_out_rows_are_the_same_as_in_earlier_versions():
 
 
 def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):
-    """Three words of one, two and three pieces; pieces 6 to 8 continue words. The loss of a target is half the target."""
+    """There are three words of one, two and three pieces; pieces 6 to 8 continue words. The loss of a target is half the
+    target."""
     words = [[2], [3, 6], [4, 7, 8]]
     targets = np.array([[2, 3, 6], [4, 7, 8], [-1, -1, -1], [-1, -1, -1]], np.int32)
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
@@ -128,7 +129,7 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
 
 
 def training_and_eval() -> tuple[Corpus, Corpus]:
-    """Two splits of Zipf-distributed tokens in texts of skewed lengths, some of one token; 1 in 25 is [UNK]."""
+    """Returns two splits of Zipf-distributed tokens in texts of skewed lengths, some of one token; 1 in 25 is [UNK]."""
     splits = []
     for seed, documents in ((1, random_documents(120, seed=1)), (2, random_documents(30, seed=2))):
         corpus = corpus_of(documents)
@@ -143,7 +144,7 @@ def training_and_eval() -> tuple[Corpus, Corpus]:
 
 
 def predictions(batches: Iterable[dict[str, np.ndarray]], objective: str) -> list[int]:
-    """Every id that a model of this objective is asked for, in a loop over rows and positions."""
+    """Yields every id that a model of this objective predicts, in a loop over rows and positions."""
     asked = []
     for batch in batches:
         for row in range(len(batch["input_ids"])):
@@ -179,7 +180,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
     objective: str, phase: dict[str, int], examples: dict[str, str]
 ):
-    """Brute force: all predictions of six epochs of training are counted, and these frequencies predict all held-out targets."""
+    """By brute force: all predictions of six training epochs are counted, and these frequencies predict all held-out targets."""
     train, eval_split = training_and_eval()
     model = {"vocab_size": train.vocabulary.size, **MODELS[objective]}
     values = {"model": model, "examples": examples, "phases": [{"steps": 1, "batch_size": 16, **phase}]}
@@ -194,7 +195,7 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
         return
     epochs = [source.at(step) for step in range(6 * source.rows_per_epoch // 16)]
     counts = np.bincount(predictions(epochs, objective), minlength=train.vocabulary.size)
-    counts = counts * (train.token_counts[FIRST:].sum() / counts[FIRST:].sum())  # as many as add-one smoothing is used on
+    counts = counts * (train.token_counts[FIRST:].sum() / counts[FIRST:].sum())  # as many as add-one smoothing is applied to
     rows = eval_batches(eval_split, experiment.example_config(0), 16, None, evaluation.EVAL_SEED)
     asked = np.array(predictions(rows, objective))
     frequency = (counts + 1) / (counts + 1).sum()
@@ -225,7 +226,7 @@ def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs():
 @pytest.mark.parametrize("length", [3, 4, 5, 6])
 @pytest.mark.parametrize("objective", MODELS)
 def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int):
-    """Every kind of model on rows of one to four tokens between [CLS] and [SEP]."""
+    """The test covers every kind of model on rows of one to four tokens between [CLS] and [SEP]."""
     train, eval_split = training_and_eval()
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     predictions = 1 if objective == "bert" else length - 1

@@ -1,4 +1,4 @@
-"""The model's shape follows the corpus and the model that a run starts from, unless the command line says otherwise."""
+"""The model's shape follows the corpus and the initial model, unless the command line sets it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays
     assert model.vocab_size not in (4_000, 8_192)
     assert model.hidden_dropout == 0.3
     assert f"config.model.num_layers is 2, as in {TINY} (the experiment file has 4)" in notes
-    assert len(notes) == 4  # of the fields that the file names
+    assert len(notes) == 4  # among the fields that the file names
 
 
 def test_what_the_command_line_says_is_kept_for_the_refusal_that_names_it():
@@ -50,7 +50,7 @@ def test_a_run_that_goes_on_needs_the_model_it_began_with_no_more(tmp_path: path
         infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
     stored = FILE | {"init_from": gone, "model": {"num_layers": 3, "hidden_size": 30, "hidden_dropout": 0.5}}
     with open_workdir(tmp_path / "run", "pretrain", stored):
-        with pytest.raises(UserError, match=r"there is no .*gone"):  # it has not begun
+        with pytest.raises(UserError, match=r"there is no .*gone"):  # it has not started
             infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
         (tmp_path / "run" / METRICS).touch()
     with pytest.raises(UserError, match=r"there is no .*other"):

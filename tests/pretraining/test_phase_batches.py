@@ -21,7 +21,7 @@ from bert_jax.sharding.mesh import make_mesh
 
 
 class Source:
-    """Rows that hold the step and the part of the batch that they were made for."""
+    """Rows that contain the step and the part of the batch for which they were made."""
 
     def __init__(self, *settings: Any):
         self.settings = settings

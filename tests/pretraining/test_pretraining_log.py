@@ -36,7 +36,7 @@ SPLIT = types.SimpleNamespace(num_tokens=1_234_567, num_documents=1_000)
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that only the test advances."""
 
     now = 0.0
 
@@ -46,7 +46,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are drawn: file, and the settings beside it."""
+    """Records the figures that are drawn: file, and the settings next to it."""
     drawn: list[Any] = []
 
     def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
@@ -59,7 +59,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number of parameters that costs no trace of the model."""
+    """Returns a number of parameters without tracing the model."""
 
     def count(model: ModelConfig, parts: Any) -> ParameterCounts:
         return ParameterCounts(model.num_layers * 1_000 + len(parts))
@@ -81,7 +81,11 @@ def log_of(
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
-        workdir=workdir, is_first=is_first, goodput=GoodputRecorder(), require_in_place=lambda: None, rejected_kernels={},
+        workdir=workdir,
+        is_first=is_first,
+        goodput=GoodputRecorder(),
+        require_in_place=lambda: None,
+        rejected_kernels={},
         figure_formats=FORMATS,
     )
     splits: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
@@ -90,7 +94,8 @@ def log_of(
 
 @pytest.fixture
 def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An experiment file beside a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three seeds."""
+    """Writes an experiment file next to a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three
+    seeds."""
     monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, eval_split: "the corpus" if train is SPLIT else "another")
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
     bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
@@ -100,9 +105,7 @@ def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "pretrain" / "mine.py")
 
 
-def test_a_run_in_the_band_of_its_reference_curve_says_so(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
-):
+def test_a_run_in_the_band_of_its_reference_curve_says_so(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
     with log_of(tmp_path / "run", config=banded, seed=7) as log:
         assert lines.messages[-1] == "compared with the reference curve of mine (3 seeds, the same corpus)"
         log.evaluation(5, SCORES)
@@ -163,7 +166,7 @@ def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCap
         assert lines.messages[-1] == "resuming from step 1,500"
     lines.clear()
     with log_of(tmp_path, model={**SIZES, "encoder": "bilm", "num_heads": 1}, examples={"pairs": "none"}):
-        assert len(lines.messages) == 4, "an LSTM has no attention to tell of"
+        assert len(lines.messages) == 4, "an LSTM has no attention to log"
 
 
 def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on_keeps_those_up_to_its_step(tmp_path):
@@ -320,7 +323,7 @@ def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: path
 
 def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.Path):
     with log_of(tmp_path):
-        assert not read_goodput(tmp_path / GOODPUT_FILE)  # its first line would come by itself after half a minute
+        assert not read_goodput(tmp_path / GOODPUT_FILE)  # its first line would come after half a minute on its own
     assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 

@@ -1,4 +1,4 @@
-"""The parts of which the program of a pretraining run is made."""
+"""The parts of a pretraining run's program."""
 
 from __future__ import annotations
 

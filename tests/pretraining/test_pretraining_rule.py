@@ -1,4 +1,4 @@
-"""The rates of pretraining by layer and step, as ULMFiT sets them."""
+"""The learning rates of pretraining by layer and step, as in ULMFiT."""
 
 from __future__ import annotations
 

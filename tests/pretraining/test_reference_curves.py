@@ -1,4 +1,4 @@
-"""Reference curves: the band over seeds, the runs that are compared with it, and what is said of those outside."""
+"""Reference curves: the band over seeds, the runs that are compared with it, and the message about runs outside of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRINT = "corpus_fingerprint"
 
 
 def write_run(directory: pathlib.Path, seed: int, by_step: dict[int, float], corpus: str = "a", **changes: Any) -> pathlib.Path:
-    """A run with the held-out losses of its objective after some steps; `changes` may hold another `experiment`."""
+    """Writes a run with the held-out losses of its objective after some steps; `changes` may contain another `experiment`."""
     directory.mkdir()
     experiment = dataclasses.replace(changes.pop("experiment", EXPERIMENT), seed=seed, **changes)
     measure = {"bert": "mlm", "auto": "mlm"}.get(experiment.objective, experiment.objective)
@@ -52,14 +52,14 @@ def write_run(directory: pathlib.Path, seed: int, by_step: dict[int, float], cor
 
 @pytest.fixture
 def runs(tmp_path: pathlib.Path) -> list[pathlib.Path]:
-    """Three seeds; the last has one evaluation less."""
+    """Writes three seeds; the last has one evaluation less."""
     of_runs = [{10: 6.0, 20: 5.0}, {10: 6.2, 20: 5.2}, {20: 5.1}]
     return [write_run(tmp_path / f"run_{seed}", seed, of_seed) for seed, of_seed in enumerate(of_runs)]
 
 
 @pytest.fixture
 def shipped(tmp_path: pathlib.Path, runs: list[pathlib.Path]) -> str:
-    """The experiment file of these runs, beside a folder with their curve."""
+    """Writes the experiment file of these runs, next to a folder with their curve."""
     (tmp_path / "curves").mkdir()
     curve = reference_curve(runs, "mine", 1_000, PRINT)
     (tmp_path / "curves" / "mine.json").write_text(as_json(curve))
@@ -75,7 +75,7 @@ def test_the_band_is_the_prediction_interval_of_one_more_run(n):
 
 
 def test_a_band_begins_at_0_where_seeds_lie_far_apart():
-    band = prediction_band([0.6, 0.8, 1.4])  # one seed of a new NSP layer is anywhere
+    band = prediction_band([0.6, 0.8, 1.4])  # the loss of a new NSP layer varies widely between seeds
     assert band.low == 0
     assert band.high > 2 * band.mean
 

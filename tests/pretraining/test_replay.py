@@ -1,4 +1,4 @@
-"""A step of a run once more: which weights and which batch it has, and how it is told."""
+"""Replaying a step of a run: which weights and which batch it uses, and its report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def at_step(step: int) -> Any:
 
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The phases for which a source of batches is made; a batch tells its phase and its step in the phase."""
+    """Records the phases for which a source of batches is made; a batch contains its phase and its step in the phase."""
     made: list[int] = []
 
     def phase_batches(experiment: Any, phase: int, corpus: Any, *, skipped_batches: int) -> Any:
@@ -71,7 +71,7 @@ def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that
 
 @pytest.fixture
 def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Replay, list[Any]]]:
-    """(step, the step of the state that is found) -> (the replay, what was asked for), with everything costly left out."""
+    """Returns (step, the step of the state that is found) -> (the replay, the recorded requests), without the costly parts."""
     asked: list[Any] = []
     taught: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The teacher of a distillation in pretraining: what is refused, and the width and hash that a run fills in."""
+"""The teacher of a distillation in pretraining: what is rejected, and the width and hash that a run fills in."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatc
     ("experiment", "fields"),
     [
         (EXPERIMENT, {"max_position": 32, "type_vocab_size": 2}),
-        (EXPERIMENT, {"num_heads": 4}),  # whose attention nobody compares
+        (EXPERIMENT, {"num_heads": 4}),  # whose attention is not compared
         (attentive(), {}),
         (dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none")), {"type_vocab_size": 1}),
     ],

@@ -1,4 +1,4 @@
-"""Processes of a run in one process, connected as after their roll call."""
+"""Several processes of a run inside one process, connected as after their roll call."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass
 class Group:
-    """The processes; one that leaves puts its number and its exit status into `left`, and its connections close. `exits` has what
-    each calls before it exits regularly."""
+    """The processes. A process that leaves puts its number and its exit status into `left`, and its connections close. `exits`
+    has the calls of each process before a regular exit."""
 
     members: list[Processes]
     sockets: dict[int, list[socket.socket]]
@@ -33,13 +33,13 @@ class Group:
     exits: list[list[Callable[[], None]]]
 
     def ends(self, count: int) -> dict[int, int]:
-        """The exit status of the next `count` processes that leave."""
+        """Returns the exit statuses of the next `count` processes that leave."""
         return dict(self.left.get(timeout=30) for _ in range(count))
 
     def die(self, index: int) -> None:
-        """Closes the connections of a process as the kernel does after SIGKILL."""
+        """Closes the connections of a process, as the kernel does after SIGKILL."""
         for connection in self.sockets[index]:
-            with contextlib.suppress(OSError):  # the other end is closed already
+            with contextlib.suppress(OSError):  # the other end is already closed
                 connection.shutdown(socket.SHUT_RDWR)
 
     def leave(self, index: int, status: int) -> None:
@@ -60,7 +60,7 @@ class Group:
         return thread
 
     def all(self, call: Callable[[Processes], Result]) -> list[Result]:
-        """What `call` returns in each process, in which it runs at the same time."""
+        """Returns the result of `call` in each process, in which it runs at the same time."""
         with ThreadPoolExecutor(len(self.members)) as pool:
             return list(pool.map(call, self.members))
 

@@ -1,4 +1,4 @@
-"""The commit and the digest that tell copies of the code apart."""
+"""The commit and the digest that distinguish copies of the code."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def ledger_of(clock: Clock) -> GoodputRecorder:
 
 
 def seconds(goodput: GoodputRecorder) -> dict[str, float]:
-    """The categories that took time."""
+    """Returns the categories that took time."""
     spent: dict[str, float] = goodput.totals()["seconds"]
     return {name: value for name, value in spent.items() if value}
 
@@ -73,7 +73,7 @@ def test_the_activity_before_a_block_goes_on_after_an_error_in_it():
 
 
 class Batches(prefetch[int]):
-    """Batches that are ready at given moments of a clock; waiting for one moves the clock."""
+    """Batches that are ready at given times of a clock; waiting for one advances the clock."""
 
     def __init__(self, clock: Clock, moments: list[float]):
         super().__init__(int, 0, 0)
@@ -95,7 +95,7 @@ class Batches(prefetch[int]):
 @pytest.mark.parametrize(
     ("ready", "computed", "waited"),
     [
-        (0.0, 0.0, 0.0),  # the batch was made before it was asked for
+        (0.0, 0.0, 0.0),  # the batch was made before it was requested
         (0.0, 5.0, 0.0),
         (3.0, 0.0, 3.0),  # idle devices from the beginning
         (3.0, 5.0, 0.0),  # the batch comes while the devices still compute
@@ -210,7 +210,7 @@ def test_steps_that_are_done_again_after_the_run_went_back_count_as_repeated():
             goodput.step_done(step)
         goodput.rolled_back()
         goodput.step_done(1)
-        goodput.rolled_back()  # to an earlier step once more: those up to the furthest were done
+        goodput.rolled_back()  # one more time to an earlier step: steps up to the furthest one count as done
         clock.now += 1
         goodput.step_done(4)
     assert seconds(goodput) == {"training": 6 + 5, "repeated_steps": 10 + 1}
@@ -228,7 +228,7 @@ NESTED = [
 
 
 def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
-    """(the lines of the file after a run of several starts that were killed, the category of each second of it, one by one)."""
+    """Returns (the lines of the file after a run with several killed starts, the category of each of its seconds)."""
     clock, lines, account, known = Clock(), [], [], False
     for _ in range(rng.randint(1, 4)):
         began = int(clock.now)
@@ -237,7 +237,7 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
         furthest = max((line["step"] for line in lines), default=0)
         step = rng.randint(0, furthest)  # of a checkpoint
         open_blocks: list[tuple[str, Any]] = []
-        here: list[str] = []  # the seconds of this start; "step" for those of the step under way
+        here: list[str] = []  # the seconds of this start; "step" for those of the current step
         told: list[str] | None = None  # as they are in its last line
         kind = "training"  # of the last step
         for _ in range(rng.randint(1, 60)):
@@ -263,12 +263,12 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
                 case "close" if open_blocks:
                     name, block = open_blocks.pop()
                     block.__exit__(None, None, None)
-                    if name == "training":  # what is left of it belongs to the last step
+                    if name == "training":  # the rest of it belongs to the last step
                         here = [kind if category == "step" else category for category in here]
                 case "write":
                     lines.append(goodput.record())
                     told = ["repeated_steps" if category == "step" else category for category in here]
-        if told is not None:  # else nobody knows of this start
+        if told is not None:  # otherwise nothing records this start
             account += ["between_starts" if known else "before"] * (began - len(account)) + told
             known = True
         clock.now += rng.randint(0, 20)

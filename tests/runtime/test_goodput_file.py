@@ -39,9 +39,9 @@ def test_a_later_line_replaces_the_earlier_ones_of_its_start_and_a_new_start_con
         *((2, 5.0), (2, 10.0), (2, 15.0), (2, 15.0)),
     ]
     lines = (tmp_path / GOODPUT_FILE).read_bytes().splitlines()
-    assert [bool(line) for line in lines] == [True] * 4 + [False] + [True] * 4  # an earlier start may have ended in a line
+    assert [bool(line) for line in lines] == [True] * 4 + [False] + [True] * 4  # an earlier start may have ended within a line
     totals = recorder.totals()["seconds"]
-    assert (totals["other"], totals["between_starts"]) == (130, 100)  # of this start, the time since its last line too
+    assert (totals["other"], totals["between_starts"]) == (130, 100)  # of this start, including the time since its last line
 
 
 def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Path):
@@ -52,10 +52,10 @@ def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Pa
     path = tmp_path / GOODPUT_FILE
     whole = path.read_bytes()
     for length in range(len(whole)):
-        path.write_bytes(whole + whole[:length])  # a second line, of which the beginning was written
+        path.write_bytes(whole + whole[:length])  # a second line, only the beginning of which was written
         recorder, again = a_start(tmp_path, clock)
         again.write()
-        assert [record["start"] for record in read_goodput(path)] in ([1, 2], [1, 1, 2])  # a line may lack its end of line alone
+        assert [record["start"] for record in read_goodput(path)] in ([1, 2], [1, 1, 2])  # a line may lack only its newline
         assert recorder.totals()["starts"] == 2
         again.close()
     file.close()

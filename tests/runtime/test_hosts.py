@@ -1,4 +1,4 @@
-"""The processes of a run by flags, by the environment, by the metadata, and by what hosts tell each other."""
+"""The processes of a run from flags, from the environment, from the metadata, and from messages between hosts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_several_slices_number_their_workers_one_slice_after_the_other(monkeypat
 
 
 def on_a_tpu_vm(monkeypatch: pytest.MonkeyPatch, tpu_env: str = "", **variables: str) -> hosts.Hosts | None:
-    """The hosts as the second worker of `my-slice` finds them."""
+    """Returns the hosts as the second worker of `my-slice` finds them."""
     metadata = {
         "attributes/worker-network-endpoints": "name:8470:10.0.0.2,name:8470:10.0.0.3",
         "attributes/agent-worker-number": "1",
@@ -124,7 +124,7 @@ def test_slices_that_skypilot_has_requested_one_by_one_are_joined(monkeypatch: p
 
 
 def test_hosts_tell_each_other_which_of_them_are_one_slice():
-    """The first address is that of the host that collects; the others stand in the order of their names, not of hosts."""
+    """The first address is the host that collects; the others are in the order of their names, not of the hosts."""
     first, other = ["c", "127.0.0.1"], ["d", "b"]
     addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
     with ThreadPoolExecutor(4) as pool:
@@ -156,7 +156,7 @@ def test_only_hosts_that_know_the_secret_are_joined(monkeypatch: pytest.MonkeyPa
         first = pool.submit(hosts.joined_slices, ["127.0.0.1"], 0, addresses, port=port, timeout=30)
         with connected(port) as connection:
             connection.sendall(stranger)
-            assert connection.recv(1) == b"", "it is turned away"
+            assert connection.recv(1) == b"", "it is rejected"
         second = pool.submit(hosts.joined_slices, ["b"], 0, addresses, port=port, timeout=30)
         assert [first.result(), second.result()] == [[["127.0.0.1"], ["b"]]] * 2
 
@@ -179,7 +179,7 @@ def test_a_port_in_use_keeps_slices_apart():
 
 
 def connected(port: int) -> socket.socket:
-    """A connection to a port that may not be open yet."""
+    """Returns a connection to a port that may not be open yet."""
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=20)

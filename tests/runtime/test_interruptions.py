@@ -117,7 +117,7 @@ def test_time_in_which_the_process_was_stopped_is_no_time_of_a_step(tmp_path: pa
     assert watchdog._steps[0] == 510.0 - 498.0
     watchdog.skip(3.0)
     now[0] += 8.0
-    assert watchdog.hang() == "", "nothing before the last progress is skipped, nor is a limit that is not passed"
+    assert watchdog.hang() == "", "neither progress nor a limit that is not reached is skipped"
 
 
 def test_a_report_that_cannot_be_written_is_on_stderr_all_the_same(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
@@ -146,13 +146,13 @@ def test_a_step_that_never_ends_is_reported_with_the_stacks(tmp_path: pathlib.Pa
     for text in (report.read_text(), capfd.readouterr().err):
         found = r"process 0 made no progress for \d s in the step after 2 \(limit 0 s\); the same command resumes"
         assert re.match(found, text)
-        assert "test_a_step_that_never_ends_is_reported_with_the_stacks" in text  # this thread's stack
+        assert "test_a_step_that_never_ends_is_reported_with_the_stacks" in text  # the stack of this thread
 
 
 def test_progress_of_any_kind_keeps_the_watchdog_quiet(tmp_path: pathlib.Path):
     now = [0.0]
     watchdog = Watchdog(tmp_path, floor=8.0, start=8.0, clock=lambda: now[0])
-    for progress in range(30):  # nothing for a moment less than the limit, and then progress of one kind or the other
+    for progress in range(30):  # no progress for slightly less than the limit, then progress of either kind
         now[0] += 7.9
         assert watchdog.hang() == ""
         watchdog.step_done(progress) if progress % 2 else watchdog.alive("evaluation")
@@ -161,7 +161,7 @@ def test_progress_of_any_kind_keeps_the_watchdog_quiet(tmp_path: pathlib.Path):
 def test_the_limit_follows_the_median_step_and_not_the_evaluations(tmp_path: pathlib.Path):
     now = [0.0]
     watchdog = Watchdog(tmp_path, floor=5.0, factor=10.0, start=100.0, clock=lambda: now[0])
-    assert watchdog.limit() == 100.0  # nothing done yet: this may be the compilation
+    assert watchdog.limit() == 100.0  # nothing is done yet: this may be the compilation
     for step, seconds in enumerate([0, 1, 1, 50, 1]):  # one outlier
         now[0] += seconds
         watchdog.step_done(step)
@@ -174,7 +174,8 @@ def test_the_limit_follows_the_median_step_and_not_the_evaluations(tmp_path: pat
 
 
 def test_a_compilation_between_steps_is_given_the_time_of_the_first_one(tmp_path: pathlib.Path):
-    """That of a second phase, or of an evaluation; and so is the step after it, which may wait for another process's."""
+    """This is for example the compilation of a second phase or of an evaluation. The step after it gets as much time, since it
+    may wait for another process's compilation."""
     now = [0.0]
     watchdog = Watchdog(tmp_path, floor=5.0, start=100.0, clock=lambda: now[0])
     for step in range(3):
@@ -190,6 +191,6 @@ def test_a_compilation_between_steps_is_given_the_time_of_the_first_one(tmp_path
 
 
 def test_a_process_ends_at_once_wherever_it_hangs():
-    """`sys.exit` would end the watching thread alone, and a regular exit waits for what hangs."""
+    """`sys.exit` would end only the watching thread, and a regular exit waits for the hung one."""
     assert Processes()._leave is os._exit
     assert Processes()._thread.daemon

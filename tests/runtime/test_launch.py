@@ -38,7 +38,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """What an experiment of these tests may hold."""
+    """The keys that an experiment of these tests may have."""
 
     seed: Annotated[int, Interval(ge=0, le=9)] = 0
     name: str = ""
@@ -106,12 +106,12 @@ def test_the_file_is_read_and_its_argument_passed_on(experiment: pathlib.Path):
         ("--config.seed=7", ("seed",), 7),
         ("--config.seed=1e6", ("seed",), 1_000_000),
         ("--config.optimizer.learning_rate=3", ("optimizer", "learning_rate"), 3.0),
-        ("--config.optimizer.beta1=.8", ("optimizer", "beta1"), 0.8),  # not in the file, but an experiment knows it
+        ("--config.optimizer.beta1=.8", ("optimizer", "beta1"), 0.8),  # not in the file, but a key of experiments
         ("--config.packed=true", ("packed",), True),
         ("--config.packed=0", ("packed",), False),
         ("--config.name=7", ("name",), "7"),
         ("--config.name=a=b", ("name",), "a=b"),
-        ("--config.clip=2", ("clip",), 2.0),  # a whole number in the file, a float by its default
+        ("--config.clip=2", ("clip",), 2.0),  # an integer in the file, a float by its default
         ("--config.clip=none", ("clip",), None),
         ("--config.betas=[0.8, 0.9]", ("betas",), [0.8, 0.9]),
         ("--config.init_from=runs/a", ("init_from",), "runs/a"),
@@ -302,7 +302,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
 def test_memory_that_runs_out_is_told_in_a_sentence(
     experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of several processes each one tells it: tests/runtime/test_heartbeats.py."""
+    """With several processes each one reports it: tests/runtime/test_heartbeats.py."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     sentence = "this run does not fit in memory: it asks for 4.44 GiB of memory at once"
@@ -337,7 +337,7 @@ def test_only_the_first_process_talks_and_all_warn(capsys: pytest.CaptureFixture
 
 
 def test_a_failed_save_leaves_no_traceback_of_its_other_writes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    """The first write that fails is reported; as of Orbax's writes, nobody asks what became of the others."""
+    """The first write that fails is reported; nobody asks for the result of the others, as with Orbax's writes."""
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib", "absl", "asyncio"):
         monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

@@ -1,4 +1,4 @@
-"""Messages over a connection, whoever else calls."""
+"""Messages over a connection, whoever else connects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_messages_arrive_one_after_the_other(pair: tuple[socket.socket, socket.s
 
 
 class Bytes:
-    """A connection that has received `data`, and gives one part of it at a time."""
+    """A connection that has received `data`, and returns one part of it at a time."""
 
     def __init__(self, data: bytes, part: int = 1 << 20):
         self._data, self._part = data, part
@@ -56,7 +56,7 @@ def test_a_message_may_come_in_parts_and_an_answer_has_a_megabyte_at_most():
     longer: Any = Bytes(framed("x" * ((1 << 20) - 1)))
     with pytest.raises(ValueError, match="too long"):
         receive(longer)
-    assert unframed(framed("x" * (1 << 20)))[0] == ["x" * (1 << 20)], "of a process that is known"
+    assert unframed(framed("x" * (1 << 20)))[0] == ["x" * (1 << 20)], "from a known process"
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_caller_is_heard_whoever_else_calls_and_however_slowly(calls: Calls, m
     call[0].sendall(b"!")
     assert parts.recv(1) == b"!"
     assert all(is_closed(stranger) for stranger in strangers)
-    monkeypatch.setattr(messages, "PATIENCE", 0.0)  # of those who come now
+    monkeypatch.setattr(messages, "PATIENCE", 0.0)  # of those who connect now
     late = caller(calls)
     assert calls.next(0.2) is None
     assert is_closed(late)

@@ -1,4 +1,4 @@
-"""What a run keeps of the files of the user's own that its configuration names, and a file that has changed since."""
+"""The copies that a run keeps of the user's files named in its configuration, and files that have changed since."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAY_CHANGE = ("log.*",)
 
 
 def start(workdir: pathlib.Path, file: pathlib.Path, **how: bool) -> None:
-    """A start of a run whose optimizer and log sink are in `file`, with a line of metrics."""
+    """Starts a run whose optimizer and log sink are in `file`, with a line of metrics."""
     config = {"seed": 0, "optimizer": {"name": f"{file}:mine"}, "log": {"sinks": ["tensorboard", f"{file.parent}/sink.py:Sink"]}}
     with open_workdir(workdir, "pretrain", config, MAY_CHANGE, **how):
         (workdir / "metrics.jsonl").write_text("{}\n")

@@ -1,4 +1,4 @@
-"""What the processes of a run say to each other once they are connected: signs of life, agreements, farewells."""
+"""Messages between the processes of a run after they are connected: heartbeats, agreements, farewells."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def test_processes_that_say_that_they_end_disturb_nobody(order: tuple[int, ...],
 
 
 def test_the_first_process_exits_last_and_no_other_before_the_first_one_has_reached_its_end():
-    """The service of JAX in it would abort them."""
+    """JAX's service in it would abort them."""
     with group() as three:
         early = three.exit(2)
         early.join(0.3)
-        assert early.is_alive()  # process 0 is still at work, and may fail
+        assert early.is_alive()  # process 0 still works, and may fail
         first = three.exit(0)
         early.join(30)
         assert not early.is_alive()
         first.join(0.3)
-        assert first.is_alive()  # process 1 is still at work
+        assert first.is_alive()  # process 1 still works
         three.exit(1).join(30)
         first.join(30)
         assert not first.is_alive()
@@ -114,7 +114,7 @@ def test_a_failure_of_the_first_process_ends_it_after_the_others(
 
 
 def test_where_all_fail_alike_the_first_process_exits_as_soon_as_the_others_have(capfd: pytest.CaptureFixture[str]):
-    """It waited `GRACE` seconds more, and said of another one what it had said itself."""
+    """Otherwise it would wait `GRACE` seconds more, and then report another process for the error that it had itself."""
     error = UserError("the corpus is empty; name another")
     with group(beating=(0,)) as three:
         first = three.exit(0, error)
@@ -184,7 +184,7 @@ def test_a_hang_of_one_process_ends_all_with_its_words(tmp_path: pathlib.Path, c
 def test_an_error_of_the_devices_ends_a_process_at_once_and_the_others_with_its_words(
     error: Exception, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    """One that ended in good order would wait for the others, which wait for it."""
+    """A process that ended in good order would wait for the others, which wait for it."""
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
@@ -229,7 +229,7 @@ def test_a_process_is_silent_after_some_beats(monkeypatch: pytest.MonkeyPatch):
 
 # ------------------------------------------------------------------------------------------------------------------- by the clock
 class Waiting:
-    """In place of a selector: nobody says anything, and the clock goes on by what is waited, or by the next of `pauses`."""
+    """Replaces the selector: nobody sends anything, and the clock advances by the time waited, or by the next of `pauses`."""
 
     def __init__(self, clock: Time, *pauses: float):
         self._clock, self._pauses, self.waited = clock, list(pauses), list[float]()
@@ -250,7 +250,7 @@ class Waiting:
 
 
 def lived(monkeypatch: pytest.MonkeyPatch, clock: Time, lone: Processes, *pauses: float) -> Waiting:
-    """Lets a process live until it is ended, with these waits first."""
+    """Runs a process until it is ended, starting with these waits."""
     waiting = Waiting(clock, *pauses)
     monkeypatch.setattr(processes, "time", clock)
     monkeypatch.setattr(processes.selectors, "DefaultSelector", lambda: waiting)
@@ -277,7 +277,7 @@ def test_time_in_which_the_process_was_stopped_is_neither_a_hang_nor_silence_of_
     monkeypatch.setattr(processes, "time", clock)
     alone = Processes(leave=left.append)
     with alone.watched_by(Watchdog(tmp_path, floor=8.0, start=8.0, clock=clock.monotonic)):
-        lived(monkeypatch, clock, alone, 2.0, 500.0)  # 500: Ctrl-Z, and `fg` after eight minutes
+        lived(monkeypatch, clock, alone, 2.0, 500.0)  # 500: Ctrl-Z, then `fg` after eight minutes
     assert (left, clock.now) == ([HUNG], 1000.0 + 2 + 500 + 3 * 2)
     clock.now = 1000.0
     ours, theirs = socket.socketpair()
@@ -379,7 +379,7 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
     hosts = [Hosts("127.0.0.1:1", 2, i, NAMES[:2], "") for i in range(2)]
     Processes(hosts[1], patience=600.0).join_jax(300.0)
-    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may speak after half of its limit
+    assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may send a message after half of its limit
     assert asked == {
         "given": ("127.0.0.1:1", 2, 1),
         "coordinator_bind_address": "127.0.0.1:1",
@@ -392,7 +392,7 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
 
 
 def stand_by() -> int:
-    """A run of 2,000 short steps of nothing."""
+    """Runs 2,000 short steps that do nothing."""
     flags = parse_flags("pretrain", "", sys.argv[1:])
     with start_run("pretrain", flags, flags.config) as run:
         print("together", jax.process_count() * 10 + jax.process_index(), flush=True)
@@ -405,12 +405,12 @@ def stand_by() -> int:
 
 
 def stand_by_instead() -> None:
-    """In a new process, in which `pretrain` does `stand_by`."""
+    """Makes `pretrain` in a new process run `stand_by` instead."""
     pretrain.main = stand_by
 
 
 def start(tmp_path: pathlib.Path, port: int, index: int) -> Started:
-    """Process `index` of two."""
+    """Starts process `index` of two."""
     (tmp_path / "experiment.py").write_text("def get_config(): return {'seed': 0}")
     flags = [f"--config={tmp_path / 'experiment.py'}", f"--workdir={tmp_path / 'run'}"]
     flags += [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process={index}", "--start-timeout=60"]

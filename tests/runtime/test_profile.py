@@ -18,7 +18,7 @@ STEP = jax.jit(lambda x: jnp.tanh(x @ x))
 
 
 def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None) -> int:
-    """A loop over so many steps; the last step that it did."""
+    """Runs a loop over this many steps. Returns the last step that it did."""
     x, goodput = jnp.ones((8, 8)), GoodputRecorder()
     for step in profile.trace_steps(iter(range(first, last)), first, (waits if waits is not None else []).append):
         x = STEP(x)
@@ -28,7 +28,9 @@ def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None
     return step
 
 
-def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happens_in_them(tmp_path: pathlib.Path):
+def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happens_in_them(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
     waits: list[int] = []
     with Profile(range(2, 5), tmp_path) as profile:
         assert loop(profile, 0, 8, waits) == 7
@@ -38,6 +40,7 @@ def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happe
     assert names.count("evaluating") == 1
     assert not [name for name in names if name.startswith("$")], "every call of a Python function is an event"
     assert waits == [5]  # for the devices, before the profile ends
+    assert not [record for record in caplog.records if record.levelname == "WARNING"], "it ends once"
     assert [path.name for path in (tmp_path / "plugins" / "profile").iterdir()] == ["steps-2-5"]
 
 

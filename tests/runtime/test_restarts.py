@@ -1,4 +1,5 @@
-"""The command is a stand-in: a module `bert_jax.NAME` in a directory of its own, on the child's PYTHONPATH."""
+"""The restarts of a command. The command is a stand-in: a module `bert_jax.NAME` in a directory of its own, on the child's
+PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def put_in_place(command: str, directory: pathlib.Path) -> None:
 
 @pytest.fixture
 def ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """A function that lets a stand-in end as `plan` says, a `STEP:STATUS` for each start, and returns (exit status, starts)."""
+    """Returns a function that runs a stand-in which ends as `plan` says, a `STEP:STATUS` for each start, and returns (exit
+    status, starts)."""
     put_in_place(STAND_IN, tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -160,7 +162,7 @@ def test_the_steps_of_a_sweep_are_those_of_all_its_runs(tmp_path: pathlib.Path):
 
 
 class Ends:
-    """In place of the children: each ends with a status of `statuses`; `interrupted` says in which pause a signal comes."""
+    """Replaces the children: each ends with one of `statuses`; `interrupted` is the pause in which a signal arrives."""
 
     def __init__(self, statuses: list[int], interrupted: int | None = None):
         self.statuses, self.interrupted = statuses, interrupted
@@ -185,7 +187,7 @@ class Ends:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch):
-    """A function that keeps a command running whose starts end so; every start gets ten steps further."""
+    """Returns a function that restarts a command whose starts end with these statuses; every start gets ten steps further."""
     steps = iter(range(10, 1000, 10))
     monkeypatch.setattr(restarts, "steps_done", lambda workdir: next(steps))
 
@@ -222,7 +224,7 @@ def test_without_a_workdir_a_command_fails_twice_after_the_same_step(kept):
 
 
 class Child:
-    """A child process that has ended so; it notes the signals that it is sent."""
+    """A child process that has ended with this status; it records the signals that it is sent."""
 
     def __init__(self, status: int = 0):
         self.status, self.signals = status, list[int]()
@@ -242,7 +244,7 @@ def test_a_child_that_a_signal_ends_has_the_status_of_a_shell(status: int, shown
     assert (signals.run(["a"]), child.signals) == (shown, [])
     signals.received = signal.SIGTERM
     signals.run(["a"])
-    assert child.signals == [signal.SIGTERM], "which came while it was being started"
+    assert child.signals == [signal.SIGTERM], "it came while the child was being started"
 
 
 def test_sigterm_is_passed_on_and_ctrl_c_is_not_since_the_child_gets_it_too(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""The roll call: who is missing, what differs, who is heard and for how long."""
+"""The roll call: which processes are missing, which differences are reported, and how long process 0 listens to whom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = tuple(f"worker {i}" for i in range(12))
 
 
 class Time:
-    """A clock that goes on only where something waits; it begins at 1000."""
+    """A clock that advances only while something waits; it starts at 1000."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ def group(count: int, port: int) -> list[Hosts]:
 
 
 def call(present: list[Hosts], facts: list[dict[str, str]], timeout: float) -> list[str]:
-    """The roll call of several workers at once, each in a thread: what each was told, "" for all well."""
+    """Runs the roll call of several workers at once, each in a thread. Returns the error that each got, or ""."""
     told = [""] * len(present)
 
     def one(i: int) -> None:
@@ -143,7 +143,7 @@ def test_processes_that_meet_agree_on_their_configuration_and_keep_their_connect
 
 
 class First:
-    """Process 0 of a run, in a thread, and its verdict."""
+    """Process 0 of a run, in a thread, and its result."""
 
     def __init__(self, count: int, facts: dict[str, str]):
         self.port, self.error, self.connections = free_port(), "", dict[int, socket.socket]()
@@ -246,7 +246,7 @@ def test_a_number_is_that_of_the_first_caller_for_as_long_as_it_is_there():
 
 
 def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_telling_the_others():
-    """The loop of `Processes` will name it."""
+    """The loop of `Processes` names it later."""
     with first(3, {"jax": "1"}) as here:
         here.call(framed(signed([1, {"jax": "1"}]))).close()
         assert call(group(3, here.port)[2:], [{"jax": "1"}], 30) == [""]
@@ -263,7 +263,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def nobody_calls(monkeypatch: pytest.MonkeyPatch, clock: Time) -> list[float]:
-    """The pauses in which process 0 waits for a call, in vain."""
+    """Returns the pauses in which process 0 waits in vain for a connection."""
     waited: list[float] = []
 
     class Calls(contextlib.AbstractContextManager["Calls"]):

@@ -1,4 +1,4 @@
-"""Processes that share out a sweep, connected in one process."""
+"""Processes that divide a sweep among them, connected in one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.runtime.test_workdir import other_process
 
 
 class Sharing:
-    """Processes of a group that work apart; `asked` is set once each was asked to stop."""
+    """Processes of a group that work independently; `asked` is set once each was asked to stop."""
 
     def __init__(self, several: Group, directory: pathlib.Path):
         self.asked = [threading.Event() for _ in several.members]
@@ -25,7 +25,7 @@ class Sharing:
         self.shares = [context.__enter__() for context in self._contexts]
 
     def stopped(self) -> list[int]:
-        """The processes that were asked to stop, a moment after this is called."""
+        """Returns the processes that were asked to stop, shortly after this is called."""
         time.sleep(0.2)
         return [i for i, asked in enumerate(self.asked) if asked.is_set()]
 
@@ -75,7 +75,7 @@ def test_if_one_is_stopped_all_stop_and_say_why(tmp_path: pathlib.Path, caplog: 
         here.shares[1].tell_stopped()
         assert here.asked[2].wait(20)
         assert here.shares[0].gather({"a": "mine"}, keep_waiting) is None
-        assert here.stopped() == [0, 2], "the one that was stopped knows"
+        assert here.stopped() == [0, 2], "the process that was stopped knows it"
     assert caplog.messages.count("another process was asked to stop, or process 0 is lost: saving, then stopping") == 2
 
 
@@ -145,7 +145,7 @@ def test_a_share_that_is_done_outlives_the_first_process(tmp_path: pathlib.Path)
 
 
 def test_the_last_words_of_a_process_are_heard(tmp_path: pathlib.Path):
-    """Its connection would be reset if it closed before it has read what process 0 has sent."""
+    """If it closed its connection before reading what process 0 has sent, the connection would be reset."""
     with group(beat=0.001) as three:
         here = Sharing(three, tmp_path)
         here.shares[2].tell_stopped()

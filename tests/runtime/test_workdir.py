@@ -84,7 +84,7 @@ def test_a_directory_that_is_moved_or_is_that_of_another_run_is_noticed(tmp_path
     assert str(error.value).startswith(f"--workdir={directory} was moved or removed while the run was using it; put it back")
     assert (moved / "config.json").exists()
     assert [path.name for path in directory.rglob("*")] == ([".lock"] if replaced else [])
-    assert directory.exists() == replaced  # what is another's stays
+    assert directory.exists() == replaced  # the files of others stay
 
 
 def test_a_file_system_that_does_not_answer_is_no_reason_to_end_a_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -186,7 +186,7 @@ def test_a_run_killed_before_its_first_step_may_start_with_another_configuration
 
 
 def refused(directory: pathlib.Path, **files: str) -> None:
-    """A start that is refused after it has written `files`, their names with _ for /."""
+    """Starts a run that is refused after writing `files`; in their names, _ stands for /."""
 
     def start() -> None:
         with open_workdir(directory, "pretrain", CONFIG):

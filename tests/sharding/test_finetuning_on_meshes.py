@@ -1,4 +1,4 @@
-"""Fine-tuning on a mesh computes what it computes on one device, by the functions that `bert_jax.finetune` itself uses."""
+"""Fine-tuning on a mesh gives the results of one device, with the functions that `bert_jax.finetune` uses."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MESHES = {
 CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
 FEATURES = {kind: random_features(kind, 60, seed=3) for kind in ("sequence", "mention")}
 STEPS = 3
-PARAMETERS_WITHIN = 2e-4  # as in pretraining: of the largest of each array, since Adam's first steps divide rounding by rounding
+PARAMETERS_WITHIN = 2e-4  # relative to each array's largest, as in pretraining: Adam's first steps amplify rounding
 SUMS_WITHIN = 2e-6
 
 
 def experiment_on(mesh: MeshConfig) -> FinetuningExperiment:
-    """With dropout and layer-wise rates."""
+    """Returns the experiment with dropout and layer-wise rates."""
     values = {
         "init_from": "m",
         "seed": 5,
@@ -53,7 +53,7 @@ def program_on(name: str, kind: str) -> tuple[Program, jax.sharding.Mesh]:
 
 @functools.cache
 def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
-    """The state after three steps, which end an epoch and begin the next, and the sums of each of them."""
+    """Returns the state after three steps, which end an epoch and start the next, and the sums of each step."""
     kind = "sequence"
     program, mesh = program_on(name, kind)
     shape = row_shape(FEATURES[kind], LAYOUTS[kind])

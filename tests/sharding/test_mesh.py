@@ -1,4 +1,4 @@
-"""Where each chip of a TPU topology stands in the mesh; the devices are places alone, no TPU and no compiler."""
+"""Where each chip of a TPU topology is in the mesh; the devices are only positions, without a TPU or a compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TP
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What the layout of a mesh asks of a device."""
+    """The attributes of a device that the layout of a mesh uses."""
 
     device_kind: str
     coords: tuple[int, int, int]
@@ -33,7 +33,7 @@ class Chip:
 
 
 def chips(name: str, slices: int = 1) -> list[Chip]:
-    """The devices of `v5p:4x4x4` and so on, x fastest, as JAX lists them within a host."""
+    """Returns the devices of `v5p:4x4x4` and so on, x fastest, as JAX lists them within a host."""
     generation, _, shape = name.partition(":")
     x, y, z = (*map(int, shape.split("x")), 1)[:3]
     cores = 2 if generation == "v7x" else 1
@@ -44,22 +44,22 @@ def chips(name: str, slices: int = 1) -> list[Chip]:
 
 
 def written(grid: np.ndarray) -> list[str]:
-    """A line for each row of the data axis: slice:xyz, `|` between the rows of the fsdp axis."""
+    """Returns a line for each row of the data axis: slice:xyz, with `|` between the rows of the fsdp axis."""
     return [" | ".join(" ".join(map(str, tensor)) for tensor in fsdp) for fsdp in grid]
 
 
 def grid_of(config: MeshConfig, devices: list[Chip]) -> np.ndarray:
-    """The devices as an array [data, fsdp, tensor]; other axes have one device."""
+    """Returns the devices as an array [data, fsdp, tensor]; other axes have one device."""
     return device_grid(config, devices)[tuple(slice(None) if axis in THREE else 0 for axis in AXES)]
 
 
 def named(shape: tuple[int, int, int]) -> dict[str, int]:
-    """(data, fsdp, tensor) by their names, with 1 for other axes."""
+    """Returns (data, fsdp, tensor) by their names, with 1 for all other axes."""
     return dict.fromkeys(AXES, 1) | dict(zip(THREE, shape, strict=True))
 
 
 def shapes(devices: int) -> list[tuple[int, int, int]]:
-    """Every (data, fsdp, tensor) of powers of two."""
+    """Returns every (data, fsdp, tensor) of powers of two."""
     powers = [2**i for i in range(devices.bit_length())]
     return [(d, f, t) for d, f, t in itertools.product(powers, repeat=3) if d * f * t == devices]
 
@@ -69,7 +69,7 @@ def config(shape: tuple[int, int, int], across_slices: str = "auto") -> MeshConf
 
 
 def sides(devices: list[Chip]) -> list[int]:
-    """The sides of the smallest box around them."""
+    """Returns the sides of the smallest box around the devices."""
     places = [(*chip.coords, chip.core_on_chip) for chip in devices]
     return [max(along) - min(along) + 1 for along in zip(*places, strict=True)]
 
@@ -110,7 +110,7 @@ def test_axes_take_whole_sides_of_the_torus_where_sizes_allow_and_else_parts_of_
     parts = grid_of(config((16, 2, 2)), chips("v5p:4x4x4"))
     assert sides(list(parts[0, 0])) == [2, 1, 1, 1]  # neighbours
     assert sides(list(parts[0].flat)) == [4, 1, 1, 1]
-    assert sides(list(parts[:, 0, 0])) == [1, 4, 4, 1]  # two whole rings for the gradients
+    assert sides(list(parts[:, 0, 0])) == [1, 4, 4, 1]  # two complete rings for the gradients
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_devices_other_than_tpus_keep_the_order_they_have():
         ("v5e:16x16", 1, (16, 16)),
         ("v5p:4x4x4", 1, (4, 4, 4)),
         ("v5p:4x4x8", 1, (4, 4, 8)),
-        ("v5e:2x4", 1, (8,)),  # laid out as one ring, which turns around at its end
+        ("v5e:2x4", 1, (8,)),  # laid out as one ring that turns around at its end
         ("v5e:8x8", 2, (128,)),
     ],
 )

@@ -19,7 +19,7 @@ TPU = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of
 
 
 def explained(error: Exception, advice: MemoryAdvice = ADVICE) -> str:
-    """The sentence that an error becomes."""
+    """Returns the error that an exception becomes."""
     with pytest.raises(OutOfMemory) as raised, fits_in_memory(lambda: advice):
         raise error
     assert raised.value.__cause__ is error

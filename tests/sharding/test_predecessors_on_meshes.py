@@ -38,7 +38,7 @@ TEXTS = ((5, 3), (8,), (3, 2), (4, 4)) * 4
 
 @pytest.fixture(scope="module", autouse=True)
 def small_arrays_are_spread_too():
-    """In a model 16 wide nothing would be worth spreading."""
+    """Shards small arrays too: in a model 16 wide, otherwise none would be large enough."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "MIN_ZERO_SIZE", 64)
         yield
@@ -51,7 +51,7 @@ def experiment_on(name: str, mesh: MeshConfig) -> PretrainingExperiment:
 
 
 def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
-    """(the state before the first step, the state after it, its sums)."""
+    """Returns (the state before the first step, the state after it, its sums)."""
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
     experiment = experiment_on(name, mesh_config)
     program = pretraining_program(experiment, mesh)
@@ -67,7 +67,7 @@ def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None)
 
 
 def with_counts(state: Any) -> Any:
-    """A state whose counts of words differ, as those of a corpus do, and whose contexts are not zero."""
+    """Returns a state whose counts of words differ, as in a corpus, and whose context vectors are not zero."""
     if "skip_gram_head" not in state.params:
         return state
     contexts = state.params["embeddings"]["word_embeddings"]["embedding"][::-1]

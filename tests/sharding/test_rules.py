@@ -37,7 +37,7 @@ def test_partition_specs_of_bert_base_are_the_golden_ones(layout: str):
     [("bert_adam", "fsdp"), ("bert_adam on 8x1x1", "data"), ("bert_adam on 4x2x1", "data"), ("bert_adam on 4x1x2", "data")],
 )
 def test_every_large_array_of_bert_base_is_spread(layout: str, axis: str):
-    """Nothing of a megabyte or more may lie whole on every device, but for the two small embedding tables' rows."""
+    """No array of a megabyte or more may be whole on every device, except for the rows of the two small embedding tables."""
     specs = partition_specs(layout)
     boxed = abstract_parameters(ModelConfig(**published("base"), vocab_multiple=128))
     for path, leaf in jax.tree_util.tree_flatten_with_path(boxed)[0]:

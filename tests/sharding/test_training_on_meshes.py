@@ -1,4 +1,4 @@
-"""Every mesh computes what one device computes, and really spreads what it says it spreads."""
+"""Every mesh gives the results of one device, and really shards what it claims to shard."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ MESHES = {
     "fsdp 4 x tensor 2": MeshConfig(data=1, fsdp=4, tensor=2),
     "fsdp 2 x tensor 4": MeshConfig(data=1, fsdp=2, tensor=4),
 }
-PARAMETERS_WITHIN = 2e-4  # of the largest of each array after three steps: Adam's first steps divide rounding by rounding
+PARAMETERS_WITHIN = 2e-4  # relative to each array's largest after three steps: Adam's first steps divide rounding by rounding
 SUMS_WITHIN = 2e-6
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_arrays_are_spread_too():
-    """In a model 16 wide nothing would be worth spreading."""
+    """Shards small arrays too: in a model 16 wide, otherwise none would be large enough."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "MIN_ZERO_SIZE", 64)
         yield
@@ -98,7 +98,7 @@ def test_accumulation_and_lambs_norms_do_not_depend_on_how_arrays_are_spread():
 
 
 def test_layers_gathered_one_by_one_and_microbatches_train_as_one_device_does():
-    """`scan_layers=False` gathers every layer when it is needed, where the tests above gather the stack."""
+    """`scan_layers=False` gathers every layer when it is needed, while the tests above gather all layers at once."""
     experiment = experiment_on(MESHES["data 8"], accumulation=2, optimizer="lamb")
     unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_layers=False))
     assert_same(train(unrolled), on_one_device(accumulation=2, optimizer="lamb"))
@@ -110,7 +110,7 @@ def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_devi
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
-    monkeypatch.setattr(training, "program_of", training.program_of.__wrapped__)  # others compiled other collectives
+    monkeypatch.setattr(training, "program_of", training.program_of.__wrapped__)  # the others compiled different collectives
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert data_parallel.rings_along_data(mesh) == [columns, rows]
     assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())
@@ -134,7 +134,7 @@ def test_from_64_chips_in_two_dimensions_on_a_collective_goes_along_one_after_th
 
 
 def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
-    """8 summands, each rounded to 2**-9 of its size, and so are their sums."""
+    """There are 8 summands, each rounded to 2**-9 of its size, and so are their sums."""
     (found, sums), (wanted, sums_of_one) = (
         train(experiment_on(dataclasses.replace(MESHES["data 8"], reduce_dtype=dtype)), steps=1)
         for dtype in ("bfloat16", "float32")
@@ -145,7 +145,7 @@ def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
 
 
 def test_what_a_word_learns_from_many_places_adds_up_in_float32_whatever_the_products_are():
-    """A sum of ones in bfloat16 stays at 256."""
+    """In bfloat16, a sum of ones stops at 256."""
 
     class Total(Objective):
         def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
@@ -214,12 +214,12 @@ def test_fsdp_8_divides_the_memory_of_a_device_by_nearly_eight():
         sizes = jax.tree.map(lambda x: 4 * math.prod(x.sharding.shard_shape(x.shape)), state)
         return sum(jax.tree.leaves(sizes))
 
-    # at width 16 the LayerNorms and some biases, which stay whole, still weigh something; at Base they are 0.1 %
+    # at width 16 the LayerNorms and some biases, which stay whole, are a visible fraction; for Base they are 0.1 %
     assert bytes_of_a_device("fsdp 8") < bytes_of_a_device("data 8, state repeated") / 4
 
 
 def test_a_step_with_a_teacher_is_the_same_on_a_mesh():
-    """The teacher is split over fsdp and repeated over data, where the student's state is spread."""
+    """The teacher is split over fsdp and replicated over data; the student's state is sharded over data too."""
     found, first = [], None
     for mesh_config in (MeshConfig(), MeshConfig(data=2, fsdp=2)):
         distillation = PretrainingDistillation(hidden_weight=0.5, teacher_width=24)

@@ -1,4 +1,4 @@
-"""An encoder-decoder trains on a mesh as on one device: encoder and decoder of unlike depth, dropout included."""
+"""An encoder-decoder trains on a mesh as on one device: encoder and decoder have different depths, and dropout is on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NextTarget(Objective):
 
 
 def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
-    """(the state before the first step, the state after it, its sums)."""
+    """Returns (the state before the first step, the state after it, its sums)."""
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
     objective = NextTarget().for_model(Model(resolve(config, mesh)))
     parameters = objective.abstract_parameters()

@@ -1,4 +1,4 @@
-"""A tiny run on any mesh, through the functions that `bert_jax.pretrain` itself uses."""
+"""Trains a tiny run on any mesh, with the functions that `bert_jax.pretrain` uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_
 
 
 def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "bert_adam") -> PretrainingExperiment:
-    """Dropout is on, and the rate is large enough that three steps move every parameter."""
+    """Returns the experiment, with dropout and a rate that is large enough for three steps to move every parameter."""
     phase = PhaseConfig(
         steps=10, length=16, batch_size=ROWS, max_predictions=4, accumulation=accumulation, learning_rate=1e-3, warmup_steps=2
     )
@@ -35,26 +35,26 @@ def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "
 
 @functools.cache
 def first_state(optimizer: str = "bert_adam") -> Any:
-    """The state before step 0 as numpy arrays, computed on one device."""
+    """Returns the state before step 0 as numpy arrays, computed on one device."""
     experiment = experiment_on(MeshConfig(), optimizer=optimizer)
     return jax.device_get(begun(experiment, program_of(experiment, 1)))
 
 
 def begun(experiment: PretrainingExperiment, program: Program) -> Any:
-    """The state before step 0, with random parameters."""
+    """Returns the state before step 0, with random parameters."""
     return program.init_state(functools.partial(initial_parameters, experiment))
 
 
 @functools.cache
 def program_of(experiment: PretrainingExperiment, devices: int = 8) -> Program:
-    """The program, whose step is compiled once for all tests that train so."""
+    """Returns the program, whose step is compiled once for all tests that train in this way."""
     return pretraining_program(experiment, make_mesh(experiment.mesh, jax.devices()[:devices]))
 
 
 def train(
     experiment: PretrainingExperiment, devices: int = 8, *, steps: int = 3, state: Any = None
 ) -> tuple[Any, list[dict[str, float]]]:
-    """The state after `steps` steps from `state` (default: the first), and the sums of each one."""
+    """Returns the state after `steps` steps from `state` (default: the first), and the sums of each step."""
     program, sums = program_of(experiment, devices), []
     state = jax.device_put(first_state(experiment.optimizer.name), program.shardings) if state is None else state
     step = program.training_step(experiment.phases[0].accumulation)

@@ -1,10 +1,10 @@
-"""A stand-in for Google Cloud Storage on loopback: gcp-storage-emulator, with what it lacks and with faults on demand.
+"""A stand-in for Google Cloud Storage on loopback: gcp-storage-emulator with missing features added, and with faults on demand.
 
     python -m tests.storage.emulator PORT BUCKET [HOST]
 
-The emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation, both of which the
-JSON API has and TensorStore and the lock of a workdir rely on; it answers one request at a time; and it reads the parts of an
-upload as those of an e-mail, which changes binary ones. `fail` makes the next requests fail, and `at` does something between the
+gcp-storage-emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation; the JSON
+API has both, and TensorStore and the lock of a workdir rely on them. It answers only one request at a time. It parses the parts
+of an upload like an e-mail, which changes binary ones. `fail` makes the next requests fail, and `at` runs a function between the
 arrival of a request and its answer.
 """
 
@@ -38,7 +38,7 @@ _read_data = emulated._read_data
 
 
 def _read_parts(handler: http.server.BaseHTTPRequestHandler, query: Mapping[str, list[str]]) -> object:
-    """The data of a request; those of a multipart upload as they are, byte by byte."""
+    """Returns the data of a request; multipart uploads are returned unchanged, byte by byte."""
     kind = handler.headers.get("Content-Type") or ""
     if not kind.startswith("multipart/related"):
         data = _read_data(handler, query)
@@ -54,7 +54,7 @@ emulated._read_data = _read_parts
 
 
 class Handler(emulated.RequestHandler):
-    """A request to the emulator: preconditions are checked first, and faults come before everything."""
+    """A request to the emulator: faults come first, then preconditions, then everything else."""
 
     lock = threading.Lock()
     faults: list[dict[str, object]] = []  # noqa: RUF012 - of the server, which is one process
@@ -72,7 +72,7 @@ class Handler(emulated.RequestHandler):
         if parsed.path == "/hold":
             Handler.arrived.clear()
             Handler.released.clear()
-            Handler.held = query["match"]  # last: a request may come at once
+            Handler.held = query["match"]  # last, since a request may come at once
             self._answer(200)
             return
         if parsed.path == "/arrived":
@@ -117,12 +117,12 @@ class Handler(emulated.RequestHandler):
         self.wfile.write(data)
 
     def _holds(self, path: str, query: Mapping[str, str]) -> bool:
-        """Whether the precondition of the request, if any, holds."""
+        """Returns whether the precondition of the request, if any, holds."""
         wanted = query.get("ifGenerationMatch")
         return wanted is None or str((self._object(path, query) or {"generation": "0"})["generation"]) == wanted
 
     def _object(self, path: str, query: Mapping[str, str]) -> dict[str, object] | None:
-        """What is known of the object that the request names; None without one."""
+        """Returns the metadata of the object that the request names; None without one."""
         found = re.fullmatch(r"(?:/upload|/download)?/storage/v1/b/([^/]+)/o(?:/(.+))?", path)
         with contextlib.suppress(NotFound):
             if found:
@@ -140,7 +140,7 @@ class Handler(emulated.RequestHandler):
 
 
 def main() -> None:
-    """Serves until it is killed, or its parent ends."""
+    """Serves until the process is killed or its parent ends."""
     port, bucket = int(sys.argv[1]), sys.argv[2]
     storage = Storage(use_memory_fs=True)
     gcp_storage_emulator.handlers.buckets.create_bucket(bucket, storage)
@@ -164,13 +164,13 @@ class Emulator:
         self.environment = {"STORAGE_EMULATOR_HOST": self.url, "TENSORSTORE_GCS_HTTP_URL": self.url}
 
     def fail(self, status: int, count: int = 1 << 30, match: str = "") -> None:
-        """The next `count` requests that match (METHOD PATH) are answered with `status`; 0 loses the connection. `count` 0 ends
+        """Answers the next `count` requests that match (METHOD PATH) with `status`; 0 drops the connection. A `count` of 0 ends
         all faults."""
         faults = json.dumps([{"status": status, "count": count, "match": match}])
         urllib.request.urlopen(f"{self.url}/faults?{urllib.parse.urlencode({'faults': faults})}").close()
 
     def at(self, match: str, action: Callable[[], object], work: Callable[[], object]) -> None:
-        """Does `work`, in a thread, and `action` before the first request of it that matches (METHOD PATH) is answered."""
+        """Calls `work`, in a thread, and calls `action` before its first request that matches (METHOD PATH) is answered."""
         self._ask("hold", match=match)
         thread = threading.Thread(target=work)
         thread.start()
@@ -188,7 +188,7 @@ class Emulator:
 
 @contextlib.contextmanager
 def running(port: int, bucket: str = "bkt", host: str = "127.0.0.1") -> Iterator[Emulator]:
-    """An emulator in a process of its own, until the end of the block; it listens at the address `host`."""
+    """Runs an emulator in a process of its own until the end of the block; it listens at the address `host`."""
     command = [sys.executable, "-m", "tests.storage.emulator", str(port), bucket, host]
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     try:

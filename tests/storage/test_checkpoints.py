@@ -1,4 +1,4 @@
-"""States in a bucket, where nothing is renamed: an object beside each says that it is complete."""
+"""States in a bucket, where nothing can be renamed: a marker object next to each state shows that it is complete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_state_whose_save_was_cut_off_does_not_count_and_goes(bucket: str):
     objects.remove(f"{bucket}/checkpoints/2/commit_success.txt")
     assert restored(bucket) == 1
     until = time.monotonic() + 30
-    while steps(bucket) != {"1"} and time.monotonic() < until:  # Orbax removes it in a thread, which only the next save waits for
+    while steps(bucket) != {"1"} and time.monotonic() < until:  # Orbax removes it in a thread, for which only the next save waits
         time.sleep(0.01)
     assert steps(bucket) == {"1"}
     saved(bucket, 2)

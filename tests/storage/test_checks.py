@@ -21,7 +21,7 @@ REMEDY = (
 
 
 def flat_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes renaming fail as on a flat bucket that gcsfuse mounts: for directories that hold files."""
+    """Makes renaming of directories with files fail, as in a flat bucket mounted by gcsfuse."""
     rename = os.rename
 
     def refusing(source: Any, target: Any, **named: Any) -> None:
@@ -35,7 +35,7 @@ def flat_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_directory_on_a_disk_is_capable_and_left_as_it_was(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "there").write_text("as it was")
     require_capable(tmp_path)
-    (tmp_path / f"{checks.PROBE}{os.getpid()}" / "inside").mkdir(parents=True)  # of a killed process with the same number
+    (tmp_path / f"{checks.PROBE}{os.getpid()}" / "inside").mkdir(parents=True)  # left by a killed process with the same number
     require_capable(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert caplog.text == ""
@@ -148,7 +148,7 @@ def test_a_bucket_has_room(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
     monkeypatch.setattr(checks.shutil, "disk_usage", asked.append)
     require_room("gs://bucket/checkpoints", 10**18)  # type: ignore[arg-type]
-    assert asked == [], "no disk is asked for its room"
+    assert asked == [], "no disk is asked for its free space"
 
 
 def test_a_disk_without_room_for_a_state_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Sources of a corpus in a bucket are found and read as on a disk."""
+"""Sources of a corpus in a bucket are found and read like those on a disk."""
 
 from __future__ import annotations
 

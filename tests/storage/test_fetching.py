@@ -18,7 +18,7 @@ from tests.storage.emulator import Emulator
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the objects that are downloaded, in a list that grows."""
+    """Records the names of the objects that are downloaded, in a list."""
     names: list[str] = []
     download = objects.download
 
@@ -44,7 +44,7 @@ def test_a_directory_is_fetched_once_and_then_only_what_has_changed(bucket: str,
     objects.write(f"{bucket}/model/a", b"A")  # as long as before
     objects.remove(f"{bucket}/model/b")
     objects.remove(f"{bucket}/model/sub/c")
-    (copy / "sub" / "c").unlink()  # by somebody who needed the room
+    (copy / "sub" / "c").unlink()  # by a user who needed the space
     fetched(f"{bucket}/model", "--model")
     assert requests == ["a"]
     assert (copy / "a").read_bytes() == b"A"
@@ -66,7 +66,7 @@ def test_the_time_of_a_fetch_is_given_to_what_measures_it_and_else_added_up(buck
     with fetching.measured_by(measure):
         fetched(f"{bucket}/x/a", "--input")
         assert measured == ["began", "ended"]
-        with fetching.downloading():  # of a corpus, with its verification: once, not for each fetch in it
+        with fetching.downloading():  # of a corpus, with its verification: once, not for each file fetched
             fetched(f"{bucket}/x/b", "--input")
         assert measured == ["began", "ended"] * 2
     assert fetching.seconds_spent() == spent
@@ -95,7 +95,7 @@ def test_what_was_fetched_before_an_error_is_not_fetched_again(bucket: str, requ
     with pytest.raises(UserError, match="permission denied"):
         fetched(f"{bucket}/x", "--input")
     emulator.fail(200, count=0)
-    begun = set(requests)  # on a busy machine some have not begun when the error comes
+    begun = set(requests)  # on a busy machine some have not started when the error comes
     requests.clear()
     fetched(f"{bucket}/x", "--input")
     assert set(requests) == {"d"} | (set("abcdef") - begun)
@@ -111,7 +111,7 @@ def test_a_single_object_and_the_beginning_of_several_names_are_fetched(bucket: 
     assert prefix.with_name("bert.ckpt.index").read_bytes() == b"bert.ckpt.index"
     assert sorted(requests) == ["bert.ckpt.data-0", "bert.ckpt.index", "vocab.txt"]
     assert fetched(f"{bucket}/tf/bert.ckpt.index", "--from").is_file()
-    assert cached_path(f"{bucket}/tf/vocab.txt").is_file()  # a copy of one object removes no other
+    assert cached_path(f"{bucket}/tf/vocab.txt").is_file()  # a copy of one object removes no others
 
 
 def test_a_directory_is_fetched_without_those_below_it_and_with_what_is_wanted_only(bucket: str, requests: list[str]):
@@ -121,7 +121,7 @@ def test_a_directory_is_fetched_without_those_below_it_and_with_what_is_wanted_o
     assert requests == ["a"]
     fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name == "b")
     assert sorted(requests) == ["a", "b"]
-    assert sorted(path.name for path in copy.iterdir()) == ["a", "b"]  # others may need what this one does not
+    assert sorted(path.name for path in copy.iterdir()) == ["a", "b"]  # others may need files that this one does not
 
 
 def test_an_object_at_the_top_of_a_bucket_is_fetched(bucket: str, emulator: Emulator):

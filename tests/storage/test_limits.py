@@ -1,4 +1,4 @@
-"""Limits that no result shows: of waiting, and of work that is done at once."""
+"""Limits that no result shows: on waiting, and on the work done at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # which the tests of locks shorten
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (LOCK, (10.0, 60.0, 1.0)),  # seconds: a lock is stale after six beats that were missed
-        (mirror.EVERY, 30.0),  # seconds of lines of metrics that a lost machine may lose
+        (LOCK, (10.0, 60.0, 1.0)),  # seconds: a lock is stale after six missed beats
+        (mirror.EVERY, 30.0),  # seconds of metrics that may be lost with a machine
         (fetching._AT_ONCE, 8),  # downloads
         (objects._IN_ONE_REQUEST, 8 << 20),  # bytes
     ],

@@ -20,7 +20,7 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def elsewhere(text: str) -> bytes:
-    """A lock's text as of a process of another machine."""
+    """Returns a lock's text as written by a process on another machine."""
     return f"process 7 on other, since then\nanother machine\n7\n{text}\n".encode()
 
 
@@ -50,7 +50,7 @@ def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(buc
 
 def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock, "STALE", 1e9)
-    dead = (1 << 22) + 5  # beyond the largest number of a process
+    dead = (1 << 22) + 5  # beyond the largest process number
     objects.write(f"{bucket}/.lock", f"process {dead} on here\n{lock._machine()}\n{dead}\nx\n".encode())
     with locked_in_bucket(objects.as_path(bucket), ".lock"):
         assert (held := objects.read(f"{bucket}/.lock")) is not None
@@ -63,7 +63,7 @@ def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkey
     write = objects.write
 
     def late(path: str, data: bytes, generation: str | None = None) -> str:
-        if generation != "0" and b"another" not in data:  # between our look and our write, another start takes it over
+        if generation != "0" and b"another" not in data:  # between our read and our write, another start takes it over
             monkeypatch.setattr(lock, "write", write)
             write(path, elsewhere("another"), generation)
         return write(path, data, generation)
@@ -148,7 +148,7 @@ def test_a_process_is_dead_if_it_ran_here_and_its_number_is_of_none(
 def test_a_lock_is_looked_at_in_a_while_until_it_is_stale_by_the_clock_of_the_storage(
     age: float, looks: int, left: str, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """The clock of this machine stands still but for the pauses; a lock from the future is as one of now."""
+    """The clock of this machine stands still except for the pauses; a lock from the future counts as one from now."""
     clock, sleep, looked = [0.0], time.sleep, []
 
     def pause(seconds: float) -> None:
@@ -178,7 +178,7 @@ def test_a_write_whose_answer_was_lost_is_ours(bucket: str, monkeypatch: pytest.
 
     def twice(path: str, data: bytes, generation: str | None = None) -> str:
         write(path, data, generation)
-        return write(path, data, generation)  # as gcsfs does after a lost answer
+        return write(path, data, generation)  # like gcsfs after a lost answer
 
     monkeypatch.setattr(lock, "write", twice)
     left: list[int] = []
@@ -198,5 +198,5 @@ def test_a_lost_connection_does_not_end_the_holder(bucket: str, emulator: Emulat
         after = objects.read(f"{bucket}/.lock")
         assert before is not None
         assert after is not None
-        assert (after.data, after.generation != before.generation) == (before.data, True)  # renewed once it could be
+        assert (after.data, after.generation != before.generation) == (before.data, True)  # renewed as soon as possible
     assert left == []

@@ -149,7 +149,7 @@ def test_whatever_happens_during_an_upload_is_in_the_bucket_after_the_next_one(
         if moment != "last upload":
             made.push()
             assert content(bucket) == {path.name: path.read_bytes() for path in made.directory.iterdir()}
-    with Mirror(bucket) as made:  # the next start, after one that ended by itself
+    with Mirror(bucket) as made:  # the next start, after one that ended on its own
         made.fetch()
         assert content(bucket) == {path.name: path.read_bytes() for path in made.directory.iterdir()}
 

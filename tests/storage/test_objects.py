@@ -62,7 +62,7 @@ def test_a_run_on_local_disks_imports_nothing_for_buckets():
 
 
 class Answers:
-    """A file system of gcsfs that gives these answers, one after another; `asked` are the arguments of its calls."""
+    """A file system of gcsfs that returns these answers one after another; `asked` has the arguments of its calls."""
 
     base = "http://host/storage/v1/"
 
@@ -121,7 +121,7 @@ def test_the_library_is_set_up_once_for_all_its_users(monkeypatch: pytest.Monkey
 
     quiet = [logging.getLogger(name) for name in ("gcsfs", "google.auth", "asyncio", "fsspec")]
     for name in ("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "GOOGLE_AUTH_TOKEN_FOR_TESTING"):
-        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.setenv(name, "")  # restored afterwards
         monkeypatch.delenv(name)
     monkeypatch.setattr(fsspec.config, "conf", {})
     for log in quiet:
@@ -182,9 +182,7 @@ EXPLAINED: dict[str, Callable[[], Exception]] = {
     r"gs://bkt/a: permission denied \(403\)": lambda: failing("x", code=403),
     "gs://bkt/a: permission denied": lambda: failing("x", code="403"),
     "there is no bucket gs://bkt; check its name": lambda: FileNotFoundError("x"),
-    r"gs://bkt/a: the connection to the storage was lost \(no\); rerun the same command$": lambda: TimeoutError(
-        "no\nanswer"
-    ),
+    r"gs://bkt/a: the connection to the storage was lost \(no\); rerun the same command$": lambda: TimeoutError("no\nanswer"),
     r"gs://bkt/a: the connection to the storage was lost \(ConnectionResetError\)": ConnectionResetError,
     rf"gs://bkt/a: the connection to the storage was lost \({'x' * 200}\)": lambda: TimeoutError("x" * 201),
     r"gs://bkt/a: the storage answered 500 \(x.*\); .* later$": lambda: http_error(code=500, message="x"),
@@ -231,7 +229,7 @@ def test_objects_are_written_read_listed_moved_and_removed(bucket: str, tmp_path
     assert objects.listed(bucket).keys() == {"ab"}
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # which nobody sees outside of tests
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # which is visible only in tests
 def test_a_large_file_is_uploaded_in_parts_and_comes_back_as_it_was(bucket: str, tmp_path: pathlib.Path):
     file, back = tmp_path / "large", tmp_path / "back"
     file.write_bytes(BINARY * (9 << 20 >> 8))

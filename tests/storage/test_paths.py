@@ -1,4 +1,4 @@
-"""Which text is a path in a bucket, and where caches lie; `test_objects.py` holds what is mistyped."""
+"""Which texts are paths in a bucket, and where caches are; `test_objects.py` tests misspelt names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines, rows of tables, and rows of Parquet and Arrow: the same of a file whoever reads it."""
+"""Lines, rows of tables, and rows of Parquet and Arrow: every reader of a file gets the same records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = ["One text.", 'A "quoted" one, with a comma.', "Zwölf\u2028Jahre."]
 
 
 def of_corpus(path: pathlib.Path) -> list[str]:
-    """What a corpus would hold, of a source by the file's name."""
+    """Returns the texts that a corpus would get from a source with the file's name."""
     kind = "jsonl" if ".jsonl" in path.name else path.suffix[1:]
     spans = cut(find_items([parse_source(f"{kind}:{path}")], ReadOptions()), 2)
     documents = (document for shard in spans for span in shard for document in read_span(span, ReadOptions(), Counter()))
@@ -76,7 +76,7 @@ def test_a_corpus_labelled_data_and_predictions_read_the_same_texts_of_a_file(
 
 
 class Endless(io.RawIOBase):
-    """A file of one line without an end, which counts what is read of it."""
+    """A file with one endless line, which counts how much of it is read."""
 
     read_bytes = 0
 

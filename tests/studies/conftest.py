@@ -21,7 +21,7 @@ def study(**values: Any) -> StudyExperiment:
 
 @pytest.fixture
 def experiment() -> PretrainingExperiment:
-    """Two phases: 100 steps of 10 x 8 places, 50 of 4 x 32."""
+    """Returns an experiment with two phases: 100 steps of 10 x 8 tokens, 50 of 4 x 32."""
     phases = [
         {"steps": 100, "batch_size": 10, "length": 8, "max_predictions": 2, "warmup_steps": 10},
         {"steps": 50, "batch_size": 4, "length": 32, "max_predictions": 2},

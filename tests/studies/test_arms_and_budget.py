@@ -80,7 +80,7 @@ def test_equal_tokens_are_equal_within_a_step_of_each_phase(experiment: Pretrain
 
 def test_equal_seconds_follow_the_measured_speed(experiment: PretrainingExperiment):
     made = study(budget={"equal": "seconds", "seconds": 60})
-    steps = planned_steps(made, made.arms[0], experiment, [0.1, 0.4])  # 30 s as it stands
+    steps = planned_steps(made, made.arms[0], experiment, [0.1, 0.4])  # 30 s unchanged
     assert steps == [200, 100]
     assert sum(count * seconds for count, seconds in zip(steps, [0.1, 0.4], strict=True)) == pytest.approx(60)
 

@@ -15,7 +15,7 @@ from bert_jax.studies import children
 
 
 class Process:
-    """A process that ends with `status` at the third look."""
+    """A process that ends with `status` at the third poll."""
 
     def __init__(self, status: int):
         self.looks, self.status, self.asked = 0, status, 0
@@ -35,7 +35,7 @@ class Process:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, watched: list[bool]) -> tuple[int, Process, list[Any]]:
-    """(exit status, the process, what it was started with and how long each pause was)."""
+    """Returns (exit status, the process, the arguments of its start and the length of each pause)."""
     process, seen = Process(status), []
 
     def start(command: list[str], stdout: Any, stderr: int) -> Process:

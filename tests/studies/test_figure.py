@@ -51,7 +51,7 @@ def test_curves_of_arms_with_different_steps_end_at_their_equal_tokens(tmp_path:
 
 
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are drawn after this call."""
+    """Records the figures that are drawn after this call."""
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
     return drawn

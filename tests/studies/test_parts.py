@@ -1,4 +1,4 @@
-"""The parts of a study: what each is made of, when it is done, its numbers, and what is removed after it."""
+"""The parts of a study: their inputs, when each is done, its numbers, and the files that are removed after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = {"a": [6, 2], "b": [4, 3]}
 
 
 def of_three(**values: Any) -> StudyExperiment:
-    """Arm b goes on from a, "half" is a after half of its steps, and "same" is a with another head."""
+    """Returns a study in which arm b continues a, "half" is a after half of its steps, and "same" is a with another head."""
     arms: list[dict[str, Any]] = [{"name": "a"}, {"name": "b", "continues": "a"}, {"name": "half", "shares": "a", "at": 0.5}]
     arms.append({"name": "same", "shares": "a"})
     return study(title="Three", pretraining=EXPERIMENT, arms=arms, evaluations=4, **values)
@@ -187,7 +187,7 @@ def test_checkpoints_are_kept_until_the_states_are_taken_from_them(tmp_path: pat
     here = "a/seed-4/pretraining"
     whole.clean_up(Part("a", 4, PRETRAINING))
     assert f"{here}/checkpoints" in directories(tmp_path)
-    whole.clean_up(Part("b", 4, PRETRAINING))  # of which no state is taken
+    whole.clean_up(Part("b", 4, PRETRAINING))  # which keeps no states
     assert directories(tmp_path) == {f"{here}/checkpoints", f"{here}/model", "b/seed-4/pretraining/model"}
     write(tmp_path / "half" / "seed-4" / "model.json", {"part": ""})
     whole.clean_up(Part("half", 4, STATE))

@@ -19,8 +19,8 @@ from bert_jax.studies.calibration import Measurement, awaited_plan, measured_spe
 from tests.studies.conftest import study
 
 RATES = {2: 1.0, 4: 100.0, 6: 90.0, 8: 100.0, 10: 90.0, 12: 500.0, 14: 1.0, 16: 8.0, 20: 6.0, 24: 8.0}
-"""Rows per second at steps of a run with 12 steps a phase: with 2 steps in a line, the first line of a phase is slow. With it the
-medians would be 95 and 7 instead of 100 and 8."""
+"""Rows per second at the steps of a run with 12 steps per phase; with 2 steps per log line, the first line of a phase is slow. If
+it counted, the medians would be 95 and 7 instead of 100 and 8."""
 
 
 def no_run(command: Sequence[str], log_file: pathlib.Path, title: str) -> None:
@@ -68,7 +68,7 @@ def test_a_fast_arm_is_measured_for_a_sixtieth_of_the_budget_and_for_30_seconds_
     def run(command: Any, log: pathlib.Path, title: str) -> None:
         counts = [phase["steps"] for phase in python_files.load(str(log.with_suffix(".py")), "--config")["phases"]]
         asked.append(counts)
-        ends = {counts[0]: 1_000.0 if len(asked) % 2 else 500.0, sum(counts): 10.0}  # rows/s: 10 and 4 rows a step
+        ends = {counts[0]: 1_000.0 if len(asked) % 2 else 500.0, sum(counts): 10.0}  # rows/s: 10 and 4 rows per step
         write_rates(tmp_path / "a" / "calibration-3" / "-".join(map(str, counts)), ends)
 
     for seconds in (120, 36_000):
@@ -132,7 +132,7 @@ def test_the_other_processes_keep_the_machine_busy_until_the_speed_is_measured(
 
     def speed(study: Any, arm: Any, experiment: Any, measurement: Measurement) -> list[float]:
         trained.append((measurement.index, arm.name))
-        if len(trained) == 5:  # process 0 has measured meanwhile
+        if len(trained) == 5:  # process 0 has measured in the meantime
             plan(made, every, Measurement(tmp_path, tmp_path, no_run))
         return [0.1, 0.4]
 

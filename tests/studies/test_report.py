@@ -137,7 +137,7 @@ def test_a_report_on_a_terminal_has_the_same_rows_in_columns_of_one_width():
 
 
 def test_what_a_study_does_not_have_is_left_out_of_its_report():
-    """A single arm, no paper, no order, no baseline, no setting."""
+    """The study has a single arm, no paper, no order, no baseline, no setting."""
     bare = TABLE | {"arms": [{**BERT, "paper": {}}], "expected": [], "setting": "", "baselines": {"stsb": None, "sick": None}}
     bare |= {"restarts": 1, "equal": "steps", "amount": None, "tasks": {"stsb": "dev/spearman"}}
     text = report.markdown({"table": bare, "measured": MEASURED})

@@ -1,4 +1,4 @@
-"""What a study does when one of its parts ends: with success, with a failure, or because something asked it to stop."""
+"""What a study does when one of its parts ends: with success, with a failure, or because it was asked to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from bert_jax.studies.running import Runner, Stopped
 def run_ending_with(
     monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, asked: bool = False, name: str = "pretrain"
 ) -> list[Any]:
-    """The commands that a runner starts for a part; each prints 20 lines and ends with `status`, `asked` to stop or not."""
+    """Records the commands that a runner starts for a part; each prints 20 lines and ends with `status`, whether it is `asked` to
+    stop or not."""
     started: list[Any] = []
 
     def run(command: Any, file: pathlib.Path, watch: Callable[[], bool]) -> int:
@@ -43,7 +44,7 @@ def run_ending_with(
 
 
 def around(alive: Callable[[str], object], asked: bool = False) -> Any:
-    """As much of a run as a runner uses. A stop counts at once, whatever the step."""
+    """Imitates the parts of a run that a runner uses. A stop takes effect at once, whatever the step."""
     preemption = types.SimpleNamespace(requested=lambda step: asked and step == 0, exit_status=99)
     return types.SimpleNamespace(
         preemption=preemption,
@@ -107,7 +108,7 @@ def test_a_part_waits_for_a_process_of_an_earlier_start(tmp_path: pathlib.Path, 
                 earlier.close()
 
         runner = Runner(around(alive), 60.0)
-        runner._wait_for_earlier(tmp_path)  # nobody has used it
+        runner._wait_for_earlier(tmp_path)  # it has not been used
         runner._wait_for_earlier(InBucket())  # type: ignore[arg-type]
         assert told == []
         earlier.enter_context(locked(tmp_path, LOCK))

@@ -1,4 +1,4 @@
-"""The command `study`, whose parts are stubs."""
+"""The command `study`, with stubs as its parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.studies.test_report import CONTENT, MARKDOWN
 
 
 class RunShard:
-    """The shard of process `index` of two, which gathers what it is told to."""
+    """The shard of process `index` of two; it gathers the values that the test gives it."""
 
     def __init__(self, index: int = 0, gathered: Any = ()):
         self.index, self.gathered, self.stopped, self.waited = index, gathered, 0, False
@@ -109,7 +109,7 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     assert there.written == FILES
     assert [str(part) for part in there.ran] == [
         f"a, seed {seed}, {name}" for seed in (3, 8) for name in ("pretraining", "stsb")
-    ]  # those of b are another process's
+    ]  # the runs of b belong to another process
     assert json.loads((tmp_path / "table.json").read_text()) == CONTENT
     assert (tmp_path / "table.md").read_text() == MARKDOWN
     assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"

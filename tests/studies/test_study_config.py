@@ -1,4 +1,4 @@
-"""What a study file may say, and what is refused before anything is read."""
+"""The keys of a study file, and what is rejected before any data is read."""
 
 from __future__ import annotations
 

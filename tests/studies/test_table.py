@@ -1,4 +1,4 @@
-"""The numbers of a table, from records that a worked study has written."""
+"""The numbers of a table, from the records of a study worked by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ TASKS: dict[str, Any] = {
 
 
 def worked() -> StudyExperiment:
-    """Arm b goes on from a; "half" is a after half of its steps, "none" has random weights in its place, c is not run yet."""
+    """Returns a study in which arm b continues a; "half" is a after half of its steps, "none" has random weights instead, and c
+    has not run yet."""
     return study(
         title="Worked",
         setting="laptop",
@@ -49,7 +50,7 @@ def worked() -> StudyExperiment:
 
 
 def scores(em: float, second: float, accuracy: float) -> dict[str, dict[str, Any]]:
-    """The records of both tasks: two runs on SQuAD, one on SICK."""
+    """Returns the records of both tasks: two runs on SQuAD, one on SICK."""
     squad = {"scores": [{"dev": {"em": em, "f1": 1.0}}, {"dev": {"em": second, "f1": 2.0}}], "metric": "dev/f1"}
     sick = {"scores": [{"dev_m": {"accuracy": accuracy}, "dev_mm": {"accuracy": 0.0}}], "metric": "dev_m/accuracy"}
     baseline = {"squad": {"dev": {"em": 10.0, "f1": 20.0}}, "sick": {"dev_m": {"accuracy": 0.4}}}

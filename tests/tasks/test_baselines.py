@@ -1,4 +1,5 @@
-"""The bar of every kind of task: the better of what training says most and of the best single answer of the split."""
+"""The baseline of every kind of task: the better of the most frequent answer in training and the best single answer on the
+split."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from bert_jax.tasks.token_task import TokenTask
 
 
 def texts(labels: str, **fields) -> TextTask:
-    """Labels "nny|yn" of training and dev; n is "no", y is "yes"."""
+    """Returns texts with the labels "nny|yn" of training and dev; n is "no", y is "yes"."""
     names = {"n": "no", "y": "yes"}
     parts = zip(("train", "dev"), labels.split("|"), strict=True)
     splits = {split: [TextExample(str(i), "a", label=names[c]) for i, c in enumerate(part)] for split, part in parts}
@@ -29,7 +30,7 @@ def texts(labels: str, **fields) -> TextTask:
 
 
 def test_where_dev_is_other_than_training_the_bar_is_the_best_single_answer_of_dev():
-    """Of 12 dev texts 5 have the label most frequent in training: 0.417, though another single answer scores 0.583."""
+    """Of 12 dev texts, 5 have the label that is most frequent in training: 0.417, but another single answer scores 0.583."""
     found = texts("nnnyy|nnnnnyyyyyyy").baseline("dev")
     assert found.scores == {"accuracy": pytest.approx(7 / 12)}
     assert found.named == {"'yes' for all, best on dev": found.scores["accuracy"]}
@@ -62,7 +63,7 @@ def test_the_bar_of_pronouns_is_a_name():
         return [PronounExample(str(i), "x", "she", 0, "A", 0, "B", 0, names[c], "feminine") for i, c in enumerate(labels)]
 
     found = MentionTask("toy", 8, {"train": examples("nnna"), "dev": examples("abbn")}).baseline("dev")
-    assert found.scores["f1"] == pytest.approx(2 * 2 / (4 + 3))  # 4 said, 3 true, 2 of them right; "neither" has an F1 of 0
+    assert found.scores["f1"] == pytest.approx(2 * 2 / (4 + 3))  # 4 predicted, 3 true, 2 of them right; "neither" has an F1 of 0
     assert list(found.named) == ["'B' for all, best on dev"]
 
 

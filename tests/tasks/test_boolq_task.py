@@ -1,4 +1,4 @@
-"""BoolQ in both forms of its files, and as tfds prepares it."""
+"""BoolQ in both formats of its files, and as tfds prepares it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
 
 
 def superglue(rows: list[dict], first: int = 0, labelled: bool = True) -> list[dict]:
-    """The same rows as SuperGLUE has them."""
+    """Writes the same rows in SuperGLUE's format."""
     shown = [{"question": row["question"], "passage": row["passage"], "idx": first + i} for i, row in enumerate(rows)]
     return [one | ({"label": row["answer"]} if labelled else {}) for one, row in zip(shown, rows, strict=True)]
 

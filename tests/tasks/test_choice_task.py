@@ -26,7 +26,7 @@ def put(path: pathlib.Path, *lines: str) -> str:
 
 
 def codah(directory: pathlib.Path, train: str, dev: str, test: str = "") -> TaskConfig:
-    """With these right places."""
+    """Returns CODAH with these correct positions."""
     for split, labels in {"train": train, "dev": dev, "test": test}.items():
         if labels:
             put(directory / f"{split}.tsv", *(f"o\thello {i}\tthe a\tthe b\tthe 中\tworld\t{n}" for i, n in enumerate(labels)))
@@ -55,7 +55,7 @@ def test_each_candidate_is_cut_to_the_length(tmp_path: pathlib.Path, tiny: Token
         put(tmp_path / f"{split}.tsv", *rows)
     [feature] = load(TaskConfig(name="codah", data_dir=str(tmp_path), length=9)).features("dev", tiny)
     assert [len(ids) for ids in feature.ids] == [9, 9, 9, 9]
-    # 6 tokens are left for both: three each, or all of them for the prompt where a candidate has none
+    # 6 tokens remain for both: three each, or all of them for the prompt if a candidate has none
     assert [int(types.sum()) for types in feature.types] == [4, 1, 1, 4]
     assert all((ids == tiny.sep_id).sum() == 2 for ids in feature.ids)
 
@@ -85,7 +85,7 @@ def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_
     assert task.scores("test", choosing(0, 3)) == {"accuracy": 1.0}
     assert [path.name for path in task.write_predictions(tmp_path / "out", "test", choosing(0, 3))] == ["test.tsv"]
     assert task.degeneracy("dev", choosing(2, 2, 2))
-    level = [np.full(4, 7, np.float32), np.full(4, -1, np.float32)]  # no candidate is better than another
+    level = [np.full(4, 7, np.float32), np.full(4, -1, np.float32)]  # no candidate is better than the others
     assert task.degeneracy("dev", level)
     assert not task.degeneracy("dev", choosing(2, 1, 2))
 
@@ -101,7 +101,7 @@ def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: 
     shape = row_shape(features, LAYOUTS["choice"])
     rows_of = pack_features(features, shape)
     batch = assemble_features(features, rows_of, len(rows_of), shape, tiny.pad_id)
-    # a model that says the first token after the prompt: what comes back is of the right candidates
+    # a model that predicts the first token after the prompt: the result is about the right candidates
     said = np.take_along_axis(batch["input_ids"], batch["cls_positions"] + 3, axis=1)[..., None].astype(np.float32)
     back = feature_logits(said, features, rows_of, shape)
     assert [values.tolist() for values in back] == [[ids[3] for ids in feature.ids] for feature in features]

@@ -24,7 +24,7 @@ WRITTEN = {
 
 
 def spread(draw: random.Random) -> tuple[list[tuple[str, int, int]], int]:
-    """Entities with and without gaps, and the length of their sentence."""
+    """Returns entities with and without gaps, and the length of their sentence."""
     found, i = [], 0
     for _ in range(draw.randint(0, 5)):
         first = i + draw.choice((0, 0, 1, 2))
@@ -67,8 +67,8 @@ def test_scores_are_those_of_seqeval():
 
 
 def conlleval(said: list[str], true: list[str]) -> tuple[Counter, Counter, Counter]:
-    """Counts (correct, predicted, gold) by type as conlleval.pl makes them: word after word, in one pass over both columns, with
-    its tables for B, I, E and O; sentences are parted by an O in both."""
+    """Counts (correct, predicted, gold) by type as conlleval.pl does: word after word, in one pass over both columns, with its
+    tables for B, I, E and O; an O in both columns separates sentences."""
 
     def ends(p: str, p_type: str, t: str, t_type: str) -> bool:
         return p + t in {"BB", "BO", "IB", "IO", "EE", "EI", "EO"} or (p != "O" and p_type != t_type)
@@ -114,7 +114,7 @@ def test_scores_are_those_of_conlleval_whether_tags_are_legal_or_not(prefixes):
 @pytest.mark.parametrize(
     ("tags", "found"),
     [
-        ("I-PER I-PER O I-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),  # no B: I begins
+        ("I-PER I-PER O I-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),  # without a B, I begins it
         ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),  # another type begins
         ("O E-PER E-PER", [("PER", 1, 1), ("PER", 2, 2)]),
         ("B-PER B-PER E-PER I-PER", [("PER", 0, 0), ("PER", 1, 2), ("PER", 3, 3)]),
@@ -131,7 +131,7 @@ def test_broken_rules_are_read_as_conlleval_reads_them(tags, found):
 
 def test_scores_by_hand():
     labels = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG"]]
-    said = [["S-PER", "O", "O", "S-LOC"], ["S-PER"]]  # another scheme; PER too short, LOC right, ORG taken for PER
+    said = [["S-PER", "O", "O", "S-LOC"], ["S-PER"]]  # another scheme; PER is too short, LOC is right, ORG is labelled PER
     overall, types = entity_scores(said, labels)
     assert overall == EntityScore(correct=1, predicted=3, gold=3)
     assert (overall.precision, overall.recall, overall.f1) == (1 / 3, 1 / 3, 1 / 3)

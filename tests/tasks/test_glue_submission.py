@@ -12,7 +12,7 @@ from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, prediction_table
 
 
 def put(directory: pathlib.Path, name: str, rows: int | None = None) -> pathlib.Path:
-    """A whole file of predictions, or its first so many rows."""
+    """Writes a complete file of predictions, or only its first rows."""
     task = TASKS[SUBMISSION[name].task]
     answer: str | float = 1.25 if task.is_regression else task.labels[0]
     directory.mkdir(exist_ok=True)

@@ -40,17 +40,17 @@ def saying(*answers: int) -> list[np.ndarray]:
     return [np.eye(3, dtype=np.float32)[answer] * 4 for answer in answers]
 
 
-# Mentions begin where words do. What stands before them is what moves offsets between text and tokens.
+# Mentions begin where words do. The text before them shifts offsets between text and tokens.
 ADVERSARIAL = (
     "ann saw bo and she ran",
     "e\u0301é ann\u0301 caf\u00e9 bo: she",  # combining marks of their own, one of them on a name
-    "İı ann ßß bo ﬁ she",  # lower-casing and decomposing make other lengths of these
+    "İı ann ßß bo ﬁ she",  # lower-casing and decomposing change the lengths of these
     "😀 ann 😀😀 bo 👩‍👩‍👧 she",
-    "中文ann中bo文she中",  # ideographs are words, so names need no space before them
-    "한국 ann 각\u1100\u1161 bo she",  # Hangul falls apart
+    "中文ann中bo文she中",  # each ideograph is a word, so names need no space before them
+    "한국 ann 각\u1100\u1161 bo she",  # Hangul is decomposed
     "\ufeffann\u00a0bo\u2003she\tun\u200bable",
     "(ann),'bo'—“she”",
-    "a\u200bn ann \x01 bo \ufffd she",  # dropped altogether
+    "a\u200bn ann \x01 bo \ufffd she",  # removed altogether
     "bo saw ann's she-",
     "hé\u0300\u0301\u0302 ann, ال bo ש she",
 )
@@ -65,7 +65,7 @@ def test_marks_are_where_the_tokens_of_the_mention_begin(tiny: Tokenizer, text: 
     assert feature.read_positions.dtype == np.int32
     assert said == []
     for mark, start in zip(feature.read_positions, (asked.pronoun_start, asked.a_start, asked.b_start), strict=True):
-        # the text from the mention on, read by itself, is what the feature holds from the mark on
+        # the text from the mention on, read separately, equals the feature from the mark on
         assert feature.ids[0][mark:-1].tolist() == tiny.encode(text[start:])
 
 
@@ -116,8 +116,8 @@ def test_a_mention_without_a_token_is_marked_by_the_nearest_end_of_a_token(tiny:
         assert not reading.exact
         return text[slice(*reading.offsets[reading.mention_starts[1]])]
 
-    assert marked("she\u200b bo", 3) == "e"  # the token before it touches it
-    assert marked("s b she  \u200bhello", 9) == "hello"  # that begins one character later, and is long
+    assert marked("she\u200b bo", 3) == "e"  # the token before it is adjacent
+    assert marked("s b she  \u200bhello", 9) == "hello"  # which begins one character later, and is long
     nothing = PronounExample("x-3", "\u200b\u200c\u200d", "\u200b", 0, "\u200c", 1, "\u200d", 2, "A", "feminine")
     assert read_mentions(tiny, nothing, 20).offsets == ((0, 3),)
 
@@ -176,7 +176,7 @@ def test_the_tokens_kept_are_the_nearest_and_one_window_if_one_will_do():
 
 
 def test_scores_are_those_of_the_file_that_the_official_scorer_would_read(tmp_path: pathlib.Path):
-    """Counted from the written file as gap_scorer.py does: every name a decision, by gender of the pronoun."""
+    """The counts are made from the written file as in gap_scorer.py: every name is a decision, by gender of the pronoun."""
     draw = random.Random(1)
     text = "ann saw bo and PRONOUN ran"
     examples = []
@@ -241,7 +241,7 @@ def test_one_answer_for_all_is_degenerate():
     asked = task(example("ann saw bo and she ran"))
     assert asked.degeneracy("dev", saying(2, 2, 2))
     assert asked.degeneracy("dev", saying(2, 2))
-    assert not asked.degeneracy("dev", saying(2)), "one answer alone says nothing"
+    assert not asked.degeneracy("dev", saying(2)), "a single answer means nothing"
     assert not asked.degeneracy("dev", saying(2, 0, 2))
 
 
@@ -272,8 +272,8 @@ def test_gaps_files_are_train_dev_and_if_it_is_there_test(tmp_path: pathlib.Path
 
 @pytest.mark.parametrize(("vocabulary", "length"), [("uncased", 128), ("cased", 40)])
 def test_every_mention_of_the_real_gap_is_recovered_from_its_mark(shared_data: pathlib.Path, vocabulary: str, length: int):
-    """Of all 7,362 mentions, without an exception: from the mark on the tokens are those of the mention, and the characters they
-    stand for begin where it does."""
+    """This holds for all 7,362 mentions without exception: from the mark on, the tokens are those of the mention, and their
+    characters begin where it does."""
     vocab = shared_data / "vocab" / f"bert-base-{vocabulary}-vocab.txt"
     if not (shared_data / "gap").is_dir() or not vocab.is_file():
         pytest.skip("needs gap and vocab in ../shared/data")

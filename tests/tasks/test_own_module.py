@@ -1,4 +1,4 @@
-"""A file with a task of one's own: what it may hold, and how its faults are told."""
+"""A file with a user's own task: what it may contain, and the errors about its faults."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_the_log_shows_rows_under_what_keeps_them_from_being_compared_the_main_s
     assert lines[0].startswith("published, test (precision and recall are means over the three labels, as ours are; ")
     assert lines[1].startswith("  LangPro: accuracy 0.8135  precision 0.")
     assert lines[1].endswith("(Abzianidze 2015, doi:10.18653/v1/D15-1296; answers in its repository, kovvalsky/LangPro)")
-    assert [line[:15] for line in lines].count("published, test") == 3, "a heading for each note"
+    assert [line[:15] for line in lines].count("published, test") == 3, "each note needs a heading"
     assert next(score_lines(published("conll2003"), "f1")) == "published, test"
     assert list(score_lines((), "f1")) == []
 

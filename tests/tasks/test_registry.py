@@ -80,7 +80,7 @@ def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.Mo
 
 
 class Asked(Exception):
-    """What a reader was asked."""
+    """Records how a reader was called."""
 
 
 def asks(*given: object, **named: object) -> None:
@@ -158,7 +158,7 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str):
     ["glue/mrpc", "glue/stsb", "sick/entailment", "codah", "gap", "wnut17", "pos", "squad/v1.1"],
 )
 def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, tmp_path: pathlib.Path, name: str):
-    """What the head says of the features of the dev set is scored, judged and written, whatever the task."""
+    """The head's outputs for the features of the dev set are scored, evaluated and written, whatever the task."""
     folder = shared_data / FOLDERS[name.split("/")[0]]
     vocab = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     if not folder.is_dir() or not vocab.is_file():

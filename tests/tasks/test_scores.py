@@ -31,7 +31,7 @@ def test_the_log_loss_is_scikit_learns_and_clipped_where_a_label_was_ruled_out()
     assert scores.log_loss([[1, 0, 0]], [1]) == pytest.approx(15 * math.log(10))
     assert scores.log_loss([[1, 0, 0]], [1], clip=0.01) == pytest.approx(-math.log(0.01))
     assert scores.log_loss([[1, 0, 0]], [0], clip=0.01) == pytest.approx(-math.log(0.99))
-    # rows count as shares of their sums
+    # rows count as fractions of their sums
     assert scores.log_loss([[2, 6], [3, 1]], [0, 0]) == pytest.approx(-(math.log(1 / 4) + math.log(3 / 4)) / 2)
 
 
@@ -118,7 +118,7 @@ def test_multi_label_predictions_have_two_axes():
         scores.micro_f1(np.array([[0.0, 1.0]]), np.array([[0.0, math.nan]]))
 
 
-# GLUE's table of tasks and metrics, written out once more; the main metric first
+# GLUE's table of tasks and metrics, written out again; the main metric comes first
 GLUE = {
     "cola": ("matthews",),
     "sst2": ("accuracy",),
@@ -136,7 +136,7 @@ GLUE = {
 def test_every_glue_task_has_exactly_its_metrics():
     said, true = np.array([0, 1, 1, 0, 1, 1]), np.array([0, 1, 0, 0, 1, 0])
     by_hand = {"accuracy": 4 / 6, "f1": 2 / 3, "matthews": 4 / math.sqrt(64)}  # tp 2, fp 2, fn 0, tn 2
-    by_hand |= {"pearson": 0.5, "spearman": 0.5}  # of two values, both are Matthews'
+    by_hand |= {"pearson": 0.5, "spearman": 0.5}  # with two classes, both are Matthews'
     assert scores.GLUE.keys() == GLUE.keys()
     for task, names in GLUE.items():
         assert scores.glue_scores(task, said, true) == pytest.approx({name: by_hand[name] for name in names})
@@ -174,13 +174,14 @@ def test_a_regression_that_orders_the_examples_is_not_degenerate_however_alike_i
     ordered = 2.5 + 0.002 * (0.25 * labels + 0.97 * noise)
     assert scores.spearman(ordered, labels) == pytest.approx(0.25, abs=0.05)
     assert not scores.degeneracy(ordered, labels)
-    assert not scores.degeneracy(5 - ordered, labels), "the wrong way round it depends on the text too"
+    assert not scores.degeneracy(5 - ordered, labels), "reversed answers depend on the text too"
     assert "nearly the same" in scores.degeneracy(2.5 + 0.002 * noise, labels)
     assert not scores.degeneracy(2.5 + 0.02 * noise, labels), "answers that differ may be wrong"
 
 
 def slow_gap(said, true, feminine):
-    """Counts of the official scorer, one decision after the other: (precision, recall, F1) of both, masculine and feminine."""
+    """Computes the counts of the official scorer, one decision after the other: (precision, recall, F1) of both, masculine and
+    feminine."""
     rows = []
     for genders in ((False, True), (False,), (True,)):
         tp = fp = fn = 0

@@ -29,7 +29,7 @@ Question = tuple[str, str, list[tuple[str, int]] | None]  # question, context, a
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Letters, so that a word of n letters is n pieces, a few words, and [UNK] for the rest."""
+    """Returns a tokenizer of letters (a word of n letters is n pieces), a few words, and [UNK] for the rest."""
     path: pathlib.Path = tmp_path_factory.mktemp("span_task") / "vocab.txt"
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "contend", "##ers"]
     path.write_text("\n".join([*pieces, "ten", "paris", "lyon", "who", "?", ",", "."]) + "\n")
@@ -53,7 +53,7 @@ def squad_task(directory: pathlib.Path, train: list[Question], dev: list[Questio
 
 
 def right(features: list[Feature]) -> list[np.ndarray]:
-    """Logits that say what the targets say."""
+    """Returns logits that predict the targets."""
     logits = []
     for feature in features:
         values = np.zeros((feature.size, 2), np.float32)
@@ -74,7 +74,7 @@ def uncased(shared_data: pathlib.Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def places(uncased: Tokenizer) -> Callable[[str], np.ndarray]:
-    """The characters of the tokens of a context."""
+    """Returns the characters of the tokens of a context."""
     return functools.cache(lambda context: np.array(uncased.encode_with_offsets(context)[1]))
 
 
@@ -169,9 +169,9 @@ def test_questions_and_answers_have_no_more_tokens_than_is_said(tokenizer, tmp_p
 def test_an_answer_inside_a_token_is_learnt_where_it_stands_by_itself(tokenizer, tmp_path):
     notes: list[str] = []
     questions: list[Question] = [
-        ("who", "ten, a contenders ten ten", [("ten", 10)]),  # the file says the place inside the longer word
-        ("who", "contenders, lyon", [("ten", 3), ("lyon", 12)]),  # another annotator's is a word
-        ("who", "contenders", [("ten", 3)]),  # nowhere: the token that holds it, not the whole word
+        ("who", "ten, a contenders ten ten", [("ten", 10)]),  # the file gives a position inside the longer word
+        ("who", "contenders, lyon", [("ten", 3), ("lyon", 12)]),  # another annotator marked a word
+        ("who", "contenders", [("ten", 3)]),  # nowhere: the token that contains it, not the whole word
         ("who", "paris \u200b lyon", [("\u200b", 6)]),
         ("who", "paris", [("lyon", 0)]),
     ]
@@ -210,7 +210,7 @@ def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp
 
 
 def margins(features: list[Feature], wanted: list[float]) -> list[np.ndarray]:
-    """Logits by which the word after "who [SEP]" is the answer, with these margins of "no answer"."""
+    """Returns logits that predict the word after "who [SEP]", with these margins of "no answer"."""
     logits = [np.full((feature.size, 2), -20, np.float32) for feature in features]
     for values, margin in zip(logits, wanted, strict=True):
         values[3] = 1
@@ -232,9 +232,9 @@ def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, 
     assert (scores["f1"], scores["exact"], scores["threshold"]) == (100.0, 100.0, 2.0)
     assert (scores["HasAns_f1"], scores["NoAns_f1"], scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 100.0, 100.0, 2.0)
     assert not [name for name in scores if name.endswith("total")]
-    worse = task.scores("dev", margins(features, [-3, 4, 2, 8]))  # another model: nothing of the one before is left
+    worse = task.scores("dev", margins(features, [-3, 4, 2, 8]))  # another model: nothing of the previous one is left
     assert (worse["f1"], worse["threshold"]) == (75.0, -3.0)
-    nothing = task.scores("dev", margins(features, [-2, 9, -5, -6]))  # best is never to answer, so even -6 must exceed it
+    nothing = task.scores("dev", margins(features, [-2, 9, -5, -6]))  # the best is never to answer, so even -6 has to exceed it
     assert (nothing["f1"], nothing["best_f1"], nothing["threshold"] < -6) == (50.0, 50.0, True)
     assert task.scores("dev", logits) == scores
     predictions, best, odds = written(task, tmp_path, "dev", logits)
@@ -248,7 +248,7 @@ def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, 
 
 
 def test_the_threshold_is_the_best_for_f1_rather_than_for_exact_matches(tokenizer, tmp_path):
-    """An answer that is right in part is better than none for F1 alone."""
+    """Only F1 prefers a partly right answer to no answer."""
     answered: Question = ("who", "paris lyon", [("paris lyon", 0)])
     questions: list[Question] = [answered, ("who", "lyon", None)]
     task = squad_task(tmp_path, questions, questions, version="v2.0")
@@ -286,9 +286,9 @@ def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokeniz
     assert task.degeneracy("dev", never) == "every predicted span begins at [CLS], which is not an answer"
     same = margins(features, [-3] * 4)
     assert task.degeneracy("dev", same) == "every predicted span is at the same position"
-    same[0][4, 1] = 30  # one of them ends elsewhere
+    same[0][4, 1] = 30  # one of them ends at another position
     assert "same position" not in task.degeneracy("dev", same)
-    # the best threshold says "no answer" to all
+    # the best threshold predicts "no answer" for all
     assert task.degeneracy("dev", margins(features, [4, 8, -3, 2])) == 'the prediction is "no answer" for every question'
     assert task.degeneracy("dev", margins(features, [-3, 2, 4, 8])) == ""
     task.scores("dev", margins(features, [5, 5, 7, 7]))

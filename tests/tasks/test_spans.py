@@ -14,7 +14,7 @@ CLS, SEP = 101, 102
 
 
 def words(rng: np.random.Generator, count: int) -> tuple[str, list[tuple[int, int]]]:
-    """A context of words from a small stock, so that texts repeat, and their offsets."""
+    """Returns a context of words from a small stock, so that texts repeat, and their offsets."""
     text, offsets = "", []
     for i in range(count):
         text += " " * int(rng.integers(i > 0, 3))
@@ -29,7 +29,7 @@ def cut(question: int, context: int, length: int, stride: int) -> list[Window]:
 
 
 def random_logits(rng: np.random.Generator, rows: list[Window], padded: int) -> list[np.ndarray]:
-    """Logits on a coarse grid, so that scores tie; columns of padding hold the largest."""
+    """Returns logits on a coarse grid, so that scores tie; columns of padding have the largest."""
     out = []
     for window in rows:
         values = (rng.integers(-6, 7, padded) / 2).astype(np.float32)
@@ -39,7 +39,8 @@ def random_logits(rng: np.random.Generator, rows: list[Window], padded: int) -> 
 
 
 def slow_answer(starts, ends, rows, context, offsets, n_best, candidates, most, unanswerable, threshold):
-    """(texts with scores of the n-best list, text of the verdict, margin): every pair of every window, one after the other."""
+    """Returns (the n-best list of texts with scores, the text of the answer, margin), from every pair of every window, one after
+    the other."""
     spans, null = [], math.inf
     for start_row, end_row, window in zip(starts, ends, rows, strict=True):
         s, e = (row[: len(window.input_ids)].tolist() for row in (start_row, end_row))
@@ -91,7 +92,7 @@ def test_answers_are_those_of_a_slow_search_for_any_logits():
 
 
 def answer_for(context: str, offsets, first: int, last: int, continuation=None, **flags) -> Answer:
-    """The answer where the logits clearly say [first, last] of the context's tokens."""
+    """Returns the answer for logits that clearly predict [first, last] of the context's tokens."""
     rows = cut(2, len(offsets), 2 + 3 + len(offsets), 128)
     start, end = np.zeros(len(rows[0].input_ids)), np.zeros(len(rows[0].input_ids))
     start[rows[0].offset + first], end[rows[0].offset + last] = 9, 9
@@ -111,9 +112,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("context", "first", "last", "text"),
     [
-        ("Steve  Smith's cafe", 0, 1, "Steve  Smith"),  # the original's own example, with the white space of the context kept
+        ("Steve  Smith's cafe", 0, 1, "Steve  Smith"),  # the original's own example, in which white space in the context is kept
         ("was born (1895-1943).", 3, 3, "1895"),
-        ("in a Café", 2, 2, "Café"),  # letters that the tokenizer folds
+        ("in a Café", 2, 2, "Café"),  # letters that the tokenizer normalises
         ("in a Cafe\u0301!", 2, 2, "Cafe\u0301"),
         ("of Zürich a", 1, 1, "Zürich"),  # [UNK]
         ("Japanese", 0, 0, "Jap"),
@@ -135,7 +136,7 @@ def test_answers_grow_to_whole_words_on_memory_advice(tokenizer):
 
 def test_tokens_without_characters_and_white_space_never_reach_an_answer():
     context = "in  Paris now"
-    offsets = [(0, 2), (2, 3), (0, 0), (3, 9), (9, 13)]  # as SentencePiece: white space belongs to the piece after it
+    offsets = [(0, 2), (2, 3), (0, 0), (3, 9), (9, 13)]  # as in SentencePiece: white space belongs to the piece after it
     assert answer_for(context, offsets, 3, 3).best.text == "Paris"
     assert answer_for(context, offsets, 2, 3).best.text == "Paris"
     answer = answer_for(context, offsets, 0, 2)
@@ -152,7 +153,7 @@ def test_equal_texts_count_once_with_their_best_score():
 
 
 def unanswerable(null_scores: list[float], **flags) -> Answer:
-    """A context of three words in three windows of one; the best span scores 4."""
+    """Returns a context of three words in three windows of one; the best span scores 4."""
     rows = cut(0, 3, 4, 1)
     starts = [np.array([null / 2, 0, i, 0]) for i, null in enumerate(null_scores)]
     return best_spans(

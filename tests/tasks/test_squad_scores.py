@@ -25,7 +25,7 @@ TEXTS = ("the cat", "Cat!", "a black cat", "cat cat", "dog", "The", "", "in 1990
     ("text", "normal"),
     [
         ("The  Cat\tsat.", "cat sat"),
-        ("a-b", "ab"),  # punctuation leaves no space, so that the article inside is none
+        ("a-b", "ab"),  # punctuation leaves no space, so the article inside is not one
         ("A. Lincoln", "lincoln"),
         ("anthem then the panda", "anthem then panda"),
         ("the, an; a", ""),
@@ -49,10 +49,10 @@ def test_f1_is_of_bags_of_words():
 
 def test_squad_1_takes_the_best_gold_answer_and_counts_what_is_not_answered():
     gold = {"a": ["black cat", "cat"], "b": ["dog"], "c": ["1990", "in 1990"]}
-    # a: equal to the second; b: two words, one right, F1 2/3; c: not answered
+    # a: equal to the second; b: two words, one correct, F1 2/3; c: not answered
     found = squad1_scores(gold, {"a": "The cat", "b": "big dog", "other": "x"})
     assert found == {"exact_match": 100 / 3, "f1": 100 * (1 + 2 * 0.5 / 1.5) / 3}
-    # of two answers that are both empty, 1.1 says that they match and that their F1 is 0
+    # for two empty answers, 1.1 returns a match and an F1 of 0
     assert squad1_scores({"a": ["the"]}, {"a": "A."}) == {"exact_match": 100.0, "f1": 0.0}
 
 
@@ -68,7 +68,7 @@ def words(text: str) -> list[str]:
 
 
 def slow_pair(said: str, true: str) -> tuple[int, float]:
-    """(exact, F1) of 2.0."""
+    """Computes (exact, F1) as in 2.0."""
     own, gold = words(said), words(true)
     rest, same = list(gold), 0
     for word in own:
@@ -82,7 +82,7 @@ def slow_pair(said: str, true: str) -> tuple[int, float]:
 
 
 def questions(draw: random.Random) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
-    """Gold answers, predictions, and numbers on a grid so that many are equal."""
+    """Returns gold answers, predictions, and numbers on a grid so that many are equal."""
     count = draw.randint(1, 12)
     gold = {f"q{i}": draw.choices(TEXTS, k=draw.choice((0, 0, 1, 3))) for i in range(count)}
     said = {q: draw.choice((*answers, draw.choice(TEXTS))) for q, answers in gold.items()}
@@ -91,7 +91,7 @@ def questions(draw: random.Random) -> tuple[dict[str, list[str]], dict[str, str]
 
 
 def per_question(gold: dict[str, list[str]], said: dict[str, str]) -> dict[str, tuple[int, float]]:
-    """The best (exact, F1) over the gold answers that are not empty; over "" without one."""
+    """Returns the best (exact, F1) over the gold answers that are not empty, or over "" if there is none."""
     found = {}
     for q, answers in gold.items():
         pairs = [slow_pair(said[q], answer) for answer in [a for a in answers if words(a)] or [""]]
@@ -117,7 +117,7 @@ def slow_scores(gold, said, no_answer, threshold) -> dict[str, float]:
 
 def test_squad_2_splits_questions_by_whether_they_have_an_answer():
     gold = {"a": ["black cat", "cat"], "b": [], "c": [], "d": ["the"]}
-    # d has an answer, but one of which nothing is left: only "" is right
+    # nothing is left of d's answer after normalisation: only "" is correct
     found = squad2_scores(gold, {"a": "big cat", "b": "", "c": "dog", "d": "an"})
     # a is nearest to "cat", F1 2/3
     by_hand = {"exact": 50.0, "f1": 100 * (2 / 3 + 1 + 0 + 1) / 4, "total": 4}
@@ -146,7 +146,7 @@ def test_the_official_sweep_lets_one_prediction_after_the_other_in():
     said = {"a": "cat", "b": "cat", "c": "dog", "d": "dog"}
     margins = {"a": 0.1, "b": 0.3, "c": 0.6, "d": 0.9}
     own = question_scores(gold, said, exact=True)
-    # from 2 right ("" throughout): 3 with a, 2 with b, 3 with c, 2 with d; the first best stays
+    # from 2 correct ("" throughout): 3 with a, 2 with b, 3 with c, 2 with d; the first best one is kept
     assert find_threshold(own, gold, said, margins) == (75.0, 0.1)
     assert find_threshold(own, gold, said, {**margins, "b": 0.7}) == (100.0, 0.6)
     # "" throughout is best
@@ -158,7 +158,7 @@ def test_the_official_sweep_is_every_prefix_of_the_order():
     for _ in range(300):
         gold, said, no_answer = questions(draw)
         own = per_question(gold, said)
-        order = sorted(no_answer, key=lambda q: no_answer[q])  # equal ones as they come
+        order = sorted(no_answer, key=lambda q: no_answer[q])  # equal ones in their original order
         for exact in (True, False):
             totals = []
             for k in range(len(order) + 1):

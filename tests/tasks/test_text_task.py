@@ -21,7 +21,8 @@ SICK = (
     "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\tentailment_BA\tsentence_A_original\t"
     "sentence_B_original\tsentence_A_dataset\tsentence_B_dataset\tSemEval_set\n"
 )
-# what people paste: accents, emoji, CJK, tabs as text, no-break and zero-width spaces, marks alone, brackets of special tokens
+# text that users paste: accents, emoji, CJK, tabs as text, no-break and zero-width spaces, marks alone, brackets of special
+# tokens
 HOSTILE = ("éß\u0301", "😀 hello", "中文 인국", "a\u00a0b\u200bc", "\u0301", "[SEP] [CLS]", "\u200b", "x" * 300, "¿.—…")
 
 
@@ -41,7 +42,7 @@ def config(name: str, directory: pathlib.Path, **fields: object) -> TaskConfig:
 
 
 def rte(directory: pathlib.Path, train: str = "eeen", dev: str = "en", test: int = 3) -> pathlib.Path:
-    """RTE with these labels, by their first letters."""
+    """Returns RTE with these labels, given by their first letters."""
     names = {"e": "entailment", "n": "not_entailment"}
     for split, labels in {"train": train, "dev": dev}.items():
         rows = [f"{i}\thello {i}\tworld\t{names[label]}" for i, label in enumerate(labels)]
@@ -52,7 +53,7 @@ def rte(directory: pathlib.Path, train: str = "eeen", dev: str = "en", test: int
 
 
 def logits(task: TextTask, *answers: int) -> list[np.ndarray]:
-    """Logits that say these classes."""
+    """Returns logits that predict these classes."""
     return [np.eye(task.head.num_outputs, dtype=np.float32)[answer] * 3 for answer in answers]
 
 
@@ -167,7 +168,7 @@ def test_one_class_for_all_is_degenerate(tmp_path: pathlib.Path):
     assert task.degeneracy("test", logits(task, 1, 1, 1))  # without labels
     assert not task.degeneracy("test", logits(task, 1, 0, 1))
     (alike,) = (dataclasses.replace(task, splits={"dev": [e] * 2}) for e in task.splits["dev"][:1])
-    assert not alike.degeneracy("dev", logits(task, 1, 1))  # where all labels are one, one answer says nothing
+    assert not alike.degeneracy("dev", logits(task, 1, 1))  # if all labels are the same, a single answer means nothing
 
 
 def mnli(directory: pathlib.Path, *splits: str) -> pathlib.Path:
@@ -314,7 +315,7 @@ def test_sick_is_two_tasks_of_one_file_with_or_without_its_test_set(tmp_path: pa
 
 
 def own(tmp_path: pathlib.Path, problem: str, *rows: str, **fields: str) -> TaskConfig:
-    """Its training file is its dev set too."""
+    """Returns a task whose training file is also its dev set."""
     path = str(put(tmp_path / "own.tsv", "text\tlabel", *rows))
     return TaskConfig(name="own/sequence", own=OwnDataConfig(train=path, dev=path, problem=problem, separator=",", **fields))
 

@@ -25,7 +25,7 @@ Sentences = list[list[tuple[str, str]]]
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A word of n letters is n pieces."""
+    """Returns a tokenizer in which a word of n letters is n pieces."""
     path: pathlib.Path = tmp_path_factory.mktemp("token_task") / "vocab.txt"
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     path.write_text("\n".join(pieces) + "\n")
@@ -74,7 +74,7 @@ def test_a_sentence_is_one_row_if_it_fits_and_else_parts_of_half_a_row_with_a_qu
 
 
 def said_by(task: TokenTask, features: list[Feature], predictions: list[list[str]]) -> list[np.ndarray]:
-    """Logits that say the predictions at the labelled columns of the features, and anything elsewhere."""
+    """Returns logits that give the predictions at the labelled columns of the features, and anything elsewhere."""
     draw = np.random.default_rng(0)
     rest = [iter(tags) for tags in predictions]
     logits = []
@@ -124,10 +124,10 @@ def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as
             members = range(first, first + 4) if context == "document" else [feature.example]
             whole = tokenizer.encode(" ".join(word for i in members for word, _ in sentences[i]))
             starts = [i for i in range(len(whole) - len(ids) + 3) if whole[i : i + len(ids) - 2] == ids[1:-1]]
-            assert starts, "a feature shows a part of its text"
+            assert starts, "a feature has a part of its text"
             shows_all = len(ids) - 2 == len(whole)
-            assert shows_all or len(ids) > length - 2 * 5, "room is left for less than a word on either side"
-            assert shows_all or not tokenizer.is_continuation(feature.ids[0][1:2])[0], "words are shown whole"
+            assert shows_all or len(ids) > length - 2 * 5, "less than a word would fit on either side"
+            assert shows_all or not tokenizer.is_continuation(feature.ids[0][1:2])[0], "words are not cut"
             if len(columns) < len(sentences[feature.example]):
                 before, after = columns[0] - 1, len(ids) - 2 - columns[-1]
                 assert before >= room // 4 - 5 or starts[0] == 0
@@ -139,7 +139,7 @@ def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as
 @pytest.mark.parametrize("scheme", ["", *SCHEMES])
 def test_logits_that_say_the_labels_score_1_in_every_scheme(scheme, tokenizer, tmp_path):
     draw = random.Random(1)
-    tags = "O O B-PER I-PER E-PER S-LOC I-LOC B-LOC"  # in no scheme's order
+    tags = "O O B-PER I-PER E-PER S-LOC I-LOC B-LOC"  # not in the order of any scheme
     train, dev = (random_sentences(draw, 60, 30, tags) for _ in range(2))
     task = wnut(tmp_path, train, train + dev, scheme=scheme, length=40)
     features = task.features("dev", tokenizer)
@@ -176,7 +176,7 @@ def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, 
     (feature,) = task.features("dev", tokenizer)
     assert feature.target.tolist() == [-1, 0, -1, -1, 1, -1]
     logits = from_targets(task, [feature])
-    scores = task.scores("dev", logits)  # where nothing is learnt they say B-PER, so three of PER are said, one is right
+    scores = task.scores("dev", logits)  # untrained, they predict B-PER: three PER are predicted, one is right
     assert (scores["precision"], scores["recall"], scores["accuracy"], scores["f1_LOC"]) == (1 / 3, 1 / 2, 1 / 2, 0.0)
 
 
@@ -209,7 +209,7 @@ def test_both_names_of_the_conll_2003_files_are_known_and_the_tag_is_the_last_co
             "test": [("I-PER",)],
         }
         assert (task.labels, task.metric, task.head.kind) == (("I-PER", "O"), "f1", "token")
-    for bare in ("a NNP I-NP\n\n", "a\n\n"):  # a test set that keeps its tags back
+    for bare in ("a NNP I-NP\n\n", "a\n\n"):  # a test set without its tags
         (directory / "eng.testb").write_text(f"-DOCSTART- -X- O O\n\n{bare}")
         task = load(TaskConfig(name="conll2003", data_dir=str(directory)))
         assert [(e.words, e.labels) for e in task.splits["test"]] == [(("a",), None)]

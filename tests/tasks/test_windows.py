@@ -13,13 +13,13 @@ CLS, SEP = 101, 102
 
 
 def cut(question: int, context: int, **settings) -> list[Window]:
-    """Windows of a question 1000, 1001, ... and a context 2000, 2001, ..."""
+    """Returns windows of a question 1000, 1001, ... and a context 2000, 2001, ..."""
     defaults = {"length": 24, "stride": 5, "max_question": 6, "special_ids": (CLS, SEP)}
     return windows(range(1000, 1000 + question), range(2000, 2000 + context), **(defaults | settings))
 
 
 def slow_spans(context: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """(first, one past the last) of the windows, walked as a reader would: read, and step on until the end is in view."""
+    """Returns (first, one past the last) of the windows, found step by step: read, and advance until the end is visible."""
     spans, first = [], 0
     while True:
         spans.append((first, min(first + room, context)))
@@ -29,7 +29,7 @@ def slow_spans(context: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def slow_owner(token: int, spans: list[tuple[int, int]]) -> int:
-    """The window with most context around the token; an earlier one wins a tie."""
+    """Returns the window with the most context around the token; an earlier one wins a tie."""
     inside = [w for w, (first, stop) in enumerate(spans) if first <= token < stop]
     return max(inside, key=lambda w: (min(token - spans[w][0], spans[w][1] - 1 - token) + 0.01 * (spans[w][1] - spans[w][0]), -w))
 
@@ -58,7 +58,7 @@ def test_windows_are_those_of_a_slow_reader_for_any_lengths():
 
 
 def test_every_length_of_the_last_window_is_weighed_as_by_the_slow_reader():
-    # rows of 384 with 64 tokens of question: short of a stride, the last window may lose to the one before it all the same
+    # with rows of 384 and a question of 64 tokens, a last window shorter than a stride may still lose to the previous one
     for context in range(317, 317 + 2 * 128, 3):
         spans = slow_spans(context, 317, 128)
         owners = [slow_owner(token, spans) for token in range(context)]
@@ -73,14 +73,15 @@ def test_every_context_token_hasmost_context_in_exactly_one_window():
 
 
 def test_the_example_that_explainsmost_context_in_the_original():
-    # windows A "the man went to the", B "to the store and bought", C "and bought a gallon of", ...: C shows most around "bought"
+    # windows A "the man went to the", B "to the store and bought", C "and bought a gallon of", ...: C has most context for
+    # "bought"
     made = cut(1, 11, length=9, stride=3)
     bought = 7
     assert [w.context_start for w in made if w.max_context[w.offset + bought - w.context_start :][:1].any()] == [6]
 
 
 def test_a_shorter_last_window_needs_a_token_of_more_context_for_every_hundred_it_lacks():
-    # windows [0, 300) and [150, 350); around token 225 they show at least 74 and 75 tokens, around 226 73 and 76
+    # windows [0, 300) and [150, 350); around token 225 they have at least 74 and 75 tokens, around 226 73 and 76
     first, last = cut(1, 350, length=304, stride=150)
     assert (first.context_length, last.context_length) == (300, 200)
     assert np.flatnonzero(first.max_context).tolist() == list(range(first.offset, first.offset + 226))
@@ -117,8 +118,8 @@ def test_settings_without_sense_are_refused():
 
 
 def test_a_context_of_twice_the_length_with_dense_windows_takes_twice_the_work(monkeypatch: pytest.MonkeyPatch):
-    """Work: numbers held at once while the windows are chosen, and numbers compared while they are cut; every token against
-    every window would be four times as many."""
+    """Work is the numbers held at once while the windows are chosen, plus the numbers compared while they are cut; comparing
+    every token with every window would be four times as much."""
 
     class Counting(np.ndarray):
         numbers = 0

@@ -1,4 +1,4 @@
-"""The steps that a command line asks for: which, how many executions, with which flags; and what each lowers."""
+"""The steps that a command line asks for: which steps, how many executions, with which flags; and what each lowers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPOLOGY = "--topology=v5e:2x2"
 
 
 def wanted(*flags: str) -> list[Case]:
-    """The steps that a command line asks for."""
+    """Returns the steps that a command line asks for."""
     options, overrides, _ = parse_flags("", flags)
     return cases(options.config, overrides, options)
 
@@ -80,7 +80,8 @@ def test_all_phases_are_examined_unless_one_is_named():
 
 
 def steps_of(rows: int, *flags: str) -> tuple[int | None, str]:
-    """(steps, what they cover) of the only step that a command line asks for, on a program of so many rows."""
+    """Returns (steps, the work that they cover) of the only step that a command line asks for, on a program with this many
+    rows."""
     (case,) = wanted("--topology=v5e:2x2", *flags)
     mesh = types.SimpleNamespace(shape={"data": 4})
     step = case.step(types.SimpleNamespace(mesh=mesh, rows=rows, length=128, flops=1.0))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which step is compiled of a task's experiment; lowered for CPU devices, nothing is compiled."""
+"""Which step of a task's experiment is compiled; it is lowered for CPU devices, and nothing is compiled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMALL = ModelConfig(**SIZES)
 
 
 def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
-    """The step of a shipped experiment on the small model."""
+    """Returns the step of a shipped experiment on the small model."""
     given = [("init_from", "model"), ("model.scan_layers", "true"), *overrides]
     values = read_experiment(f"experiments/finetune/{config}", given, FinetuningExperiment)
     return finetuning_step(FinetuningExperiment.from_dict(values), SMALL, jax.devices()[:devices])
@@ -59,7 +59,7 @@ def shapes(program: StepProgram) -> dict[str, tuple[int, ...]]:
 
 
 def donated(program: StepProgram) -> list[bool]:
-    """Whether the memory of each argument is given back to the step, which is that of the old state alone."""
+    """Returns whether the memory of each argument is donated; only the old state's is."""
     parts = [jax.tree.leaves(part, is_leaf=lambda x: hasattr(x, "donated")) for part in program.lowered.args_info[0]]
     found = [{x.donated for x in part} for part in parts]
     assert all(len(flags) == 1 for flags in found)
@@ -67,7 +67,7 @@ def donated(program: StepProgram) -> list[bool]:
 
 
 def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
-    """By which a profile adds up their time."""
+    """A profile uses these names to add up the time by part."""
     phase = {"steps": 1, "length": 16, "batch_size": 4, "max_predictions": 3}
     model = SIZES | {"num_layers": 1, "scan_layers": True}
     experiment = PretrainingExperiment.from_dict({"model": model, "phases": [phase]})
@@ -158,7 +158,7 @@ def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():
 
 @pytest.fixture
 def unlowered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The mesh and the arguments of every step that would have been lowered."""
+    """Returns the mesh and the arguments of every step that would have been lowered."""
     asked: list[Any] = []
     monkeypatch.setattr(programs, "_lower", lambda mesh, step, *arguments: asked.append((mesh, arguments)))
     return asked
@@ -252,7 +252,7 @@ def test_the_step_of_a_task_is_made_of_the_settings_of_its_costliest_run(unlower
 
 def test_the_model_to_fine_tune_is_one_of_a_published_size_or_that_of_a_directory(tmp_path: pathlib.Path):
     assert (model_config_to_finetune("large").num_layers, model_config_to_finetune(str(TEACHER)).hidden_size) == (24, 20)
-    with pytest.raises(UserError, match=r"--model=.* holds no config\.json; give a Hugging Face directory, or a published size"):
+    with pytest.raises(UserError, match=r"--model=.* has no config\.json; give a Hugging Face directory, or a published size"):
         model_config_to_finetune(str(tmp_path))
     with pytest.raises(UserError, match=r"no published model is called 'larg'; did you mean 'large'"):
         model_config_to_finetune("larg")

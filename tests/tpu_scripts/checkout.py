@@ -1,4 +1,4 @@
-"""A small checkout for the tests of the scripts: no package to install and commands that only print, so no network is needed."""
+"""A small checkout for the tests of the scripts: it installs no package and its commands only print, so no network is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_checkout(path: pathlib.Path) -> pathlib.Path:
     (package / "runtime").mkdir()
     (package / "runtime" / "__init__.py").write_text("")
     (package / "runtime" / "restarts.py").write_text(COMMAND.format(name="restarts", about=""))
-    (path / "pytest.py").write_text(COMMAND.format(name="pytest", about=""))  # stands in for the real one
+    (path / "pytest.py").write_text(COMMAND.format(name="pytest", about=""))  # replaces the real one
     (path / "requirements.txt").write_text("# nothing to install\n")
     return path
 

@@ -11,7 +11,7 @@ from tests.tpu_scripts.checkout import make_checkout, script
 
 @pytest.fixture(scope="session")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A checkout already set up; the tests that use it only run commands."""
+    """Returns a checkout that is already set up; the tests that use it only run commands."""
     checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "with a space")
     first = script(checkout, "run", "pretrain", "first start")
     assert first.returncode == 0, first.stderr
@@ -23,7 +23,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def python(ready: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python that makes a virtual environment by copying that of `ready`, in a tenth of the time; else the usual one."""
+    """Returns a Python that makes a virtual environment by copying the one of `ready`, in a tenth of the time; otherwise the
+    usual one."""
     directory = tmp_path_factory.mktemp("python")
     shutil.copytree(ready / ".venv", directory / "venv", symlinks=True)
     (directory / "venv" / "bert_jax-stamp").unlink()

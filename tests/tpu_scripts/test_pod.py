@@ -1,4 +1,4 @@
-"""pod.sh and worker.sh with a stand-in `gcloud`: its slices are two directories each, in which it runs what ssh is given."""
+"""pod.sh and worker.sh with a stand-in `gcloud`: each slice is two directories, in which it runs the commands for ssh."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ if __name__ == "__main__":
 
 
 class Cloud:
-    """Slices of two workers, by default one, the checkout that goes there, and pod.sh."""
+    """Slices of two workers (by default one slice), the checkout that is copied there, and pod.sh."""
 
     def __init__(self, directory: pathlib.Path, slices: int = 1):
         self.directory = directory
@@ -98,7 +98,7 @@ class Cloud:
         self.states("ACTIVE")
 
     def states(self, *states: str) -> None:
-        """What gcloud answers when it is asked for the state, one after the other, the last one for ever."""
+        """Sets the answers of gcloud to requests for the state, one after the other; the last one is repeated."""
         (self.directory / "states").write_text("".join(f"{state}\n" for state in states))
 
     def pod(self, arguments: str) -> subprocess.CompletedProcess[str]:
@@ -113,12 +113,12 @@ class Cloud:
         return bash(command, cwd=self.directory, **variables)
 
     def asked(self) -> list[str]:
-        """The commands that gcloud was given."""
+        """Returns the commands that gcloud was given."""
         path = self.directory / "asked"
         return path.read_text().splitlines() if path.exists() else []
 
     def ended(self) -> str:
-        """What `status` prints once no worker runs any more."""
+        """Returns the output of `status` once no worker is running."""
         deadline = time.monotonic() + 30
         while "runs: " in (told := self.pod("status pod").stderr):
             assert time.monotonic() < deadline, told
@@ -203,7 +203,7 @@ def test_a_quota_that_is_refused_names_the_ways_out(cloud: Cloud):
     assert "Limit: 0\nerror: the quota of this project does not allow v5litepod-256 here" in refused.stderr
     assert "smaller --type, another --zone, or --spot" in refused.stderr
     assert "or --spot" not in cloud.pod("create pod --type=v5litepod-256 --spot").stderr
-    cloud.states("ACCEPTED", "FAILED")  # or it is refused later
+    cloud.states("ACCEPTED", "FAILED")  # otherwise it is refused later
     refused = cloud.pod(RUN)
     assert refused.returncode == 1
     assert "the request pod has failed: Quota limit TPUV5s has been exceeded" in refused.stderr

@@ -1,4 +1,4 @@
-"""pod.yaml: its fields, and the task that SkyPilot makes of it where `.venv-sky` holds SkyPilot, as `.ci/run` makes it."""
+"""pod.yaml: its fields, and SkyPilot's task for it if `.venv-sky` has SkyPilot, as `.ci/run` installs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = REPOSITORY / "tpu_scripts" / "pod.yaml"
 SKY = REPOSITORY / ".venv-sky" / "bin" / "python"
 GIVEN = {"RUN": "pretrain --workdir=gs://my-bucket/a --config.b='[1, 2]'"}
 ENDED_BY_SKYPILOT = 128 + signal.SIGKILL
-"""The exit status of the other hosts' processes, which SkyPilot ends where one host fails."""
+"""The exit status of the other hosts' processes, which SkyPilot ends when one host fails."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def task() -> dict[str, Any]:
 
 def test_the_fields_are_those_that_a_recovering_slice_needs(task: dict[str, Any]):
     assert set(task) == {"envs", "num_nodes", "resources", "workdir", "setup", "run"}
-    assert task["envs"] == {"RUN": None, "RESTARTS": "20"}  # None: has to be given
+    assert task["envs"] == {"RUN": None, "RESTARTS": "20"}  # None: it has to be set
     assert task["num_nodes"] == 1
     resources = task["resources"]
     assert set(resources) == {"infra", "accelerators", "accelerator_args", "use_spot", "job_recovery"}
@@ -53,7 +53,7 @@ def test_what_a_restart_mends_is_restarted_and_nothing_else(task: dict[str, Any]
     recovery = task["resources"]["job_recovery"]
     assert recovery["recover_on_exit_codes"] == sorted(set(MENDED_BY_RESTART) - {ENDED_BY_SKYPILOT})
     assert recovery["max_restarts_on_errors"] == 0  # would restart after every status
-    assert HUNG in recovery["recover_on_exit_codes"]  # with which run.sh ends where its own restarts are used up
+    assert HUNG in recovery["recover_on_exit_codes"]  # the status of run.sh when its own restarts are used up
 
 
 def test_its_commands_start_the_scripts_with_the_arguments_as_they_were_quoted(task: dict[str, Any]):

@@ -15,7 +15,7 @@ from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout, script
 def test_a_second_start_runs_the_command_and_nothing_else(ready: pathlib.Path):
     again = script(ready, "run", "corpus", "--output=a b", "x")
     assert (again.returncode, again.stderr) == (0, "")
-    assert again.stdout == f"corpus|{ready.parent}|--output=a b|x\n"  # in the caller's directory, arguments as they were
+    assert again.stdout == f"corpus|{ready.parent}|--output=a b|x\n"  # in the caller's directory, with unchanged arguments
 
 
 def test_alone_it_runs_the_quickstart_in_order(ready: pathlib.Path):
@@ -215,7 +215,7 @@ def test_every_requirement_is_pinned_and_neither_tensorflow_nor_torch_is_one():
 
 
 def old_machine(tmp_path: pathlib.Path) -> str:
-    """A PATH with the usual tools and a python3 that is 3.10, as on a Cloud TPU VM."""
+    """Returns a PATH with the usual tools and Python 3.10 as python3, as on a Cloud TPU VM."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for tool in ("bash", "sed", "grep", "tail", "cat", "rm", "mkdir", "uname", "dirname", "flock", "mv", "sleep", "cp"):
@@ -229,7 +229,7 @@ def old_machine(tmp_path: pathlib.Path) -> str:
 
 
 def without_system_pythons(checkout: pathlib.Path) -> pathlib.Path:
-    """The checkout with a find_python that sees PATH alone: this machine may well have a Python in /usr/local/bin."""
+    """Returns the checkout with a find_python that sees only PATH, since this machine may have a Python in /usr/local/bin."""
     file = checkout / "tpu_scripts" / "set_up.sh"
     text = file.read_text()
     assert "/usr/local/bin/python3.1[1-4] /opt/python*/bin/python3" in text

@@ -1,4 +1,4 @@
-"""The parts of a save and of a restore alone, as one of several processes or with a bucket would see them; nothing is written."""
+"""The parts of a save and of a restore, as seen by one of several processes or with a bucket; nothing is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Notes = list[Any]
 
 
 class Orbax:
-    """A manager that notes what it is asked to do."""
+    """A checkpoint manager that records its calls."""
 
     def __init__(self, notes: Notes, error: Exception | None = None):
         self.notes, self.error = notes, error
@@ -40,7 +40,7 @@ class Orbax:
 
 
 def checkpoints_of(notes: Notes, directory: Any = "DIRECTORY", error: Exception | None = None, **fields: Any) -> Checkpoints:
-    """An instance beside which there is no Orbax."""
+    """Returns an instance without Orbax."""
     found = object.__new__(Checkpoints)
     own = {"_directory": directory, "_manager": Orbax(notes, error), "_saving": None, "_saved": None, "_failed": None}
     vars(found).update(own | {"failures": 0, "failed_in_a_row": 0} | fields)
@@ -102,7 +102,7 @@ def test_the_end_waits_for_the_save_in_progress_alone_after_an_error_and_not_at_
         (OSError(28, "No space left on device"), True, True, "No space left on device"),
         (OSError(28, "No space left on device"), False, True, "No space left on device"),
         (None, False, True, "another process could not write its part"),
-        (None, False, False, None),  # after an error nobody asks the others
+        (None, False, False, None),  # after an error the others are not asked
         (None, True, True, None),
     ],
 )
@@ -268,7 +268,7 @@ def test_states_are_removed_from_the_earliest_on(notes, machine, monkeypatch):
 
 @pytest.mark.parametrize("bucket", [False, True])
 def test_only_in_a_bucket_the_folder_of_unreadable_states_says_that_it_is_complete(bucket, notes, machine, monkeypatch, tmp_path):
-    """Where Orbax removes every directory that does not."""
+    """There, Orbax removes every directory without this marker."""
     machine(bucket=bucket)
     monkeypatch.setattr(Checkpoints, "_open", lambda self: Orbax(notes))
     monkeypatch.setattr(manager, "move_tree", lambda path, to: path.rename(to))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def state_at(step: int, size: int = 50_000) -> dict[str, jax.Array]:
-    """Incompressible numbers that tell the step."""
+    """Returns incompressible numbers that identify the step."""
     return {"step": jnp.int32(step), "weights": jax.random.normal(jax.random.key(step), (size,))}
 
 
@@ -50,7 +50,7 @@ def save_all(directory: pathlib.Path, *steps: int, keep: int = 9) -> None:
 
 
 def damage(directory: pathlib.Path) -> None:
-    """Cuts the end off the largest file, as a machine that lost power might."""
+    """Cuts off the end of the largest file, as after a power failure."""
     largest = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-1000])
 
@@ -74,7 +74,8 @@ def test_a_training_state_comes_back_bit_for_bit_optimizer_slots_included(tmp_pa
 
 
 def test_a_state_comes_back_on_another_mesh(tmp_path: pathlib.Path):
-    """Saved from 8 devices along fsdp and tensor, wanted on 1 and on 4 along data: the same numbers, laid out as asked."""
+    """The state is saved from 8 devices along fsdp and tensor, and restored on 1 and on 4 along data: the same numbers, with the
+    requested layout."""
     state = jax.device_put(first_state(), program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))).shardings)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, state)
@@ -131,8 +132,8 @@ def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
 
 
 def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Orbax counts saves once a process: the second to begin would take the first one's number from it, and both would wait
-    for minutes. The pause after counting makes them meet every time."""
+    """Orbax counts saves per process: the second to start would take the first one's number, and both would wait for minutes. The
+    pause after counting makes them collide every time."""
     count = OperationIdGenerator.next_operation_id
 
     def count_and_pause() -> int:
@@ -174,14 +175,15 @@ def test_a_damaged_newest_state_is_passed_over_put_aside_and_saved_anew(tmp_path
 
 
 def flipped(path: pathlib.Path, share: float) -> None:
-    """One bit of a file, at a share of its length."""
+    """Flips one bit of a file, at a fraction of its length."""
     data = bytearray(path.read_bytes())
     data[int(share * (len(data) - 1))] ^= 0x10
     path.write_bytes(data)
 
 
 def test_a_flipped_bit_in_any_file_of_a_state_never_changes_what_is_restored(tmp_path: pathlib.Path, caplog):
-    """It is passed over for the state before, or the bit means nothing: then the arrays are those that were saved."""
+    """Either the state is skipped and the one before is used, or the bit means nothing: then the arrays are those that were
+    saved."""
     save_all(tmp_path / "saved", 1, 2)
     files = sorted(path for path in (tmp_path / "saved/2").rglob("*") if path.is_file() and path.stat().st_size)
     largest = max(files, key=lambda path: path.stat().st_size)
@@ -227,7 +229,7 @@ def test_a_state_saved_before_there_were_digests_is_read(tmp_path: pathlib.Path)
 def test_a_state_that_is_not_finite_is_neither_saved_nor_read(tmp_path: pathlib.Path, caplog):
     broken = state_at(3) | {"weights": state_at(3)["weights"].at[7].set(jnp.nan)}
     save_all(tmp_path, 1)
-    with ocp.CheckpointManager(tmp_path) as manager:  # as an earlier version did
+    with ocp.CheckpointManager(tmp_path) as manager:  # like an earlier version
         manager.save(2, args=ocp.args.Composite(state=ocp.args.StandardSave(broken)))
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(1))
@@ -282,7 +284,7 @@ def test_when_no_state_can_be_read_it_is_an_error_every_time_and_they_stay_where
 
 @pytest.mark.parametrize("removed", [0, 1, 6, None])
 def test_a_kill_while_orbax_removes_a_state_for_a_newer_one_stops_no_run(tmp_path: pathlib.Path, removed: int | None):
-    """The best weights of a run that continues from before the newer ones were found: they are found again."""
+    """The states are best weights: the run continues from before the newer ones were found, and finds them again."""
     save_all(tmp_path, 3, 6)
     files = sorted(path for path in (tmp_path / "3").rglob("*") if path.is_file())
     for path in files[:removed]:
@@ -290,7 +292,7 @@ def test_a_kill_while_orbax_removes_a_state_for_a_newer_one_stops_no_run(tmp_pat
     newest = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-newest"))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         found = checkpoints.restore_latest(abstract(state_at(0)), until=4)
-        if found is not None:  # only notes about it are gone
+        if found is not None:  # only notes about it are missing
             assert_equal(found, state_at(3))
         assert (found is not None) >= (removed == 0)
         assert (found is None) >= (removed is None)

@@ -31,7 +31,7 @@ def run(path: pathlib.Path, baseline: float) -> pathlib.Path:
 
 
 def coloured(path: pathlib.Path, rgb: tuple[int, int, int]) -> int:
-    """How many pixels are nearly of one colour."""
+    """Returns how many pixels have nearly one colour."""
     pixels = matplotlib.image.imread(path)[..., :3]
     return int((np.abs(pixels - np.array(rgb) / 255).max(axis=-1) < 0.02).sum())
 
@@ -79,14 +79,14 @@ def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """What is drawn lands here, and in no file."""
+    """Records the figures that are drawn, and writes no file."""
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
     return drawn
 
 
 def lines(figure: Figure, title: str, label: str) -> list[tuple[list[float], list[float]]]:
-    """(x, y) of the lines of one panel that have the colour of the line whose label begins like this."""
+    """Returns (x, y) of the lines of one panel that have the colour of the line whose label starts with this."""
     (axes,) = (axes for axes in figure.axes if axes.get_title(loc="left") == title)
     (named,) = (line for line in axes.lines if str(line.get_label()).startswith(label))
     alike = [line for line in axes.lines if line.get_color() == named.get_color() and line.get_alpha() is None]
@@ -138,7 +138,7 @@ def test_every_baseline_is_drawn_with_its_name(tmp_path: pathlib.Path, figures: 
 
 
 def test_a_window_that_was_cut_short_is_no_spike(tmp_path: pathlib.Path, figures: list[Figure]):
-    """A stop after step 52 wrote a line for two steps, the resumed run the next one for eight."""
+    """A stop after step 52 wrote a line for two steps, and the resumed run wrote the next one for eight."""
     steps = [*range(10, 60, 10), 52, *range(60, 110, 10)]
     records = [{"step": s, "train/mlm_loss": 25.0 if s == 52 else 5.0} for s in steps]
     draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", SCORES, title="a run")
@@ -162,7 +162,7 @@ def test_windows_of_usual_length_are_drawn_as_they_are_and_none_is_lost():
 @pytest.mark.parametrize(
     ("steps", "merged"),
     [
-        ([10, 20, 25, 35], [10, 20, 25, 35]),  # half the median is not short
+        ([10, 20, 25, 35], [10, 20, 25, 35]),  # half of the median is not short
         ([10, 20, 30, 35], [10, 20, 30, 35]),
         ([10, 20, 24, 34], [10, 20, 34]),
         ([4, 14, 24, 34], [14, 24, 34]),

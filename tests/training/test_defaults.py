@@ -1,4 +1,4 @@
-"""The settings that nobody has to give are those of the papers and of the released codes, or leave something out."""
+"""The default settings are those of the papers and of the released codes, or leave something out."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
     [
         (
             OptimizerConfig,
-            ORIGINAL | {"decay_power": 1.0, "end_learning_rate": 0.0, "schedule": "original", "layer_decay": 1.0}
+            ORIGINAL
+            | {"decay_power": 1.0, "end_learning_rate": 0.0, "schedule": "original", "layer_decay": 1.0}
             | {"decouple_rate": False},
         ),
-        (SkipGram, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
+        (SkipGram, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as in word2vec.c
         (
             SpikeConfig,
             {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "rollback_steps": 100, "max_rollbacks": 3},

@@ -1,4 +1,4 @@
-"""The digests of arrays: what changes them, and what does not."""
+"""The digests of arrays: which changes they detect."""
 
 from __future__ import annotations
 

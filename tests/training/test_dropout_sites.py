@@ -1,5 +1,4 @@
-"""Every place of a model that drops something: each is there, has its own rate, and in every step and microbatch a seed of its
-own."""
+"""Every dropout site of a model exists, has its own rate, and has its own seed in every step and microbatch."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.finetuning.program import finetuning_program, teaching
-from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
+from bert_jax.model import attention, bilm, embeddings, layers, pretraining
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
@@ -40,26 +39,26 @@ ENCODER = [
     ("embeddings", HIDDEN),
     *[("attention", ATTENTION), ("residual", HIDDEN), ("residual", HIDDEN)] * CONFIG.num_layers,
 ]
-"""The sites and rates of a pass through the encoder, in order: one behind the embeddings, three in every layer."""
+"""The sites and rates of a pass through the encoder, in order: one after the embeddings, three in every layer."""
 
 Site = tuple[str, float, int]
 
 
 @pytest.fixture
 def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
-    """What was dropped at: (site, rate, seed), in the order of the calls; nothing is dropped in truth."""
+    """Records the sites at which dropout is applied, (site, rate, seed), in the order of the calls; nothing is really dropped."""
     seen: list[Site] = []
 
     def watch(module: Any, site: str) -> None:
         def dropout(x: Any, settings: Dropout) -> Any:
-            if settings.seed is not None:  # as where Flax asks for the shapes of parameters
+            if settings.seed is not None:  # e.g. when Flax infers the shapes of parameters
                 seen.append((site, settings.rate, int(settings.seed)))
             return x
 
         monkeypatch.setattr(module, "dropout", dropout)
 
     sites = {
-        "embeddings": embeddings, "attention": attention, "residual": residual_norm, "head": bert_with_head,
+        "embeddings": embeddings, "attention": attention, "residual": layers, "head": bert_with_head,
         "lstm": bilm, "softmax": pretraining,
     }  # fmt: skip
     for site, module in sites.items():
@@ -68,7 +67,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
 
 
 def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
-    """The model with kernels of attention and residuals, which note what dropout they are given."""
+    """Returns the model with kernels of attention and residuals that record the dropout that they get."""
 
     def note(site: str, dropout: Dropout) -> None:
         assert dropout.seed is not None
@@ -78,9 +77,10 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
             return not selects
 
-        def __call__(
-            self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any
-        ) -> Any:
+        def rotates(self, model: ModelConfig) -> bool:
+            return False
+
+        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any) -> Any:
             note("attention", dropout)
             return qkv[0]
 
@@ -96,9 +96,9 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
 
 
 def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches: int) -> None:
-    """The passes through the model for the gradients of some steps, without compilation, so that seeds are numbers.
+    """Runs the model's passes for the gradients of some steps without compilation, so that seeds are numbers.
 
-    The way back passes no site, and takes most of the time, so it is left out.
+    The backward pass has no sites and takes most of the time, so it is left out.
     """
 
     def forward(loss: Any, has_aux: bool) -> Any:
@@ -136,9 +136,7 @@ def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str,
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
-def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(
-    direction: str, sites: list[Site]
-):
+def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(direction: str, sites: list[Site]):
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
     params, batch = random_parameters(config), random_batch(rows=4)
     walk(objective_for(config, False), params, batch, steps=2, microbatches=2)
@@ -171,7 +169,7 @@ def pretraining_of(rate: float, **changed: Any) -> PretrainingExperiment:
 
 
 def teacher_of_pretraining(rate: float, seed: int) -> Any:
-    """What a student without dropout is compared with."""
+    """Returns the teacher with which a student without dropout is compared."""
     settings = PretrainingDistillation(hidden_weight=1.0, attention_weight=1.0)
     params = random_parameters()
     config = teacher_config(with_rate(rate), pretraining_of(0.0))

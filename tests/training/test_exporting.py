@@ -1,4 +1,4 @@
-"""What both training loops are made of: how a run ends with its model, whatever its disk does."""
+"""The end of both training loops: a run ends with its model, whatever happens to its disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def workdir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """An empty workdir; every other place that a model may go to is in `tmp_path` too."""
+    """Returns an empty workdir; all other places for a model are in `tmp_path` too."""
     for name in ("run", "temporary", "home", "here"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -41,7 +41,7 @@ def workdir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
 
 
 def fill_disk_of(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No weights can be written under it, as safetensors says that of a full disk."""
+    """Makes writing weights below a directory fail with safetensors' error for a full disk."""
     save = safetensors.numpy.save_file
 
     def save_elsewhere(tensors: dict, path: pathlib.Path, **named: object) -> None:
@@ -115,7 +115,7 @@ def test_weights_that_are_not_finite_are_never_exported(model, workdir):
     broken["pooler"]["dense"]["kernel"][3, 5] = np.inf
     with pytest.raises(UserError, match=r"nothing is written to .*: NaN or infinity in bert.pooler.dense.weight; "):
         export_trained(workdir, dataclasses.replace(model, params=broken), {}, {})
-    import_model(workdir)  # the one before
+    import_model(workdir)  # the previous one
     assert not list((workdir.parent / "temporary").iterdir())
 
 

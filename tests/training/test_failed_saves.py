@@ -16,7 +16,7 @@ from tests.small_disk import files_of_at_most
 from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
 SMALL_FILES = 20_000
-"""Bytes: less than what any of these states needs."""
+"""A file size in bytes, smaller than any of these states."""
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -36,13 +36,13 @@ def test_files_that_a_failed_save_is_still_writing_are_removed_too(tmp_path: pat
     monkeypatch.setattr(manager, "remove_tree", remove_while_another_thread_writes)
     manager._remove_partial(tmp_path, 3)
     assert not list(tmp_path.iterdir())
-    assert next(written, None) is None, "all late files were written"
+    assert next(written, None) is None, "all delayed files were written"
 
 
 def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     with Checkpoints(tmp_path, keep=2) as checkpoints, caplog.at_level(logging.WARNING):
         checkpoints.save(1, state_at(1))
-        checkpoints.save(2, state_at(2))  # waits for the one before
+        checkpoints.save(2, state_at(2))  # waits for the previous one
         checkpoints._wait_for_save()
         with files_of_at_most(SMALL_FILES):
             for step in (3, 4):
@@ -54,7 +54,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path
         ]
         assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 2)
         assert steps_in(tmp_path) == [1, 2]
-        assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "a full disk must not keep what failed"
+        assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "failed files have to be removed from a full disk"
         checkpoints.save(5, state_at(5))
         checkpoints.finish()
         assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 0)
@@ -97,7 +97,7 @@ def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_
 def test_several_processes_agree_that_process_0_can_write_before_they_begin_a_save(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, index: int
 ):
-    """Where it cannot, none of them begins: they would wait for it in Orbax."""
+    """If it cannot, none of them starts: they would wait for it in Orbax."""
     begun: list[int] = []
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         with monkeypatch.context() as patch:

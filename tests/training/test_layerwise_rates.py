@@ -27,15 +27,13 @@ PARAMS = random_label_parameters(HEAD, CONFIG)
 
 @functools.cache
 def compiled_step():
-    """(state, batch, factors of the rates) -> (state, sums), with weight decay and with gradients clipped."""
+    """Returns (state, batch, factors of the rates) -> (state, sums), compiled, with weight decay and clipped gradients."""
     optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(PARAMS))
     objective = Labels(CONFIG, HEAD, LabelLoss())
 
     @jax.jit
     def step(state, batch, factors):
-        program = program_for(
-            objective, optimizer, lambda *_: jnp.float32(RATE), learning_rate_multipliers=lambda _: factors
-        )
+        program = program_for(objective, optimizer, lambda *_: jnp.float32(RATE), learning_rate_multipliers=lambda _: factors)
         return program.train_step(state, batch, {"seed": np.uint32(0)})
 
     return step, optimizer
@@ -53,7 +51,8 @@ def neutral():
 
 
 def updates(before, after) -> dict[str, np.ndarray]:
-    """What a step has added to every parameter: float64 by path, layers apart ("encoder/2/...", counted from 1 at the bottom)."""
+    """Returns what a step has added to every parameter: float64 by path, with separate layers ("encoder/2/...", counted from 1 at
+    the bottom)."""
     found = {}
     for path, x in flatten_dict(jax.tree.map(lambda a, b: np.float64(b) - np.float64(a), before, after), sep="/").items():
         if path.startswith("encoder/layers/"):
@@ -64,7 +63,7 @@ def updates(before, after) -> dict[str, np.ndarray]:
 
 
 def depth_of(path: str) -> int:
-    """How far below the head, from the name alone."""
+    """Returns how far below the head a parameter is, from its name alone."""
     part, layer, *_ = path.split("/")
     return {"embeddings": LAYERS + 1, "encoder": LAYERS + 1 - int(layer) if layer.isdigit() else 0}.get(part, 0)
 
@@ -92,7 +91,7 @@ def test_neutral_settings_cost_nothing():
 
 
 def test_layer_decay_multiplies_the_update_of_each_layer():
-    """Weight decay included, which is a part of the update."""
+    """This includes weight decay, which is a part of the update."""
     step, optimizer = compiled_step()
     whole, _ = step(new_state(PARAMS, optimizer), batch(), neutral())
     less, _ = step(new_state(PARAMS, optimizer), batch(), learning_rate_multipliers(PARAMS, decay=0.5)(jnp.int32(0)))
@@ -114,7 +113,7 @@ def test_a_frozen_part_does_not_change_by_a_bit_and_the_rest_does():
 
 
 def test_the_gradient_norm_is_of_what_is_trained():
-    """Else clipping would depend on layers that do not move."""
+    """Otherwise clipping would depend on layers that do not move."""
     step, optimizer = compiled_step()
     _, whole = step(new_state(PARAMS, optimizer), batch(), neutral())
     factors = learning_rate_multipliers(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))

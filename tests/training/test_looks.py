@@ -24,7 +24,7 @@ RUNS = [("batch 16", [0.6, 0.75]), ("batch 32", []), ("batch 64, 3 epochs", [0.5
 
 
 def record(step: int) -> dict[str, float]:
-    """The metrics of a run after a step, with an evaluation every 40 steps and other baselines after two of them."""
+    """Returns the metrics of a run after a step, with an evaluation every 40 steps and other baselines after two of them."""
     values = {"step": step, "train/mlm_loss": 9 - step / 50 + 0.3 * (step % 3), "train/mlm_accuracy": step / 400 % 0.25}
     values |= {"train/nsp_accuracy": 0.5 + step % 7 / 50, "train/learning_rate": 1e-4 * (1 - step / 300)}
     values |= {"train/loss": 2 - step / 100, "dev/f1": 0.5 + step / 400}
@@ -73,7 +73,7 @@ FIGURES: dict[str, tuple[str, Draw]] = {
     ),
     "plots_panels": ("", lambda _, path: plots.draw_panels(path, "panels", [bare] * 4, size=(4.0, 3.0))),
 }
-"""The lines of metrics and what draws them, by the name of the golden file."""
+"""The metrics and the function that draws them, by the name of the golden file."""
 
 
 @pytest.mark.parametrize("name", FIGURES)

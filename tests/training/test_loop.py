@@ -1,4 +1,4 @@
-"""The training loop: what happens after each step, in which order; phases, early stopping, the way back after spikes."""
+"""The training loop: what happens after each step, in which order; phases, early stopping, rollbacks after spikes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.notes import Notes
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state that is known by its step."""
+    """A state that is identified by its step."""
 
     step: int
     skipped: int = 0
@@ -34,9 +34,9 @@ class State:
 
 
 class Run:
-    """Steps in stages that end at `ends`. It logs every 2 steps and before a save, evaluates every 3 and at the end of a stage,
-    saves every 4 and at the end of the run; evaluations in `early` end it, it is asked to stop at `stops`, and the loss of the
-    steps in `spikes` is a spike, once."""
+    """A run with steps in stages that end at `ends`. It logs every 2 steps and before a save, evaluates every 3 and at the end of
+    a stage, and saves every 4 and at the end of the run. Evaluations in `early` end it, it is asked to stop at `stops`, and
+    the loss of each step in `spikes` is a spike the first time."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Run:
         return types.SimpleNamespace(add=add, check=self.notes.of("check"), take=lambda: "sums", is_computing=lambda: False)
 
     class prefetch(Iterator[str]):
-        """Stands in for the batches of threads."""
+        """Stands in for batches that are prefetched by threads."""
 
         def __init__(self, rows: Any, start: int, stop: int):
             self._rows = iter([rows(step) for step in range(start, stop)])
@@ -136,7 +136,7 @@ class Run:
 
 
 def one(step: int) -> list[str]:
-    """What every step notes."""
+    """Returns the records of a single step."""
     return [f"add {step} sums of rows {step - 1}", f"alive at {step}", "check parts"]
 
 

@@ -12,7 +12,7 @@ from bert_jax.training.loop import Saver, due
 
 
 class Steps:
-    """Checkpoints of which so many saves have failed in a row; it notes its calls in `calls`."""
+    """Checkpoints after this many failed saves in a row; their calls are recorded in `calls`."""
 
     def __init__(self, calls: list[Any], failed: int = 0):
         self.failed_in_a_row, self._calls = failed, calls
@@ -26,7 +26,7 @@ class Steps:
 
 
 class Notes:
-    """A writer of metrics and a watchdog that note their calls."""
+    """A writer of metrics and a watchdog that record their calls."""
 
     def __init__(self, calls: list[Any]):
         self._calls = calls

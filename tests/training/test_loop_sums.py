@@ -42,7 +42,7 @@ def test_a_run_ends_one_step_after_the_last_of_too_many_that_were_not_finite(tmp
         sums.add(10, of_step(1, 0))
     (kept,) = tmp_path.iterdir()
     with np.load(kept) as batch:
-        np.testing.assert_array_equal(batch["input_ids"], rows(8)["input_ids"])  # step 9 was made of the rows of step 8
+        np.testing.assert_array_equal(batch["input_ids"], rows(8)["input_ids"])  # step 9 used the rows of step 8
 
 
 def test_where_the_batch_cannot_be_kept_the_error_says_why(tmp_path: pathlib.Path):

@@ -15,7 +15,7 @@ from tests.small_disk import files_of_at_most
 
 
 def events(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
-    """(step, tag, value) of every scalar in the event files. TFRecord framing: length u64, crc u32, data, crc u32."""
+    """Yields (step, tag, value) of every scalar in the event files. TFRecord framing: length u64, crc u32, data, crc u32."""
     found = []
     for path in sorted((workdir / "tensorboard").iterdir()):
         data, at = path.read_bytes(), 0
@@ -32,7 +32,7 @@ def test_lines_and_events_say_the_same_at_once(tmp_path: pathlib.Path, monkeypat
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         metrics.write(10, {"train/loss": 9.5, "train/rows": 3})
         metrics.write(20, {"train/loss": 8.5})
-        assert read_metrics(tmp_path / "metrics.jsonl") == [  # at once, so that a kill loses nothing
+        assert read_metrics(tmp_path / "metrics.jsonl") == [  # immediately, so that a kill loses nothing
             {"step": 10, "time": 1234.568, "train/loss": 9.5, "train/rows": 3.0},
             {"step": 20, "time": 1234.568, "train/loss": 8.5},
         ]
@@ -111,7 +111,7 @@ def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
 
 
 def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
-    """Forty times, so that a queue or a buffer in between would have filled up."""
+    """The disk refuses forty lines, more than a queue or a buffer in between would hold."""
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         metrics.write(1, {"train/loss": 1.0})
         with files_of_at_most((tmp_path / "metrics.jsonl").stat().st_size + 100):

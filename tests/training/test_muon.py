@@ -1,4 +1,5 @@
-"""experiments/extensions/muon.py, and what any optimizer of a user's own file is told, gives back and is refused for."""
+"""experiments/extensions/muon.py, and the contract of any optimizer in a user's own file: what it gets, what it returns, and why
+it is rejected."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_every_kernel_of_an_lstm_is_a_matrix_for_each_direction(name: str):
 
 
 def directions(boxed, params, steps=3):
-    """The direction after a few steps, the gradients of which are random functions of the path and the step alone."""
+    """Returns the direction after a few steps, whose gradients are random functions of the path and the step alone."""
     optimizer = make_optimizer(CONFIG, boxed)
     state = optimizer.init(params)
     update = jax.jit(optimizer.update)
@@ -72,7 +73,7 @@ def directions(boxed, params, steps=3):
 
 
 def unstacked(tree, take=operator.itemgetter):
-    """The layers of an encoder as trees of their own."""
+    """Returns the layers of an encoder as separate trees."""
     layers = tree["encoder"]["layers"]
     return {**tree, "encoder": {f"layer_{n}": jax.tree.map(take(n), layers) for n in range(TINY.num_layers)}}
 

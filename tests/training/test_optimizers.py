@@ -42,7 +42,7 @@ def gradients(params, step):
 
 
 def run(optimizer, params, rate=0.1):
-    """Parameters after a few updates with random gradients."""
+    """Returns parameters after a few updates with random gradients."""
 
     @jax.jit
     def update(params, state, grads):
@@ -57,7 +57,7 @@ def run(optimizer, params, rate=0.1):
 
 
 def run_optax(optimizer, params, split=lambda tree: tree):
-    """The same with an optimizer of optax, whose updates have their rate in them, on `split(params)`."""
+    """Returns the same with an optimizer of optax, whose updates include the rate, on `split(params)`."""
 
     @jax.jit
     def update(params, state, grads):
@@ -95,7 +95,7 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
     ours = run(make_optimizer(OptimizerConfig(name="lamb"), boxed(params)), params)
 
     def split(tree):
-        """Stacked layers as separate arrays, so that optax takes one norm per layer."""
+        """Returns stacked layers as separate arrays, so that optax takes one norm per layer."""
         layers = tree["encoder"]["layers"]
         number = jax.tree.leaves(layers)[0].shape[0]
         return {**tree, "encoder": [jax.tree.map(operator.itemgetter(n), layers) for n in range(number)]}
@@ -133,7 +133,7 @@ def unstacked_tree(arrays):
 
 
 def stable(tree_of, run, place=lambda tree: tree):
-    """The parameters after the authors' 50 steps, as float64."""
+    """Returns the parameters after the authors' 50 steps, as float64."""
     decay, decoupled = make_stable_adamw.RUNS[run]
     b1, b2 = make_stable_adamw.BETAS
     phase = {"steps": make_stable_adamw.STEPS, "learning_rate": make_stable_adamw.PEAK}
@@ -156,7 +156,7 @@ def stable(tree_of, run, place=lambda tree: tree):
 @pytest.mark.parametrize("run", make_stable_adamw.RUNS)
 @pytest.mark.parametrize("tree_of", [stacked_tree, unstacked_tree])
 def test_stable_adamw_is_its_authors_rule_with_stacked_layers_or_without(tree_of, run):
-    """The authors hold query, key and value, and the halves of the gated feed-forward, in one tensor each."""
+    """The authors have query, key and value, and the halves of the gated feed-forward, in one tensor each."""
     authors = tree_of({name: AUTHORS[f"{run}/{name}"].astype(np.float64) for name in make_stable_adamw.random_arrays(0)})
     assert largest_difference(authors, stable(tree_of, run)) < 1e-6
 
@@ -178,7 +178,7 @@ def test_stable_adamw_is_the_same_with_sharded_arrays():
 
 
 def test_the_spikes_of_the_authors_gradients_are_clipped_by_the_rule():
-    """Without it, AdamW ends elsewhere: the comparison above can tell them apart."""
+    """Without it, AdamW ends elsewhere, so the comparison above can distinguish them."""
     params = stacked_tree(make_stable_adamw.random_arrays(0))
     config = OptimizerConfig(name="adamw", b2=0.98, epsilon=1e-6, weight_decay=0.1)
     optimizer = make_optimizer(config, boxed(params))
@@ -191,14 +191,14 @@ def test_the_spikes_of_the_authors_gradients_are_clipped_by_the_rule():
 
 
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")
-"""`exclude_from_weight_decay` of google-research/bert `optimization.py`, which searches names for these patterns."""
+"""`exclude_from_weight_decay` in google-research/bert `optimization.py`, which searches names for these patterns."""
 
 DECAYED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "weight_decay.json").read_text())
-"""Whether it decays, by the path of every parameter of every head."""
+"""Whether weight decay applies, by the path of every parameter of every head."""
 
 
 def predecessors():
-    """The models that are no Transformers, with every parameter that any of them has."""
+    """Returns the models other than Transformers, with every parameter that any of them has."""
     bilm = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False)
     lstm = dataclasses.replace(bilm, direction="left_to_right")
     static = dataclasses.replace(TINY, encoder="static", num_layers=0)
@@ -206,8 +206,8 @@ def predecessors():
 
 
 def every_parameter():
-    """(whether it decays, by our path; the name of its tensor in the Hugging Face format, which has the original's words, by our
-    path) of every parameter of every head and encoder."""
+    """Returns (whether it decays, by our path; the name of its tensor in the Hugging Face format, which contains the original's
+    words, by our path) for every parameter of every head and encoder."""
     untied = dataclasses.replace(TINY, tied_decoder=False, num_layers=4)
     heads = {
         **HEADS,

@@ -1,4 +1,4 @@
-"""Going back before a spike of the loss, and the state before step 0."""
+"""Rolling back before a spike of the loss, and the state before step 0."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
 def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first_of_the_spikes(
     saved, until, step, skipped, caplog
 ):
-    """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
+    """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; without such a checkpoint, the run starts
+    again."""
     caplog.set_level(logging.WARNING)
     checkpoints = Kept(*saved)
     found: Any = rollback(checkpoints, 1, policy="rollback", rollback_steps=17, max_rollbacks=3)(STAGE, LossSpike(120, 3))
@@ -99,7 +100,7 @@ def test_a_run_goes_back_only_so_often(before):
 
 
 def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) -> tuple[TrainState, list[Any]]:
-    """(the first state of a run, what the program was given to begin with)."""
+    """Returns (the first state of a run, the program's initial values)."""
     starts: list[Any] = []
 
     def init_state(make: Any, start: Any) -> TrainState:

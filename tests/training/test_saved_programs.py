@@ -1,4 +1,4 @@
-"""The names of saved programs: what makes another program, and what does not."""
+"""The names of saved programs: which changes give another program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def device(kind: str = "TPU v5 lite", platform: str = "tpu", **place: Any) -> An
 
 @pytest.fixture(autouse=True)
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The versions of the compilers, whether or not they are installed."""
+    """Sets the versions of the compilers, whether or not they are installed."""
     found = {"libtpu": "0.0.42", "jaxlib": "0.10.2"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: found[name])
     return found
@@ -73,7 +73,7 @@ def test_a_saved_program_is_one_file_that_begins_with_what_it_is_for(tmp_path: p
     assert file == directory / program_name(step, devices)
     assert file.read_bytes() == compatibility(devices).encode() + b"\ncompiled\nfor a step"
     assert load_program(directory, step, devices) == executable.payload
-    says = rf"holds programs for {compatibility(devices)}; this run needs its step for 1 x TPU v4, "
+    says = rf"holds programs for {compatibility(devices)}; this run needs a program of its step for 1 x TPU v4, "
     with pytest.raises(UserError, match=says):
         load_program(directory, step, [device("TPU v4")])
     save_program(directory, lowered("another"), executable, [device("TPU v4")])

@@ -15,7 +15,8 @@ from bert_jax.training.schedules import Span, piecewise, rate_by
 
 
 def original(step: int, peak: float, warmup: int, total: int, power: float) -> float:
-    """optimization.py of google-research/bert in plain Python: polynomial decay from step 0, overridden during warmup."""
+    """Computes optimization.py of google-research/bert in plain Python: polynomial decay from step 0, overridden during
+    warmup."""
     decayed = peak * (1 - min(step, total) / total) ** power
     return peak * step / warmup if step < warmup else decayed
 
@@ -64,7 +65,7 @@ def test_the_decay_ends_at_the_end_rate():
 
 
 def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
-    """The rate at every step and at two after the last, from scalars that are traced."""
+    """Returns the rate at every step and at two steps after the last, from traced scalars."""
     rate = rate_by(name, "config.training.schedule")
 
     @jax.jit
@@ -77,7 +78,7 @@ def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
 @pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (345, 34), (7, 0), (5, 5), (1, 0), (6, 1)])
 @pytest.mark.parametrize("name", ["linear", "constant", "original"])
 def test_schedules_are_the_published_formulas_at_every_step(name, steps, warmup_steps):
-    """transformers' linear and constant schedules with warmup, and the original's, in plain Python."""
+    """The formulas are transformers' linear and constant schedules with warmup, and the original's, in plain Python."""
 
     def published(step: int) -> float:
         if name == "original":
@@ -111,7 +112,7 @@ def test_every_schedule_reaches_its_peak_and_never_passes_it():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_has_one_rate_in_pretraining_and_in_fine_tuning(name):
-    """Where numbers are constants of the program, and where they are traced so that runs share one."""
+    """The numbers are once constants of the program, and once traced, so that runs can share the program."""
     rate = Span(schedule=name, start=7, steps=100, warmup_steps=10, peak=2e-5).rate()
     pretraining = jax.jit(jax.vmap(rate))(jnp.arange(7, 7 + 102))
     np.testing.assert_allclose(pretraining, rates(name, 100, 10, 2e-5), rtol=1e-6, atol=1e-12)
@@ -200,7 +201,7 @@ def test_a_phase_of_warmup_rises_from_0_to_its_end_fraction(end):
 
 
 def test_pieces_follow_each_other_without_a_jump_where_a_phase_begins_at_the_rate_at_which_the_last_one_ended():
-    """ModernBERT's and Ettin's phases in small: warmup, constant, 1-sqrt to a half, 1-sqrt from there to 0.04."""
+    """These are ModernBERT's and Ettin's phases in small: warmup, constant, 1-sqrt to a half, 1-sqrt from there to 0.04."""
     rate = piecewise(
         [
             Span(schedule="warmup", start=0, steps=10, warmup_steps=0, peak=8e-4),

@@ -1,4 +1,4 @@
-"""Log sinks: what each is given, and that none of them ever stops a run."""
+"""Log sinks: the arguments of each, and that none of them ever stops a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def own(tmp_path: pathlib.Path) -> str:
 
 
 def made(own: str) -> list:
-    """The sinks that the file has made."""
+    """Returns the sinks that the file has made."""
     (module,) = (m for m in sys.modules.values() if getattr(m, "__file__", None) == own)
     return module.Kept.made
 

@@ -26,7 +26,7 @@ def fresh() -> WatchedTrainState:
 
 
 def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], WatchedTrainState]:
-    """Which losses change the weights, and the state after the last."""
+    """Returns which losses change the weights, and the state after the last."""
     found = []
     decide = jax.jit(spike_filter(CONFIG))
     bare = dataclasses.replace(state, params={}, opt_state=())
@@ -39,7 +39,7 @@ def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], W
 def test_a_loss_far_above_the_moving_mean_is_a_spike_once_the_window_is_full_and_leaves_the_averages_alone(fresh):
     rng = np.random.default_rng(0)
     usual = (5 + 0.1 * rng.normal(size=30)).tolist()
-    assert judged(fresh, [*usual[:9], 9.0])[0] == [True] * 10  # too few losses to judge by
+    assert judged(fresh, [*usual[:9], 9.0])[0] == [True] * 10  # too few losses to decide
     kept, state = judged(fresh, [*usual, 9.0, 9.0, usual[0], 9.0, float("nan")])
     assert kept == [True] * 30 + [False, False, True, False, False]
     assert (int(state.spikes), int(state.spikes_in_a_row), int(state.losses)) == (3, 0, 31)
@@ -65,15 +65,13 @@ def test_counters_are_whole_numbers_and_averages_are_not(fresh):
         (50, 0.25, 6.0, False),  # four deviations above a mean of 4
         (50, 0.25, 6.001, True),
         (10, 0.25, 6.001, True),
-        (9, 0.25, 6.001, False),  # too few losses to judge by
+        (9, 0.25, 6.001, False),  # too few losses to decide
         (50, 0.0, 4.159, False),  # a deviation counts as at least a hundredth of the mean
         (50, 0.0, 4.161, True),
     ],
 )
 def test_a_spike_is_above_so_many_deviations_of_the_mean(losses, variance, loss, spike, fresh):
-    state = dataclasses.replace(
-        fresh, losses=jnp.int32(losses), loss_mean=jnp.float32(4.0), loss_variance=jnp.float32(variance)
-    )
+    state = dataclasses.replace(fresh, losses=jnp.int32(losses), loss_mean=jnp.float32(4.0), loss_variance=jnp.float32(variance))
     assert bool(is_spike(state, jnp.float32(loss), CONFIG)) == spike
 
 

@@ -37,7 +37,7 @@ SCALARS = {"seed": np.uint32(3)}
 
 
 def step(state, batch, *, first_rate=1e-3, slope=0.0, dropout=0.0):
-    """One step, with the rate `first_rate + slope * step`. It is compiled once for all rates."""
+    """Returns one step, with the rate `first_rate + slope * step`. It is compiled once for all rates."""
     return compiled_step(state, batch, first_rate, slope, dropout)
 
 
@@ -70,7 +70,7 @@ def test_one_step_moves_every_parameter_and_counts_itself():
 
 
 def test_without_pairs_the_rest_begins_with_the_same_weights_and_has_the_same_gradient():
-    """Rows without pairs have no next-sentence label: with the pooler and its head, both would get no gradient."""
+    """Rows without pairs have no next-sentence label: the pooler and its head would get no gradient."""
     begin = jax.jit(initial_parameters, static_argnums=0, static_argnames="next_sentence")
     whole, alone = (nn.unbox(begin(TINY, jax.random.key(3), next_sentence=pairs)) for pairs in (True, False))
     assert alone.keys() == {"embeddings", "encoder", "mlm_head"}
@@ -150,7 +150,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():
 
 
 def test_the_rate_among_the_sums_is_the_one_that_moved_the_parameters():
-    """That of the step before the state moves on, so the first step has the schedule's first rate."""
+    """It is the rate of the step before the state advances, so the first step has the schedule's first rate."""
     state = fresh()
     for wanted in (1e-3, 2e-3):
         after, sums = step(state, random_batch(), first_rate=1e-3, slope=1e-3)
@@ -181,7 +181,7 @@ def test_dropout_differs_between_steps_and_microbatches_and_repeats_for_the_same
 
 
 def test_the_dropout_of_a_step_is_that_of_earlier_versions():
-    """So a run that goes on, or is replayed, with a newer one draws the masks that it would have drawn."""
+    """So a run that is continued or replayed with a newer version draws the same masks."""
     numbers = [(0, 1, 0), (3, 5, 0), (3, 5, 2), (2**32 - 1, 10**6, 1)]
     assert [int(dropout_seed(np.uint32(seed), jnp.int32(step), jnp.int32(part))) for seed, step, part in numbers] == [
         3578996390, 617439959, 2915265999, 2341559719,

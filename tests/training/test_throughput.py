@@ -63,7 +63,7 @@ def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report(
     second = {"rows_per_second": 1, "tokens_per_second": 2, "flops_per_second": 3, "seconds_left": 2}
     assert throughput.report(flops_left=6) == second
     clock.now += 1
-    assert throughput.report(flops_left=6)["seconds_left"] == math.inf  # where nothing was done
+    assert throughput.report(flops_left=6)["seconds_left"] == math.inf  # if nothing was done
     throughput.add(3, tokens=2, flops=1)
     assert throughput.report(flops_left=6)["rows_per_second"] == 3e9  # a clock that has not moved divides nothing by 0
 

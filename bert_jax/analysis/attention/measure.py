@@ -1,72 +1,223 @@
-"""The attention weights of every layer and head for one text or pair."""
+"""The attention weights of every layer and head for one text or pair, and of a translator for a text and its translation."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
+import jax
 import numpy as np
+from jaxtyping import Float32
 
+from bert_jax.analysis.attention.flags import PARTS
 from bert_jax.analysis.heads.measure import head_names
-from bert_jax.analysis.maps import first_row
+from bert_jax.analysis.maps import PREDICTED, first_pair, first_row
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.windows import Kind, Window
+from bert_jax.analysis.windows import Kind, Window, Word, plain_words, written_words
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import whole_number
-from bert_jax.interface.words import cut
+from bert_jax.interface.words import counted, cut
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.questions import NOT_FINITE
+from bert_jax.prediction.packing import row_length
+from bert_jax.prediction.questions import NOT_FINITE, shortened
+from bert_jax.prediction.translating import Translate, translate
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Attention:
-    """The weights between the pieces and between the words of a text. The weights of each piece, and of each word, sum to 1."""
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """The pieces and words of a text or pair, including the special tokens."""
 
-    model: str
-    pieces: NamedArray
-    """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of `tokens`, from 0."""
-    words: NamedArray
-    """float32 [layer, head, from, to], for the entries of `word_texts`: the sum over the pieces of the attended word, and the
-    mean over the pieces of the attending word."""
     tokens: tuple[str, ...]
-    """The pieces, including [CLS] and [SEP]."""
-    word_texts: tuple[str, ...]
+    words: tuple[str, ...]
     word_of_token: tuple[int, ...]
     """For each piece, the number of its word."""
     kinds: tuple[Kind, ...]
     """The kind of each word."""
     segments: tuple[int, ...]
-    """For each word, 0 if it is in the first text and 1 if it is in the second."""
+    """For each word, 0 if it is in the first text or the source, and 1 if it is in the second text or the target."""
+
+    def labels(self, in_words: bool = True) -> tuple[str, ...]:
+        """Returns the words, or the pieces."""
+        return self.words if in_words else self.tokens
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """The weights between the pieces and between the words of a text, or from a target to its source. The weights of each piece,
+    and of each word, sum to 1."""
+
+    model: str
+    part: str
+    """One of PARTS; "" for an encoder-only model."""
+    pieces: NamedArray
+    """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of the tokens of `rows` and `columns`, from
+    0."""
+    words: NamedArray
+    """float32 [layer, head, from, to], for words: the sum over the pieces of the attended word, and the mean over the pieces of
+    the attending word."""
+    rows: Text
+    """The text that attends."""
+    columns: Text
+    """The text that is attended to."""
+
+    def weights(self, in_words: bool = True) -> NamedArray:
+        """Returns the weights between words, or between pieces."""
+        return self.words if in_words else self.pieces
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Alignment:
+    """The source word to which each word of the target attends most, in the mean over the heads of one layer."""
+
+    layer: int
+    weights: NamedArray
+    """float32 [from, to]: the mean over the heads, between all words."""
+    pairs: tuple[tuple[int, int], ...]
+    """Pairs of (target word, its source word), as indices of the rows and columns of `weights`, without the end tokens."""
+
+    @property
+    def sharpness(self) -> float:
+        """The mean weight of the aligned pairs."""
+        return float(np.mean([self.weights.values[pair] for pair in self.pairs]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TranslationAttention:
+    """The attention of an encoder-decoder for a source and a target."""
+
+    encoder: Attention
+    decoder: Attention
+    cross: Attention
+    target: str
+    is_translated: bool
+    """Whether the model has translated the target itself."""
+
+    def part(self, name: str) -> Attention:
+        """Returns the attention of one of PARTS."""
+        found: Attention = getattr(self, name)
+        return found
+
+    def alignment(self, layer: int) -> Alignment:
+        """Returns the alignment by one layer of the decoder, counted from 1."""
+        weights = self.cross.words.sel(layer=layer)
+        mean = weights.values.mean(0)
+        of_text = [
+            [i for i, kind in enumerate(side.kinds) if kind in (Kind.WORD, Kind.PUNCTUATION)]
+            for side in (self.cross.rows, self.cross.columns)
+        ]
+        pairs = tuple((i, max(of_text[1], key=lambda j: mean[i, j])) for i in of_text[0])
+        return Alignment(layer, NamedArray(mean, {"from": weights["from"], "to": weights["to"]}), pairs)
+
+    def alignments(self) -> list[Alignment]:
+        """Returns the alignment by each layer."""
+        return [self.alignment(layer) for layer in range(1, self.cross.words.shape[0] + 1)]
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:
     """Returns the weights of all layers and heads for one window. Raises UserError if they are not finite, or if the model has no
     attention."""
     engine.require_attention("to show")
-    config, item = engine.config, window.item(engine.config.has_segments)
+    item = window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])
-    numbers = np.array(item.columns["words"])
-    _, starts = np.unique(numbers, return_index=True)
-    n = len(numbers)
-    pieces, words = pieces[:, :, :n, :n], words[:, :, starts[:, None], starts]
-    if not np.isfinite(words).all():  # each word's sum over the weights of its pieces
-        raise UserError(f"{engine.name} returns {NOT_FINITE}")
-    every = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
     second = window.segment_b or len(window.words)
-    return Attention(
-        model=engine.name,
-        pieces=NamedArray(pieces, {**every, "from": range(n), "to": range(n)}),
-        words=NamedArray(words, {**every, "from": range(len(starts)), "to": range(len(starts))}),
-        tokens=tuple(engine.model.tokenizer.tokens(item.ids)),
-        word_texts=tuple(word.text for word in window.words),
-        word_of_token=tuple(numbers.tolist()),
-        kinds=tuple(word.kind for word in window.words),
-        segments=tuple(int(i >= second) for i in range(len(window.words))),
+    text = _as_text(window.words, engine.model.tokenizer.tokens(item.ids), [int(i >= second) for i in range(len(window.words))])
+    return _attention(engine, "", (pieces, words), text, text)
+
+
+def read_translation_attention(engine: Engine, source: str, target: str | None = None) -> TranslationAttention:
+    """Returns the weights of all layers and heads for a source and a target. Without a target, the target is the translation
+    found by beam search.
+
+    The rows of "decoder" are the tokens that it reads: its start and the target. The rows of "cross" are the tokens that it
+    predicts there: the target and its end. So they show which source words a target word was translated from. Raises UserError if
+    the model is not an encoder-decoder, if a text has no tokens or more tokens than positions, if the translation is empty, or if
+    the weights are not finite.
+    """
+    config, tokenizer = engine.config, engine.model.tokenizer
+    question = Translate()
+    question.check(engine)
+    for part in ("decoder", "lm_head"):
+        engine.require(part, "translate")
+    _, ids = question.prepare(engine, {"text": source})
+    of_target = tokenizer.of_target
+    if target is None:
+        (found,) = translate(engine, [ids])
+        if not found.ids:
+            raise UserError(f"the translation of {shortened(source)} by {engine.name} is empty; give the target as a second text")
+        words, text = written_words(of_target, found.ids), of_target.decode(found.ids)
+    else:
+        words, text = plain_words(of_target, target), target
+        if not words:
+            raise UserError(f"the target {shortened(target)} has no tokens; give text")
+    size = 1 + sum(len(word.ids) for word in words)
+    if size > config.max_position:
+        raise UserError(
+            f"the target {shortened(text)} is {counted(size, 'token')} with its start, more than the "
+            f"{counted(config.max_position, 'position')} of {engine.name}; shorten it"
+        )
+    start, end = (
+        Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.pad_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP))
+    )
+    sides = {"": [*plain_words(tokenizer, source), end], DECODER: [start, *words], PREDICTED: [*words, end]}
+    batch: dict[str, np.ndarray] = {}
+    texts: list[Text] = []
+    for prefix, side in sides.items():
+        own = [i for word in side for i in word.ids]
+        length = row_length(len(own))
+        numbers = [number for number, word in enumerate(side) for _ in word.ids]
+        kinds = [int(word.kind) for word in side for _ in word.ids]
+        columns = [min(i, config.max_position - 1) for i in range(length)]
+        arrays: list[list[int]] = [own, [], columns, [1] * len(own), numbers, kinds]
+        for name, x in zip((*INPUTS, "words", "kinds"), arrays, strict=True):
+            batch[f"{prefix}{name}"] = np.array([x + [0] * (length - len(x))], np.int32)
+        owner = tokenizer if prefix == "" else of_target
+        pieces = [piece for word in side for piece in ([word.text] if word in (start, end) else owner.tokens(word.ids))]
+        texts.append(_as_text(side, pieces, [int(prefix != "")] * len(side)))
+    weights = jax.device_get(first_pair(engine.params, batch, config=config))
+    between = {"encoder": (texts[0], texts[0]), "decoder": (texts[1], texts[1]), "cross": (texts[2], texts[0])}
+    parts = {name: _attention(engine, name, found, *between[name]) for name, found in zip(PARTS, weights, strict=True)}
+    return TranslationAttention(**parts, target=text, is_translated=target is None)
+
+
+def _as_text(words: Sequence[Word], tokens: Sequence[str], segments: Sequence[int]) -> Text:
+    return Text(
+        tokens=tuple(tokens),
+        words=tuple(word.text for word in words),
+        word_of_token=tuple(number for number, word in enumerate(words) for _ in word.ids),
+        kinds=tuple(word.kind for word in words),
+        segments=tuple(segments),
     )
 
 
-def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
-    """Parses the name of a head such as "8-10" and returns (layer, head). Raises UserError if the model has no such head."""
+def _attention(
+    engine: Engine,
+    part: str,
+    weights: tuple[Float32[np.ndarray, "N H _ _"], Float32[np.ndarray, "N H _ _"]],
+    rows: Text,
+    columns: Text,
+) -> Attention:
+    """Returns the weights between the pieces and between the words of rows that may be padded. Words are at the columns of their
+    first pieces."""
+    firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
+    pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
+    words = weights[1][:, :, firsts[0][:, None], firsts[1]]
+    if not np.isfinite(words).all():  # each word's sum over the weights of its pieces
+        raise UserError(f"{engine.name} returns {NOT_FINITE}")
+    every = {"layer": range(1, len(pieces) + 1), "head": range(1, engine.config.num_heads + 1)}
+    return Attention(
+        model=engine.name,
+        part=part,
+        pieces=NamedArray(pieces, {**every, "from": range(pieces.shape[2]), "to": range(pieces.shape[3])}),
+        words=NamedArray(words, {**every, "from": range(words.shape[2]), "to": range(words.shape[3])}),
+        rows=rows,
+        columns=columns,
+    )
+
+
+def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> tuple[int, int]:
+    """Parses the name of a head such as "8-10" and returns (layer, head). Raises UserError if `owner` has no such head."""
     found = re.fullmatch(r"([0-9]+)-([0-9]+)", name)
     if found is None:
         raise UserError(f"--head={cut(name)} is not the name of a head: LAYER-HEAD, such as 1-{min(2, heads)}")
@@ -74,18 +225,28 @@ def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
     if layer is None or head is None:
         hint = nearest(name, head_names(layers, heads)) if layers * heads <= 400 else ""
         hint = f"; {hint}" if hint.startswith("did") else ""
-        raise UserError(f"--head={cut(name)} does not exist: the model has layers 1 to {layers} with heads 1 to {heads}{hint}")
+        raise UserError(f"--head={cut(name)} does not exist: {owner} has layers 1 to {layers} with heads 1 to {heads}{hint}")
     return layer, head
 
 
-def attention_arrays(found: Attention) -> dict[str, np.ndarray]:
-    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]."""
+def attention_arrays(found: Sequence[Attention]) -> dict[str, np.ndarray]:
+    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder, the
+    names start with the part, and names of its texts continue with "rows" or "columns"."""
+    if not found[0].part:
+        return {"pieces": found[0].pieces.values, "words": found[0].words.values, **_text_arrays(found[0].rows)}
+    arrays: dict[str, np.ndarray] = {}
+    for each in found:
+        arrays |= {f"{each.part}_pieces": each.pieces.values, f"{each.part}_words": each.words.values}
+        for side, text in (("rows", each.rows), ("columns", each.columns)):
+            arrays |= {f"{each.part}_{side}_{name}": x for name, x in _text_arrays(text).items()}
+    return arrays
+
+
+def _text_arrays(text: Text) -> dict[str, np.ndarray]:
     return {
-        "pieces": found.pieces.values,
-        "words": found.words.values,
-        "tokens": np.array(found.tokens),
-        "word_texts": np.array(found.word_texts),
-        "word_of_token": np.array(found.word_of_token, np.int32),
-        "segments": np.array(found.segments, np.int32),
-        "kinds": np.array([kind.name for kind in found.kinds]),
+        "tokens": np.array(text.tokens),
+        "word_texts": np.array(text.words),
+        "word_of_token": np.array(text.word_of_token, np.int32),
+        "segments": np.array(text.segments, np.int32),
+        "kinds": np.array([kind.name for kind in text.kinds]),
     }

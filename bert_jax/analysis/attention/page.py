@@ -1,5 +1,5 @@
-"""Renders the attention of one text as a self-contained HTML page, which needs no network and runs in any browser from 2023
-on."""
+"""Renders the attention of one text, or of a translation, as a self-contained HTML page, which needs no network and runs in any
+browser from 2023 on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import json
 import pathlib
 import re
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from bert_jax.analysis.attention.measure import Attention
+from bert_jax.analysis.attention.measure import Attention, Text
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.windows import Kind
+from bert_jax.files import JsonObject
 
 THUMBNAIL = 64
 """Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
@@ -24,50 +26,54 @@ PRECISE = 1 << 22
 """Up to this many weights are stored in 16 bits each, more in 8 bits."""
 
 
-def attention_page(found: Attention, head: str | None = None) -> str:
-    """Returns the page, which opens showing `head`.
+def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
+    """Returns the page of the parts of a model, which opens showing `head` of the last part.
 
     Weights are stored as square roots, so that small weights have a finer resolution: w in b bits is exact to about sqrt(w) /
     2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512 tokens opens as
     quickly as a small one.
     """
-    weights = found.pieces.values
-    bits = 16 if weights.size <= PRECISE else 8
-    layers, heads, n = weights.shape[:3]
-    of_token = [(found.segments[word], found.kinds[word]) for word in found.word_of_token]
-    data = {
-        "tokens": found.tokens,
-        "words": found.word_texts,
-        "wordOf": found.word_of_token,
-        "segments": [segment for segment, _ in of_token],
-        "specials": [kind in (Kind.CLS, Kind.SEP) for _, kind in of_token],
-        "layers": layers,
-        "heads": heads,
-        "bits": bits,
-        "thumbnail": min(n, THUMBNAIL),
-        "head": head,
-    }
-    names = head_names(layers, heads)
-    stored = (_stored(each, bits) for each in weights.reshape(-1, n, n))
-    scripts = (f'<script type="text/plain" id="weights-{name}">{text}</script>' for name, text in zip(names, stored, strict=True))
+    bits = 16 if sum(found.pieces.values.size for found in parts) <= PRECISE else 8
+    data: list[JsonObject] = []
+    scripts: list[str] = []
+    for found in parts:
+        weights = found.pieces.values
+        layers, heads, *shape = weights.shape
+        names, each = head_names(layers, heads), weights.reshape(-1, *shape)
+        size = thumbnail(each[0]).shape
+        own: JsonObject = {"name": found.part, "layers": layers, "heads": heads, "thumbnail": size}
+        data.append(own | {"rows": _side(found.rows), "columns": _side(found.columns)})
+        for name, one in zip(names, each, strict=True):
+            scripts.append(f'<script type="text/plain" id="weights-{found.part}{name}">{_stored(one, bits)}</script>')
+        small = _packed(b"".join(thumbnail(one).tobytes() for one in each))
+        scripts.append(f'<script type="text/plain" id="thumbnails-{found.part}">{small}</script>')
     filled = {
-        "TITLE": html.escape(f"Attention of {'/'.join(pathlib.PurePath(found.model).parts[-2:])}"),
-        "DATA": json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
-        "THUMBNAILS": _packed(b"".join(thumbnail(each).tobytes() for each in weights.reshape(-1, n, n))),
+        "TITLE": html.escape(f"Attention of {'/'.join(pathlib.PurePath(parts[0].model).parts[-2:])}"),
+        "DATA": json.dumps({"parts": data, "bits": bits, "head": head}, ensure_ascii=False).replace("<", "\\u003c"),
         "HEADS": "\n".join(scripts),
     }
     template = importlib.resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     return re.sub("@([A-Z]+)@", lambda name: filled[name[1]], template)
 
 
-def thumbnail(weights: Float32[np.ndarray, "L L"]) -> UInt8[np.ndarray, "_ _"]:
+def _side(text: Text) -> JsonObject:
+    """Returns the tokens and words of the rows, or of the columns."""
+    of_token = [(text.segments[word], text.kinds[word] in (Kind.CLS, Kind.SEP)) for word in text.word_of_token]
+    segments, specials = zip(*of_token, strict=True)
+    return {
+        "tokens": text.tokens, "words": text.words, "wordOf": text.word_of_token, "segments": segments, "specials": specials,
+    }  # fmt: skip
+
+
+def thumbnail(weights: Float32[np.ndarray, "Q L"]) -> UInt8[np.ndarray, "_ _"]:
     """Returns a head as a small 8-bit image: each dot is the square root of the largest weight in its block."""
-    edges = np.unique(np.linspace(0, len(weights), min(len(weights), THUMBNAIL) + 1).astype(int)[:-1])
-    largest = np.maximum.reduceat(np.maximum.reduceat(weights, edges, axis=0), edges, axis=1)
-    return np.rint(255 * np.sqrt(largest)).astype(np.uint8)
+    for axis, size in enumerate(weights.shape):
+        edges = np.unique(np.linspace(0, size, min(size, THUMBNAIL) + 1).astype(int)[:-1])
+        weights = np.maximum.reduceat(weights, edges, axis=axis)
+    return np.rint(255 * np.sqrt(weights)).astype(np.uint8)
 
 
-def _stored(weights: Float32[np.ndarray, "L L"], bits: int) -> str:
+def _stored(weights: Float32[np.ndarray, "Q L"], bits: int) -> str:
     most = 2**bits - 1
     return _packed(np.rint(most * np.sqrt(weights)).astype("<u1" if bits == 8 else "<u2").tobytes())
 

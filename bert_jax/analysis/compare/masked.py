@@ -159,7 +159,7 @@ class MaskedWords:
     def result(self) -> Predictions:
         """Returns the means. Raises UserError if no word was masked."""
         if not self._n:
-            raise UserError("no word that was masked is one piece of both vocabularies")
+            raise UserError("no masked word is a single piece in both vocabularies")
         means = (self._sums / self._n).tolist()
         nan = float("nan")
         kl, other_kl = means[3:] if self._same else (nan, nan)

@@ -135,6 +135,8 @@ def compare_models(
     Raises UserError if heads are to be compared and a model has none, if there are no windows, or if a model returns numbers
     that are not finite.
     """
+    for one in (engine, other):
+        one.require_encoder()
     for one in (engine, other) if options.divergence_words else ():
         one.require_attention("to compare", "compare layers and predictions alone with --divergence-words=0")
     configs = (engine.config, other.config)

@@ -317,6 +317,7 @@ def find_neighbours(
     between the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text
     is not one word, if a layer does not exist, or if there are no windows.
     """
+    engine.require_encoder()
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size
 
     def as_item(window: Window, numbers: Sequence[int], place: int = 0) -> Item:

@@ -115,6 +115,7 @@ def measure_probes(
     for a probe that `options` names, if it names parsers and the model has no attention, or if the model returns numbers that are
     not finite.
     """
+    engine.require_encoder()
     if pathlib.Path(training.path).samefile(evaluation.path):
         raise UserError(f"{evaluation.path} is also the training file; give another file to score the probes on")
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))
@@ -210,7 +211,7 @@ def _possible(
         if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path
             raise UserError(
-                f"{without} has no tree with one root and two words or more, to train {probe} on; give a treebank in CoNLL-U"
+                f"{without} has no tree with one root and two words or more to train {probe} on; give a treebank in CoNLL-U"
             )
     if not any(there.values()):
         raise UserError(

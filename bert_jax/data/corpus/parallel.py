@@ -27,7 +27,7 @@ from bert_jax.storage.formats import bare_name, open_packed, reading_explained
 from bert_jax.storage.records import BOM
 
 UNNAMED = ("source", "target")
-"""The names of the two sides where the files do not tell their languages."""
+"""The names of the two sides if the files do not show their languages."""
 NESTED = "translation"
 """The field of a JSON record that may hold the object with the two texts, as in the data sets of the Hugging Face hub."""
 Pair = tuple[str, str]
@@ -55,53 +55,54 @@ class PairFile:
     languages: Pair
 
     def __str__(self) -> str:
-        return f"{self.paths[1] if len(self.paths) == 2 else ','.join(self.fields)}"
+        return self.paths[1] if len(self.paths) == 2 else ",".join(self.fields)
 
 
-def sides_of(name: str) -> list[str]:
+def sides_of(name: str, flag: str = "--source") -> list[str]:
     """Returns the one or two patterns in the name of a source `parallel:NAME`. Raises UserError for more."""
     sides = re.split(r":(?!//)", name)
     if len(sides) > 2 or not all(sides):
         raise UserError(
-            f"--source=parallel:{name}: write parallel:GLOB.en:GLOB.de for files of lines, or parallel:GLOB.tsv or "
+            f"{flag}=parallel:{name}: write parallel:GLOB.en:GLOB.de for files of lines, or parallel:GLOB.tsv or "
             "parallel:GLOB.jsonl for files with both texts"
         )
     return sides
 
 
 def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | None) -> list[tuple[PairFile, int, int]]:
-    """Returns (file, number of pairs, bytes) of every file of pairs of the source `given`, whose one or two patterns match
-    `paths`.
+    """Returns (file, number of pairs, bytes) of every file of pairs of a source, whose one or two patterns match `paths`. `given`
+    is the flag with the source, for messages.
 
     Raises UserError for sides that do not belong together: unlike numbers of files or lines, or a side without text.
     """
     if len(paths) == 1:
         return [_both_in_one(given, path, pair_fields) for path in paths[0]]
     if pair_fields:
-        raise UserError(f"--pair-fields={pair_fields}: {given} has a side in each file, and no fields; leave it out")
+        name = given.partition("=")[2]
+        raise UserError(f"--pair-fields={pair_fields}: {name} has a side in each file, and no fields; leave it out")
     sources, targets = paths
     if len(sources) != len(targets):
         raise UserError(
-            f"--source={given}: {counted(len(sources), 'file')} and {len(targets)} match; each file needs the one of its "
+            f"{given}: {counted(len(sources), 'file')} and {len(targets)} match; each file needs the one of its "
             f"translations (the first are {sources[0]} and {targets[0]})"
         )
     found = []
     for source, target in zip(sources, targets, strict=True):
         if pathlib.Path(source).resolve() == pathlib.Path(target).resolve():
-            raise UserError(f"--source={given}: both sides are {source}; name the file of the translations second")
+            raise UserError(f"{given}: both sides are {source}; name the file of the translations second")
         lines, texts, size = zip(*(_survey(path) for path in (source, target)), strict=True)
         if lines[0] != lines[1]:
             longer, shorter = (source, target) if lines[0] > lines[1] else (target, source)
             first = min(lines)
             raise UserError(
-                f"--source={given}: {source} has {counted(lines[0], 'line')} and {target} {lines[1]:,}: line {first + 1:,} of "
+                f"{given}: {source} has {counted(lines[0], 'line')} and {target} {lines[1]:,}: line {first + 1:,} of "
                 f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; a text and its translation must "
                 "be on lines of the same number"
             )
         for path, count in zip((source, target), texts, strict=True):
             if not count:
                 raise UserError(
-                    f"--source={given}: {path} has no text in {counted(lines[0], 'line')}, so this language is empty; give the "
+                    f"{given}: {path} has no text in {counted(lines[0], 'line')}, so this language is empty; give the "
                     "file of the translations"
                 )
         languages = _languages(source, target)
@@ -132,7 +133,7 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
     suffix = pathlib.PurePath(bare_name(path)).suffix
     if suffix not in (".tsv", ".jsonl"):
         raise UserError(
-            f"--source={given}: {path} is not a file of pairs by its name; name .tsv for columns that are separated by tabs, "
+            f"{given}: {path} is not a file of pairs by its name; name .tsv for columns that are separated by tabs, "
             ".jsonl for JSON lines, or the files of both languages: parallel:GLOB.en:GLOB.de"
         )
     lines, _, size = _survey(path)
@@ -158,14 +159,14 @@ def _text_fields(given: str, path: str) -> Pair:
         record = _record(next(_lines(path)).removeprefix(BOM).decode("utf-8", "replace"))
     except _BadPair as error:
         raise UserError(
-            f"--source={given}: the first record of {path} {error}; correct it, or name the fields with "
+            f"{given}: the first record of {path} {error}; correct it, or name the fields with "
             "--pair-fields=SOURCE,TARGET"
         ) from None
     texts = [name for name, value in record.items() if isinstance(value, str)]
     if len(texts) != 2:
         named = ", ".join(texts) or "none"
         raise UserError(
-            f"--source={given}: the first record of {path} has {counted(len(texts), 'field')} of text ({named}); choose two "
+            f"{given}: the first record of {path} has {counted(len(texts), 'field')} of text ({named}); choose two "
             "with --pair-fields=SOURCE,TARGET"
         )
     return texts[0], texts[1]
@@ -184,7 +185,7 @@ def _record(line: str) -> files.JsonObject:
 
 
 class _BadPair(ValueError):
-    """A line that is no pair; the text follows the file and the number of the line."""
+    """A line that is not a valid pair; the text follows the file and the number of the line."""
 
 
 def _lines(path: str) -> Iterator[bytes]:

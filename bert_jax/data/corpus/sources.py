@@ -61,10 +61,11 @@ _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One --source flag."""
+    """One --source or --eval-source flag."""
 
     kind: str  # one of KINDS, or "own"
     name: str = ""  # the glob, or the data set; of "own" FILE.py:NAME[:ARGUMENT]
+    flag: str = dataclasses.field(default="--source", compare=False)  # for messages
 
     def __str__(self) -> str:
         if self.kind == "own":
@@ -114,20 +115,20 @@ class Span:
         return self.item.weight * (self.stop - self.start) / self.item.length
 
 
-def parse_source(text: str) -> Source:
-    """Parses a --source flag. Raises UserError if it is malformed."""
+def parse_source(text: str, flag: str = "--source") -> Source:
+    """Parses the value of a --source flag, or of `flag`. Raises UserError if it is malformed."""
     if is_in_file(text):
-        load_named(text, {}, "--source")
-        return Source("own", text)
+        load_named(text, {}, flag)
+        return Source("own", text, flag)
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
         known = ", ".join((*KINDS.values(), "FILE.py:NAME:ARGUMENT"))
-        raise UserError(f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} ({known})")
+        raise UserError(f"{flag}={text}: no source {kind!r}; {nearest(kind, KINDS)} ({known})")
     if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
-        raise UserError(f"--source={text}: " + ("embedded takes no name" if name else f"write {KINDS[kind]}"))
+        raise UserError(f"{flag}={text}: " + ("embedded takes no name" if name else f"write {KINDS[kind]}"))
     if kind == "tfds":
         tfds_text.parse_name(name)
-    return Source(kind, name)
+    return Source(kind, name, flag)
 
 
 def find_items(
@@ -173,7 +174,7 @@ def given_twice(items: Sequence[Item]) -> list[str]:
 
 def _own_items(source: Source) -> list[Item]:
     """Returns the documents of a user's function as one item, after reading them all to count them."""
-    sizes = [len(text) for text in own_texts(source.name)]
+    sizes = [len(text) for text in own_texts(source.name, source.flag)]
     return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if sizes else []
 
 
@@ -184,14 +185,14 @@ def _parts(records: int) -> tuple[int, ...]:
 
 def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
     """Returns the files of a parallel: source."""
-    sides = [Source(source.kind, side) for side in parallel.sides_of(source.name)]
+    sides = [Source(source.kind, side, source.flag) for side in parallel.sides_of(source.name, source.flag)]
     paths = [_text_files(side) for side in sides]
     for side, found in zip(sides, paths, strict=True):
         for path in found:
             _require_text(side, path, _head(path, _HEAD_BYTES))
     return [
         Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=_parts(count), pairs=file)
-        for file, count, size in parallel.find_pairs(str(source), paths, options.pair_fields)
+        for file, count, size in parallel.find_pairs(f"{source.flag}={source}", paths, options.pair_fields)
         if count
     ]
 
@@ -210,55 +211,55 @@ def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
     return parallel.one_direction(pairs)
 
 
-def own_texts(value: str) -> Iterator[str]:
+def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
     """Yields the documents of FILE.py:NAME[:ARGUMENT], where `NAME(ARGUMENT)` yields one string per document.
 
     Their order and number must depend only on the files that the function reads. The function is called once to count the
     documents, and again for each part of the corpus, in other processes. Raises UserError if the function raises or yields
     anything but strings.
     """
-    function, argument = load_named(value, {}, "--source"), split_named(value)[2]
+    function, argument = load_named(value, {}, flag), split_named(value)[2]
     arguments = () if argument is None else (argument,)
     try:
         inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError) as error:
         takes = "an argument" if argument is None else f"the argument {argument!r}"
         raise UserError(
-            f"--source={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
+            f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
             "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
         ) from error
-    with file_errors_explained(source_file(value), "--source"):
+    with file_errors_explained(source_file(value), flag):
         texts = function(*arguments)
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             kind = "a string" if isinstance(texts, str) else type(texts).__name__
-            raise UserError(f"--source={value}: the function returns {kind}; yield one string per document")
+            raise UserError(f"{flag}={value}: the function returns {kind}; yield one string per document")
         for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"--source={value}: document {number:,} is of type {type(text).__name__}; yield one string per document"
+                    f"{flag}={value}: document {number:,} is of type {type(text).__name__}; yield one string per document"
                 )
             yield text
 
 
 def _text_files(source: Source) -> list[str]:
     """Returns the files of a text: or jsonl: source, sorted by name."""
-    if is_remote(checked(source.name, f"--source={source.kind}:")):
+    if is_remote(checked(source.name, f"{source.flag}={source.kind}:")):
         return [str(path) for path in _remote_files(source)]
     found = _local_files(source)
     if isinstance(found, pathlib.Path):
         if kind := next((kind for kind in COLUMNAR if next(found.rglob(f"*.{kind}"), None)), None):
-            raise UserError(f"--source={source}: {found} is a directory with {COLUMNAR[kind]} files; write {kind}:{found}")
+            raise UserError(f"{source.flag}={source}: {found} is a directory with {COLUMNAR[kind]} files; write {kind}:{found}")
         raise UserError(
-            f"--source={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
+            f"{source.flag}={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
             f"'{source.kind}:{found / '**'}' for those in its folders too"
         )
     return found
 
 
 def _remote_files(source: Source) -> list[pathlib.Path]:
-    found = fetched_files(source.name, f"--source={source.kind}:")
+    found = fetched_files(source.name, f"{source.flag}={source.kind}:")
     if not found:
-        raise UserError(f"--source={source}: no object of the bucket matches; quote the pattern; ** matches folders")
+        raise UserError(f"{source.flag}={source}: no object in the bucket matches; quote the pattern; ** matches folders")
     return found
 
 
@@ -269,7 +270,9 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     there = pathlib.Path(pattern)
     if _exists(there):
         if not there.is_file() and not there.is_dir():
-            raise UserError(f"--source={source}: {there} is a pipe or a device; write the text to a file, which is read in parts")
+            raise UserError(
+                f"{source.flag}={source}: {there} is a pipe or a device; write the text to a file, which is read in parts"
+            )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
     paths = sorted(path for path in matches if pathlib.Path(path).is_file())
@@ -278,7 +281,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if not paths:
         fetch = f"; fetch a data set of the hub first: hf download {source.name} --repo-type=dataset --local-dir=DIR"
         raise UserError(
-            f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
+            f"{source.flag}={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
             + (fetch if source.kind in COLUMNAR and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
         )
     return paths
@@ -309,13 +312,14 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
             weight = max(1.0, found.text_bytes)
             items.append(Item(source.kind, path, "records", found.rows, weight, column=column, cuts=found.cuts))
     if options.text_field is None and len(columns) > 1:
-        say(f"--source={source}: the text is the column {column!r} of {', '.join(columns)}; --text-field=NAME chooses another")
+        names = ", ".join(columns)
+        say(f"{source.flag}={source}: the text is the column {column!r} of {names}; --text-field=NAME chooses another")
     return items
 
 
 def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
     """Returns the files of a parquet: or arrow: source, from a pattern or from a split of a directory."""
-    flag = f"--source={source.kind}:"
+    flag = f"{source.flag}={source.kind}:"
     remote = is_remote(checked(source.name, flag))
     name, split = source.name, None
     divided = re.fullmatch(r"(.+):([\w.+-]+)", name)
@@ -363,30 +367,31 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
         if found.kind in COLUMNAR:
             saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))
             given = str(pathlib.Path(path).parent) if saved and found.kind == "arrow" else source.name
-            write = f"--source={found.kind}:"
+            write = f"{source.flag}={found.kind}:"
             remedy = f"unpack it, and give {write}FILE" if compression(path) else f"write {write}{given}"
-        raise UserError(f"--source={source}: {path} {found.what}, not text; {remedy}")
+        raise UserError(f"{source.flag}={source}: {path} {found.what}, not text; {remedy}")
     if source.kind == "text" and pathlib.PurePath(bare_name(path)).suffix in (".csv", ".tsv"):
         raise UserError(
-            f"--source={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or, if it "
+            f"{source.flag}={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or, if it "
             "is prose, rename it to end in .txt"
         )
     nulls = head.count(0)
     if head[:2] not in UTF16 and nulls > len(head) // 4:
         little = head[1::2].count(0) > head[0::2].count(0)
         raise UserError(
-            f"--source={source}: {path} is not UTF-8: {nulls / len(head):.0%} of its bytes are zero, as in UTF-16; convert it "
-            f"(iconv -f UTF-16{'LE' if little else 'BE'} -t UTF-8)"
+            f"{source.flag}={source}: {path} is not UTF-8: {nulls / len(head):.0%} of its bytes are zero, as in UTF-16; convert "
+            f"it (iconv -f UTF-16{'LE' if little else 'BE'} -t UTF-8)"
         )
     if b"\r" in head.strip() and b"\n" not in head:
         raise UserError(
-            f"--source={source}: the lines of {path} end in CR alone, which is not a line end here; convert it (tr '\\r' '\\n')"
+            f"{source.flag}={source}: the lines of {path} end in CR alone, which is not a line end here; convert it "
+            "(tr '\\r' '\\n')"
         )
     if source.kind == "text" and (problem := _json_problem(head)):
-        raise UserError(f"--source={source}: {path} {problem}")
+        raise UserError(f"{source.flag}={source}: {path} {problem}")
     if source.kind == "jsonl" and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", head):
         raise UserError(
-            f"--source={source}: {path} is a JSON list, not one object per line; write each record on its own line "
+            f"{source.flag}={source}: {path} is a JSON list, not one object per line; write each record on its own line "
             f"(jq -c '.[]' {pathlib.Path(path).name} > records.jsonl)"
         )
 

@@ -3,6 +3,7 @@ for each language, whose pieces get their ids from a vocabulary that both share,
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
@@ -35,10 +36,17 @@ class MarianPieces:
     def __init__(self, contents: Mapping[str, bytes], settings: JsonObject | None = None):
         self.contents = dict(contents)
         self.settings: JsonObject = dict(settings or {})
-        self._source, self._target = (SentencePiece(contents[name]) for name in (SOURCE_MODEL, TARGET_MODEL))
+        self._source = SentencePiece(contents[SOURCE_MODEL])
         self._ids: dict[str, int] = parse_json(contents[VOCABULARY])
-        self._target_ids: dict[str, int] = parse_json(contents.get(TARGET_VOCABULARY, contents[VOCABULARY]))
-        self.pieces, self.target_pieces = _by_id(self._ids), _by_id(self._target_ids)
+        self.pieces = _by_id(self._ids)
+
+    @functools.cached_property
+    def turned(self) -> MarianPieces:
+        """The same with the two languages exchanged, which reads and writes texts of the target language."""
+        names = {SOURCE_MODEL: TARGET_MODEL, TARGET_MODEL: SOURCE_MODEL}
+        if self.separate_vocabularies:
+            names |= {VOCABULARY: TARGET_VOCABULARY, TARGET_VOCABULARY: VOCABULARY}
+        return MarianPieces({name: self.contents[names.get(name, name)] for name in self.contents}, self.settings)
 
     @property
     def separate_vocabularies(self) -> bool:
@@ -53,10 +61,6 @@ class MarianPieces:
     def append(self, text: str, out: array[int]) -> None:
         """Appends the ids of a text of the source language to `out`."""
         out.extend(_encoded(text, self._source, self._ids))
-
-    def append_target(self, text: str, out: array[int]) -> None:
-        """Appends the ids of a text of the target language to `out`."""
-        out.extend(_encoded(text, self._target, self._target_ids))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of a source, and for each its characters [start, end) of `text`."""
@@ -76,10 +80,6 @@ class MarianPieces:
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of the ids of a source, without special tokens."""
         return _decoded(ids, self._source, self.pieces)
-
-    def decode_target(self, ids: Sequence[int]) -> str:
-        """Returns the text of the ids of a target, without special tokens."""
-        return _decoded(ids, self._target, self.target_pieces)
 
     def is_continuation(self, piece: str) -> bool:
         """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
@@ -102,9 +102,10 @@ def read_marian(directory: pathlib.Path) -> MarianPieces | None:
         if empty := [name for name, content in contents.items() if not content]:
             raise ValueError(f"{empty[0]} is empty")
         model = MarianPieces(contents, settings)
+        target = model.turned
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{directory}: its files are not Marian's tokenizer ({error}); copy the model again") from error
-    for pieces, name in ((model.pieces, VOCABULARY), (model.target_pieces, TARGET_VOCABULARY)):
+    for pieces, name in ((model.pieces, VOCABULARY), (target.pieces, TARGET_VOCABULARY)):
         if absent := [piece for piece in SPECIALS.values() if piece not in pieces]:
             raise UserError(f"{directory / name} has no {absent[0]}, which every vocabulary of Marian has; copy the model again")
     return model

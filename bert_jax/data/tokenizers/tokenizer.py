@@ -210,14 +210,17 @@ class Tokenizer:
         """Whether the ids of a target, the language that a translator writes, are of a vocabulary of its own."""
         return isinstance(self._model, MarianPieces) and self._model.separate_vocabularies
 
+    @functools.cached_property
+    def of_target(self) -> Tokenizer:
+        """The tokenizer of the language that a translator writes: this one, unless the language has pieces of its own, as in
+        Marian."""
+        return Tokenizer(self._model.turned, specials=MARIAN_SPECIALS) if isinstance(self._model, MarianPieces) else self
+
     def append(self, text: str, out: array[int], *, target: bool = False) -> None:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
         sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. A `target` is a text
         in the language that a translator writes, for which Marian has a tokenizer of its own."""
-        if target and isinstance(self._model, MarianPieces):
-            self._model.append_target(text, out)
-        else:
-            self._model.append(text, out)
+        (self.of_target if target else self)._model.append(text, out)
 
     def encode(self, text: str, *, target: bool = False) -> list[int]:
         """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text. `target` as in `append`."""
@@ -290,7 +293,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, target: bool = False) -> str:
         """Returns the text of these ids, of a `target` as in `append`. WordPiece does not restore the original white space around
         punctuation."""
-        return self._model.decode_target(ids) if target and isinstance(self._model, MarianPieces) else self._model.decode(ids)
+        return (self.of_target if target else self)._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
         """Returns whether each piece continues the word of the previous piece (`continuation_table`)."""

@@ -305,7 +305,7 @@ class Family:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The names of the modules beside the encoder: what the names of heads begin with."""
+        """The names of the modules other than the encoder, which are the prefixes of the heads' names."""
         return tuple({row.theirs.split(".")[0]: None for row in self.table if not row.theirs.startswith(self.prefix)})
 
     @property

@@ -35,7 +35,7 @@ class Dropouts:
     names: ClassVar[tuple[str, ...]] = ("attention_dropout", "embedding_dropout", "mlp_dropout")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the four rates. Raises UserError for rates that are no numbers."""
+        """Returns the four rates. Raises UserError if one of them is not a number."""
         rates = {name: Key(name, "hidden_dropout", 0.0).read(fields, {}, source)["hidden_dropout"] for name in self.names}
         hidden, attention, embedding = rates["mlp_dropout"], rates["attention_dropout"], rates["embedding_dropout"]
         return {

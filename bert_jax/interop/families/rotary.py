@@ -240,7 +240,7 @@ def _positive(value: Any, name: str, source: str) -> float | None:
 
 
 def _agreed(found: Mapping[str, float | None], default: float, source: str) -> float:
-    """Returns the value of those that are stated, the default without one. Raises UserError if two of them differ."""
+    """Returns the value that the keys agree on, or the default if none is set. Raises UserError if two of them differ."""
     there = {name: value for name, value in found.items() if value is not None}
     name, _ = stated(there, tuple(there), source)
     return there[name] if name else default

@@ -90,7 +90,7 @@ def word_logits(
     """Returns the logits of every word, float32: x @ table.T + bias. The bias (if any) and an untied table are parameters of
     `head`; the argument `table` is only used if the decoder is tied, and `fixed_bias` replaces a learned bias."""
     c: ModelConfig = head.config
-    bias = jnp.zeros(c.padded_vocab_size)  # XLA adds no zeros
+    bias = jnp.zeros(c.padded_vocab_size)  # XLA removes the addition of zeros
     if fixed_bias is not None:
         bias = fixed_bias
     elif c.decoder_bias:

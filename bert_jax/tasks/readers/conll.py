@@ -84,7 +84,7 @@ class _Columns:
 
     A line that begins with "#" is a comment only before the first word of a sentence. There it is one if it has more or fewer
     columns than words have. If it has as many, and "#" alone would be the word, it is compared with the words of the file: it is
-    a word if each of its other columns holds "#", what this column holds for some word, or a tag of entities where all words have
+    a word if each of its other columns holds "#", what this column holds for some word, or a tag of entities if all words have
     such tags, and otherwise a comment, such as "# sentence 7". If only one line of the file is of this kind, it is enough that
     its tag could be one. A line "# id ..." always is a comment, and begins a sentence.
     """
@@ -142,8 +142,8 @@ def _split(line: str, has_tabs: bool) -> list[str]:
 
 
 def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-    """Returns the indices of the lines that are words; of those before the first word of a sentence that begin with "#"; and of
-    those that begin a sentence of MultiCoNER."""
+    """Returns three lists of line indices: the lines that are words; the lines before the first word of a sentence that begin
+    with "#"; and the lines that start a sentence of MultiCoNER."""
     words: list[int] = []
     openings: list[int] = []
     marks: list[int] = []

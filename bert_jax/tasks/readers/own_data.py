@@ -342,7 +342,7 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
 
 
 def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    """Returns the labels whose columns are 1, of the columns `config.label_names`; None if they are missing from a test set."""
+    """Returns the names in `config.label_names` whose column is 1; None if these columns are missing from a test set."""
     if not any(name in row.values for name in config.label_names):
         if optional:
             return None

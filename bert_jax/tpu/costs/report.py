@@ -233,7 +233,7 @@ def _time(found: JsonObject) -> list[str]:
         f"chips reach over {100 * REACHED:.0f} %, so the estimate is too long for operations bound by memory, and the true time "
         "probably lies between the roofline and the estimate"
     )
-    optimistic = "the true time is longer by what is not modelled"
+    optimistic = "the true time is longer by the effects that are not modelled"
     lines = [
         f"time        {1e3 * found['seconds']:.1f} ms per step, estimated ({parts}); "
         f"lower bound {1e3 * found['roofline_seconds']:.1f} (roofline)",

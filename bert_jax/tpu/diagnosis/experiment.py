@@ -194,7 +194,7 @@ def step_bytes(statistics: Statistics) -> int:
 def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
     """Returns the sentence about a step that does not fit, with the flags that make it smaller."""
     if isinstance(case.experiment, PretrainingExperiment):
-        return pretraining_advice(case.experiment, case.phase, program.mesh).sentence(shortage)
+        return pretraining_advice(case.experiment, case.phase, program.mesh).message(shortage)
     return (
         f"the training step does not fit in memory: it {shortage}; lower --config.training.batch_size below {program.rows}, or "
         f"set --config.training.accumulation={2 * case.accumulation}"

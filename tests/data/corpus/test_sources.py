@@ -176,5 +176,5 @@ def test_a_source_in_a_bucket_is_its_local_copies_in_order(tmp_path, monkeypatch
     monkeypatch.setattr(sources, "fetched_files", lambda pattern, name: copies if name == "--source=text:" else [])
     items = find_items([Source("text", "gs://bucket/*.txt")], ReadOptions(layout="lines"))
     assert [(item.path, item.layout) for item in items] == [(str(path), "lines") for path in copies]
-    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object of the bucket matches"):
+    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object in the bucket matches"):
         find_items([Source("jsonl", "gs://bucket/*.txt")], ReadOptions())

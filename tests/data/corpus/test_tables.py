@@ -122,6 +122,21 @@ def test_the_likely_column_is_found_and_named(tmp_path, columns, chosen):
     assert texts(str(source), text_field=columns[0]) == [f"In {columns[0]}."]
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (pa.array([1]), "holds int64, not text"),
+        (pa.array([["One."]]), "holds lists of texts, not text"),
+        (pa.array([{"text": "One.", "id": 1}]), "holds objects with text, id, not text"),
+        (pa.array([1]).dictionary_encode(), "holds int64, not text"),
+    ],
+)
+def test_a_column_that_is_no_text_is_refused_with_what_it_holds(tmp_path, values, told):
+    pq.write_table(pa.table({"column": values}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=told):
+        texts(f"parquet:{tmp_path}/a.parquet", text_field="column")
+
+
 def test_all_files_of_a_source_must_have_the_column_of_the_first(tmp_path):
     pq.write_table(pa.table({"content": ["One."]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": ["Two."]}), tmp_path / "b.parquet")

@@ -413,6 +413,16 @@ def test_a_split_by_the_expression_of_gpt2_is_the_byte_level_split(tmp_path):
     assert [ours.encode(text) for text in texts()] == [made.encode(text) for text in texts()]
 
 
+def test_pieces_that_hold_a_space_are_found(tmp_path):
+    merges = [("n", "e"), ("ne", "w"), ("new", " "), ("new ", "y"), ("new y", "o"), ("new yo", "r"), ("new yor", "k")]
+    pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz ", *(a + b for a, b in merges)]
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, unk_token="[UNK]"))
+    rust.add_special_tokens(pieces[:5])
+    rust.save(str(tmp_path / "tokenizer.json"))
+    ours = load_tokenizer(tmp_path)
+    assert ours.tokens(ours.encode("in new york now")) == ["i", "n", " ", "new york", " ", "n", "o", "w"]
+
+
 _PEER = """
 import json, sys
 from transformers import AutoTokenizer

@@ -82,6 +82,10 @@ def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenize
     assert ids == tokenizer.encode(text)
     assert text[slice(*spans[0])] == ">>deu<<"
     assert "".join(text[start:end] for start, end in spans[1:]) == "Theobjectisalist."
+    text = "A Python object."
+    ids, spans = tokenizer.of_target.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text, target=True)
+    assert "".join(text[start:end] for start, end in spans) == "APythonobject."
 
 
 def test_it_is_kept_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path, tmp_path: pathlib.Path):

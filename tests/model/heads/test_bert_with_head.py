@@ -23,7 +23,7 @@ CONFIG = ModelConfig(
 )  # fmt: skip
 ROWS, LENGTH = 3, 10
 READ = np.array([4, 1, 3, 0, 2], np.int32)
-"""The tokens that a head which reads n other tokens than [CLS] reads: the first n."""
+"""The tokens of a head that reads n tokens other than [CLS]: the first n."""
 
 
 def head_of(kind: str, **fields) -> TaskHead:
@@ -35,7 +35,7 @@ def parts_of(head: TaskHead) -> set[str]:
 
 
 def random_params(config: ModelConfig, head: TaskHead) -> dict:
-    """Weights far from their initial values, so that every one of them shows in the logits."""
+    """Returns weights far from their initial values, so that every one of them affects the logits."""
     rng = np.random.default_rng(3)
     shapes = {path: shape for path, shape in our_shapes(config, head).items() if path.split("/")[0] in parts_of(head)}
     values = {path: 0.3 * rng.standard_normal(shape, np.float32) + path.endswith("/scale") for path, shape in shapes.items()}
@@ -43,7 +43,7 @@ def random_params(config: ModelConfig, head: TaskHead) -> dict:
 
 
 def inputs(head: TaskHead, rows: int = ROWS, length: int = LENGTH) -> dict[str, np.ndarray]:
-    """One example a row, two segments, and rows shorter by two each."""
+    """Returns one example per row, with two segments; each row is shorter than the previous one by two."""
     columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     mask = (columns < length - 2 * np.arange(rows)[:, None]).astype(np.int32)
     return {
@@ -57,7 +57,7 @@ def inputs(head: TaskHead, rows: int = ROWS, length: int = LENGTH) -> dict[str, 
 
 
 def two_texts(head: TaskHead) -> dict[str, np.ndarray]:
-    """`inputs` with a second text in each row."""
+    """Returns `inputs` with a second text in each row."""
     read = READ[: head.layout.read_positions]
     ids = np.repeat([1, 2], [4, LENGTH - 4]).astype(np.int32)
     more = {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "read_positions": np.array([[read, read + 5]] * ROWS)}
@@ -90,7 +90,7 @@ LOGITS = {
     "token": (ROWS, LENGTH, 3),
     "span": (ROWS, LENGTH, 2),
 }
-"""The shapes of the logits of `two_texts`."""
+"""The shapes of the logits for `two_texts`."""
 
 
 def test_a_head_answers_for_every_example_or_for_every_token(head):
@@ -127,12 +127,13 @@ def test_a_new_head_is_small_numbers_and_no_bias():
     draw = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)["sequence_head"]["dense"]))
     layer = draw(jax.random.key(0))
     assert not layer["bias"].any()
-    assert 0.016 < layer["kernel"].std() < 0.019  # a normal of 0.02, cut at two deviations, has 0.0176
+    assert 0.016 < layer["kernel"].std() < 0.019  # a normal of 0.02, cut at two deviations, has a deviation of 0.0176
     assert np.abs(layer["kernel"]).max() <= 0.04
 
 
 def test_the_head_is_one_affine_layer_on_what_it_reads(head):
-    """Against numpy, from the last layer and the weights; what a kind reads too, for the kinds of the paper and of GAP."""
+    """The reference is numpy on the last layer and the weights, with the additional inputs of each kind, for the kinds of the
+    paper and of GAP."""
     params, batch = random_params(CONFIG, head), inputs(head)
     outputs = outputs_of(CONFIG, head, params, batch)
     last = np.asarray(outputs["last"], np.float64)
@@ -206,7 +207,7 @@ def test_the_heads_own_dropout_follows_from_the_steps_seed():
         ("sequence", 0.5, 0.0, False),
         ("token", 0.5, None, True),
         ("choice", 0.5, None, True),
-        ("span", 0.5, None, False),  # as the original's run_squad.py
+        ("span", 0.5, None, False),  # like the original's run_squad.py
         ("span", 0.0, 0.5, True),
         ("mention", 0.5, None, True),
     ],
@@ -228,7 +229,7 @@ def test_a_head_drops_nothing_at_a_rate_of_zero_and_something_at_one_of_its_own(
 
 
 def test_the_head_drops_what_it_should_and_scales_the_rest():
-    """With a kernel of ones and inputs of one, an output is the number of inputs that were kept, twice."""
+    """With a kernel of ones and inputs of one, an output is twice the number of inputs that were kept."""
     layer = HeadLayers(CONFIG, head_of("span", dropout=0.5))
     params = {"dense": {"kernel": np.ones((12, 2), np.float32), "bias": np.zeros(2, np.float32)}}
     sums = np.asarray(layer.apply({"params": params}, np.ones((20, 30, 12), np.float32), jnp.uint32(1)))[..., 0].ravel()
@@ -245,7 +246,7 @@ def test_two_examples_packed_into_a_row_have_the_logits_of_a_row_each(head):
     packed["read_positions"] = (alone["read_positions"] + np.array([0, 5], np.int32)[:, None, None]).reshape(1, 2, -1)
     separate, together = apply(CONFIG, head, params, alone), apply(CONFIG, head, params, packed)
     np.testing.assert_allclose(together.reshape(separate.shape), separate, atol=2e-6)
-    packed["sequence_ids"] = np.ones_like(packed["sequence_ids"])  # the same row, read as one example, is another thing
+    packed["sequence_ids"] = np.ones_like(packed["sequence_ids"])  # the same row, read as a single example, gives other logits
     assert np.abs(apply(CONFIG, head, params, packed).reshape(separate.shape) - separate).max() > 1e-2
 
 

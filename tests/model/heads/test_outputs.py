@@ -1,4 +1,4 @@
-"""The answers of task heads, from their logits."""
+"""The answers of task heads, computed from their logits."""
 
 from __future__ import annotations
 

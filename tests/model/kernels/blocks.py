@@ -1,4 +1,4 @@
-"""The blocks of arrays that the kernels of a program are given."""
+"""Finds the blocks of arrays that the kernels of a program access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def calls(jaxpr: Any) -> Iterator[Any]:
-    """Every call of a kernel in `jaxpr`, and in what it calls."""
+    """Yields every call of a kernel in `jaxpr`, and in the functions that it calls."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield equation
@@ -23,8 +23,8 @@ def calls(jaxpr: Any) -> Iterator[Any]:
 
 
 def blocks_outside(jaxpr: Any) -> list[tuple[Any, ...]]:
-    """(array, block, grid step) wherever a block is not inside its array: there a chip would read or write other memory, where an
-    interpreted kernel moves the block inside."""
+    """Returns (array, block, grid step) for every block that is not inside its array: a chip would read or write other memory
+    there, while an interpreted kernel moves the block inside."""
     found = []
     for call in calls(jaxpr):
         mapping = call.params["grid_mapping"]

@@ -1,4 +1,4 @@
-"""The comparison of a kernel with the plain path passes right kernels, and finds each kind of fault by its name."""
+"""The comparison of a kernel with the plain path accepts correct kernels, and names each kind of fault."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ DROPPED = Case(1, 64, 1, 64, "float32", RATE)
 WINDOW = Case(1, 150, 1, 64, "float32", radius=20)
 DROPPED_WINDOW = Case(1, 150, 1, 64, "float32", RATE, radius=20)
 SOME = Case(2, 140, 2, 64, "float32", queries=50)
+TURNED = Case(2, 40, 2, 64, "float32", rotated=True)
 NORM = Case(1, 40, 1, 128, "float32", RATE)
 Kernel = Callable[..., Any]
 
@@ -34,10 +35,10 @@ Kernel = Callable[..., Any]
     [
         ("attention", "tpu", (DROPPED,)),
         ("attention", "tpu", (DROPPED_WINDOW,)),
-        ("attention", "tpu", (DROPPED, SOME)),
+        ("attention", "tpu", (DROPPED, SOME, TURNED)),
         ("attention", "gpu", (Case(1, 20, 1, 16, "float32", RATE),)),
         ("attention", "gpu", (Case(1, 40, 1, 16, "float32", RATE, radius=5),)),
-        ("residual_norm", "tpu", (NORM,)),
+        ("residual_norm", "tpu", (NORM, dataclasses.replace(NORM, pre=True))),
     ],
 )
 def test_the_kernels_agree_with_the_plain_path(operation: str, platform: str, cases: tuple[Case, ...]):
@@ -51,7 +52,7 @@ def test_the_kernels_agree_with_the_plain_path(operation: str, platform: str, ca
 
 
 def faults(operation: str, *cases: Case) -> list[str]:
-    """The quantities in which the kernel of TPUs disagrees, in the order of the figures."""
+    """Returns the quantities in which the TPU kernel disagrees, in the order of the figures."""
     found = compare(operation, "tpu", cases, interpret=True)
     assert found.failure == ""
     assert (found.reason == "") == (not found.faults)
@@ -108,8 +109,8 @@ def test_a_residual_norm_whose_backward_pass_drops_other_elements_is_found(monke
 
 
 def stand_in(change: Callable[..., Any]) -> Kernel:
-    """A kernel that is plain attention but for `change`, which is called with the attention (query, key, value, ids, dropout) ->
-    context and its arguments."""
+    """Returns a kernel that is plain attention modified by `change`, which is called with the attention (query, key, value, ids,
+    dropout) -> context and its arguments."""
 
     def kernel(qkv: Any, ids: Any, *, num_heads: int, dropout: Dropout, **_: Any) -> Any:
         def attend(query: Any, key: Any, value: Any, ids: Any, dropout: Dropout) -> Any:
@@ -171,7 +172,7 @@ def test_a_kernel_that_does_not_compile_is_no_error_but_a_reason_with_its_case(m
         found = compare("attention", "tpu", (PLAIN,))
         assert found.reason == f"the kernel does not run here: ValueError: {told} ({PLAIN})"
     assert compare("attention", "tpu", device=jax.local_devices()[3]).reason.endswith(f"({agreement.ATTENTION_CASES[0]})")
-    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs on TPUs alone"
+    assert compare("residual_norm", "tpu", (PLAIN,)).failure, "without `interpret` it runs only on TPUs"
     assert devices == [jax.local_devices()[n] for n in (0, 0, 3)]
 
 
@@ -218,7 +219,8 @@ QKV, NORMED = "values gradient of query key value", "values gradient of x y scal
 def test_what_is_measured_follows_from_the_dtype_the_dropout_and_whose_masks_they_are(
     operation: str, platform: str, dtype: str, rate: float, checks: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    """bfloat16 rounds small differences away, in which no slope is seen but that of the values, along which any step is exact."""
+    """bfloat16 rounds small differences away: the only slope that is still visible is that of the values, along which any step is
+    exact."""
     case, seen = Case(1, 16, 1, 128, dtype, rate), {}
 
     def differences(of: Case, names: Any, *_: Any) -> list[Figure]:
@@ -246,7 +248,7 @@ def test_what_is_measured_follows_from_the_dtype_the_dropout_and_whose_masks_the
 
 @pytest.mark.parametrize(("dtype", "limit", "unit"), [("float32", 1e-4, 0.0), ("bfloat16", 0.05, 2**-8)])
 def test_limits_are_roundings_and_six_deviations_of_random_masks(dtype: str, limit: float, unit: float):
-    """Units of 8 seeds, 3 rows and 2 heads, with 64 kept or dropped keys at a rate of 1/4: the variance of a mean is 1/192."""
+    """The unit is 8 seeds, 3 rows and 2 heads, with 64 kept or dropped keys at a rate of 1/4: the variance of a mean is 1/192."""
     case = Case(3, 64, 2, 16, dtype, RATE)
     patterns = scipy.linalg.hadamard(64)[1:49].reshape(8, 3, 2, 64).astype(np.float32)  # orthogonal, each with mean 0
     patterns[7, 2, 1, :32] = patterns[0, 1, 0, :32]  # half of another's

@@ -1,4 +1,5 @@
-"""The GPU's fused kernels: interpreted on a CPU equal to plain attention, dropout and all; and what Triton is given of them."""
+"""The fused GPU kernels, interpreted on a CPU, equal plain attention including dropout; and the code that Triton gets for
+them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ on_gpu = functools.partial(fused, platform="gpu")
     ("b", "length", "heads", "head_width", "rate"),
     [
         (2, 128, 2, 64, RATE),
-        (3, 51, 1, 32, RATE),  # a length that is a multiple of nothing
+        (3, 51, 1, 32, RATE),  # a length without useful divisors
         (1, 70, 2, 128, RATE),  # the last blocks are empty
         (1, 20, 2, 16, 0.0),
     ],
@@ -66,7 +67,7 @@ def test_bfloat16_errs_as_much_as_its_roundings_do():
 def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
     ids, (query, key, value, gradient) = packed(1, 128), arrays(1, 128, 64)
     other = jnp.where((ids == 2)[..., None], 1e4, value)
-    queries, keys = (query, query, abs(query)), (key, key, -abs(key))  # no score of the third row is high
+    queries, keys = (query, query, abs(query)), (key, key, -abs(key))  # all scores of the third row are low
     rows = ([30 * x for x in queries], [30 * x for x in keys], (value, other, value), (gradient,) * 3)
     inputs = [jnp.concatenate(row) for row in rows]
     found = results(on_gpu(jnp.concatenate([ids] * 3), 1), *inputs)
@@ -90,7 +91,7 @@ def test_rows_that_are_already_split_over_devices_drop_what_the_whole_batch_drop
 
 
 def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
-    """Of two heads' attention with dropout: a forward pass and a backward pass."""
+    """Returns the program of two heads' attention with dropout: a forward pass and a backward pass."""
 
     def loss(*qkv: Any) -> Any:
         context = fused_attention(qkv, ids, num_heads=2, dropout=Dropout(0.1, seed), platform="gpu")
@@ -100,7 +101,7 @@ def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
 
 
 def inputs_of(length: int, head_width: int, dtype: str, sharding: Any = None) -> list[Any]:
-    """What `gradients` takes of two rows, as abstract arrays."""
+    """Returns the inputs of `gradients` for two rows, as abstract arrays."""
     x = ((2, length, 2 * head_width), dtype)
     return [jax.ShapeDtypeStruct(*like, sharding=sharding) for like in (x, x, x, ((2, length), "int32"), ((), "uint32"))]
 
@@ -166,4 +167,4 @@ def test_the_gpu_s_compiler_takes_the_kernels_where_it_is_installed():
     inputs = inputs_of(length, 64, "bfloat16", SingleDeviceSharding(devices[0]))
     compiled = jax.jit(gradients).lower(*inputs).compile()
     assert compiled.as_text().count('"__gpu$xla.gpu.triton"') == 3
-    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 2 * length**2, "two rows' and heads' scores, a byte each"
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * 2 * length**2, "the scores of two rows and heads, one byte each"

@@ -1,4 +1,4 @@
-"""The sizes that the TPU's kernels of attention are cut into, and the numbers by which a device finds its random words."""
+"""The sizes of the parts in which the TPU attention kernels run, and the numbers by which a device finds its random words."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_heads_share_groups_of_128_lanes_or_have_a_wider_one_each(
     [
         (32, 128, 16, 64, (2, 8)),  # BERT-Large: 16 units of 2 heads x 128 x 128 are 2**19 scores
         (64, 128, 4, 32, (8, 1)),  # 8 units of 4 heads
-        (64, 128, 1, 128, (16, 1)),  # 16 units have 8 MiB, with half of the scores
-        (36, 128, 1, 128, (12, 1)),  # 18 rows would have more
+        (64, 128, 1, 128, (16, 1)),  # 16 units take 8 MiB, with half of the scores
+        (36, 128, 1, 128, (12, 1)),  # 18 rows would take more
         (6, 128, 3, 64, (6, 2)),
-        (32, 256, 16, 64, (1, 4)),  # of several rows only all groups
+        (32, 256, 16, 64, (1, 4)),  # with several rows, only all groups together
         (4, 512, 16, 64, (1, 1)),
         (4, 512, 4, 256, (1, 2)),
-        (4, 8_192, 16, 64, (1, 1)),  # a unit, however large
+        (4, 8_192, 16, 64, (1, 1)),  # one unit, however large
     ],
 )
 def test_a_grid_step_has_at_most_half_a_million_scores_and_8_mib_unless_it_is_one_unit(
@@ -76,7 +76,7 @@ def test_a_grid_step_has_at_most_half_a_million_scores_and_8_mib_unless_it_is_on
         (512, 16, 64, "float32", 4 + 16),
         (128, 16, 64, "bfloat16", 8 + 4),  # 16 units
         (512, 2, 256, "bfloat16", 8 + 8),  # two units, and twice as many registers
-        (1_024, 16, 64, "bfloat16", 4 + 0.5 + 4),  # the queries' gradient is added up over two blocks
+        (1_024, 16, 64, "bfloat16", 4 + 0.5 + 4),  # the queries' gradient is accumulated over two blocks
         (4_096, 16, 64, "float32", 32 + 2 + 16),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_dropout_rate_is_a_multiple_of_a_65536th():
 
 def test_a_device_is_told_its_first_row_and_its_first_group_among_all_groups():
     place = Placement(jnp.uint32(2**32 - 1), jnp.uint32(5), jnp.uint32(3), num_heads=12)
-    assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 6]  # two groups hold three of twelve heads
+    assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 6]  # two groups contain three of twelve heads
     assert plan_of(2, 128, 3, 128).seeds(place).tolist() == [-1, 5, 3 * 3, 12]
 
 
@@ -122,7 +122,7 @@ def test_every_unit_and_block_of_a_step_has_a_stream_of_its_own_and_every_step_t
 
 
 class Whole:
-    """A reference of which a part is its index."""
+    """A reference in which a part is its own index."""
 
     @property
     def at(self) -> Whole:

@@ -1,4 +1,5 @@
-"""The TPU's fused kernels, interpreted on a CPU: equal to attention spelt out, forward and backward, with one mask in both."""
+"""The fused TPU kernels, interpreted on a CPU, equal plain attention, forward and backward, with the same dropout mask in
+both."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.layers import Dropout, gather_positions
+from bert_jax.model.positions import Angles, rotary_angles, rotate
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
@@ -38,7 +40,7 @@ from tests.model.kernels.blocks import blocks_outside
     ("b", "length", "heads", "head_width"),
     [
         (1, 128, 2, 64),
-        (3, 51, 1, 64),  # a single head, a length that is a multiple of nothing, an odd number of rows
+        (3, 51, 1, 64),  # a single head, a length without useful divisors, an odd number of rows
         (1, 384, 3, 64),  # heads that do not fill their last group of lanes
         (1, 130, 4, 32),
         (1, 128, 2, 128),
@@ -51,7 +53,7 @@ def test_context_and_gradients_are_those_of_plain_attention(b: int, length: int,
 
 @pytest.fixture
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 128 instead of 512: what is done block by block, on rows short enough to interpret."""
+    """Uses blocks of 128 instead of 512, so that rows that are short enough to interpret have several blocks."""
     monkeypatch.setattr(attention_plan, "BLOCK", 128)
 
 
@@ -85,6 +87,31 @@ def test_some_queries_see_what_they_see_among_all(
     assert largest_error(results(found, *inputs), results(wanted, *inputs)) < FLOAT32_WITHIN
 
 
+@pytest.mark.parametrize(
+    ("heads", "head_width", "interleaved"), [(2, 64, False), (3, 64, True), (4, 32, False), (1, 128, False), (2, 16, True)]
+)
+@pytest.mark.parametrize("queries", [None, 11])
+def test_queries_and_keys_are_rotated_as_outside_the_kernel(heads: int, head_width: int, interleaved: bool, queries: int | None):
+    b, length, theta = 2, 50, 100.0
+    ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
+    places = jnp.broadcast_to(jnp.arange(length), (b, length))
+    at, queried = places, None
+    if queries is not None:
+        queried = columns(b, length, queries)
+        at, query, gradient = queried, gather_positions(query, queried), gradient[:, :queries]
+
+    def outside(query: Any, key: Any, value: Any) -> Any:
+        turned = [
+            rotate(x.reshape(*x.shape[:2], heads, head_width), where, theta, interleaved).reshape(x.shape)
+            for x, where in ((query, at), (key, places))
+        ]
+        return fused(ids, heads, queried=queried)(*turned, value)
+
+    angles = Angles(*(rotary_angles(x, theta, head_width) for x in (at, places)), interleaved)
+    inside, inputs = fused(ids, heads, queried=queried, angles=angles), (query, key, value, gradient)
+    assert largest_error(results(inside, *inputs), results(outside, *inputs)) < FLOAT32_WITHIN
+
+
 def test_some_queries_drop_the_same_in_both_passes_in_every_block(short_blocks: None):
     backward, forward = slopes(length=250, heads=1, queried=columns(1, 250, 140))
     assert backward[0] == pytest.approx(forward[0], rel=1e-4)
@@ -109,7 +136,8 @@ def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
 
 
 def masks(length: int, heads: int, seed: Any = SEED, b: int = 1) -> np.ndarray:
-    """What dropout keeps [B, H, L, T]: with equal scores a context is the mask applied to values, here columns of one-hots."""
+    """Returns the dropout mask [B, H, L, T]: with equal scores, a context is the mask applied to the values, which are columns of
+    one-hots here."""
     width, zero, ids = 64, jnp.zeros((b, length, heads * 64)), jnp.ones((b, length), jnp.int32)
     parts, attend = [], jax.jit(fused(ids, heads, RATE, seed))
     for first in range(0, length, width):
@@ -132,7 +160,7 @@ def test_dropout_has_its_rate_everywhere_and_scales_what_it_keeps():
     deviation = (RATE * (1 - RATE) / kept.size) ** 0.5
     assert set(np.unique(kept)) == {0.0, 1.0}
     assert abs(kept.mean() - (1 - RATE)) < 4 * deviation
-    for axis in range(4):  # every row, head, query and key on its own
+    for axis in range(4):  # every row, head, query and key has its own mask
         means = kept.mean(axis=tuple(a for a in range(4) if a != axis))
         assert np.abs(means - (1 - RATE)).max() < 5 * deviation * len(means) ** 0.5
 
@@ -147,9 +175,10 @@ def test_rows_heads_halves_and_seeds_drop_independently():
 
 
 def slopes(length: int, heads: int, queried: Any = None) -> tuple[list[float], list[float]]:
-    """How much the loss changes along the gradient of values, queries and keys: by the backward pass, and by forward passes.
+    """Returns how much the loss changes along the gradient of values, queries and keys: computed by the backward pass, and by
+    forward passes.
 
-    For a given mask attention is a smooth function; were another mask drawn for the gradient, it would not be its slope.
+    For a fixed mask attention is a smooth function. If the backward pass drew another mask, its gradient would not be the slope.
     """
     ids, (query, key, value, gradient) = packed(1, length), arrays(1, length, 64 * heads)
     if queried is not None:
@@ -212,7 +241,7 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
     rate, width, length = 0.5, 128, 256
     still, ids = jnp.zeros((1, length, width)), jnp.ones((1, length), jnp.int32)
     masks = []
-    for block in (0, 1):  # values that show of the keys of one block which a query has kept
+    for block in (0, 1):  # values that show which keys of one block a query has kept
         shown = jnp.roll(jnp.eye(length, width), block * width, axis=0)[None]
         dropout = Dropout(rate, jnp.uint32(5))
         context = fused_attention((still, still, shown), ids, num_heads=1, dropout=dropout, interpret=True)
@@ -221,11 +250,11 @@ def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
     for i, mask in enumerate(masks):
         assert abs(mask.mean() - (1 - rate)) < 0.02
         for other in masks[:i]:
-            assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks were drawn alike"
+            assert abs((mask == other).mean() - 0.5) < 0.02, "two blocks have the same mask"
 
 
 def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
-    """Of four heads' attention with dropout, for a TPU: a forward pass and a backward pass."""
+    """Returns the program of four heads' attention with dropout on a TPU: a forward pass and a backward pass."""
 
     def loss(*qkv: Any) -> Any:
         return fused_attention(qkv, ids, num_heads=4, dropout=Dropout(0.9, seed)).astype(jnp.float32).sum()
@@ -244,13 +273,13 @@ def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
 def test_a_program_for_a_tpu_draws_16_bits_a_score_from_the_chip_s_generator(
     length: int, dtype: str, tiles: int, grid: tuple[int, int], mib: float
 ):
-    """At a rate of 0.9 a score is dropped below 58,982 of 65,536."""
+    """At a rate of 0.9 a score is dropped if its word is below 58,982 of 65,536."""
     x = ((2, length, 256), dtype)
     arrays = [jax.ShapeDtypeStruct(*like) for like in (x, x, x, ((2, length), "int32"), ((), "uint32"))]
     traced = jax.jit(gradients).trace(*arrays)
     assert traced.lower(lowering_platforms=("tpu",)).as_text().count("custom_call @tpu_custom_call") == 2
     text = str(traced.jaxpr)
-    assert text.count("prng_seed ") == 2  # a stream for the one block of each kernel, or within its loops
+    assert text.count("prng_seed ") == 2  # a stream for the only block of each kernel, or within its loops
     assert text.count("= prng_random_bits[shape=(64, 256)]") == 2 * tiles
     threshold = 58_982 * 65_536 - 2**31
     assert len(re.findall(rf"bool\[64,256\] = ge \w+ {threshold}:", text)) == 2 * 2 * tiles

@@ -1,4 +1,5 @@
-"""Which attention a model uses where: the choice and its reason; and that the fused one is wired in as the plain one is."""
+"""Which attention a model uses on which device, with its reason; and that fused attention is connected in the same way as plain
+attention."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from jax.sharding import AbstractDevice
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
-from bert_jax.model.config import ModelConfig, Resolved, Target
+from bert_jax.model.config import ModelConfig, Resolved, Target, published
 from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels import dispatch
 from bert_jax.model.kernels.attention import fused_attention
@@ -38,7 +39,7 @@ CHIPS = [kind for kind in VMEM if kind not in ("TPU v2", "TPU v3")]
 
 
 def chip(platform: str, kind: str) -> AbstractDevice:
-    """A device that is not attached."""
+    """Returns a device that is not attached."""
     return AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
 
 
@@ -81,7 +82,7 @@ def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_ref
 
 
 def test_a_narrower_model_for_the_same_devices_has_the_kernels_that_compute_it():
-    """As the generator of an objective has, which is made from the model of the run."""
+    """The generator of an objective, for example, is made from the model of the run."""
     model = dispatch.resolve(ModelConfig(dtype="bfloat16"), TPU, 2, over_mesh)
     narrow = dataclasses.replace(model, hidden_size=192, num_heads=3)
     attention, norm = narrow.target.attention, narrow.target.residual_norm
@@ -222,34 +223,33 @@ class Kernel:
     """A kernel of attention that computes rows of any length."""
 
     attend: Callable[..., Any]
-    computes_some: bool = False
+    computes_long_rows: bool = False
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        return self.computes_some or not selects
+        return self.computes_long_rows or not selects
+
+    def rotates(self, model: ModelConfig) -> bool:
+        return self.computes_long_rows
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         return self.attend(*arguments, **settings)
 
 
-def with_kernel(
-    config: ModelConfig, attend: Callable[..., Any], computes_some: bool = False, **settings: Any
-) -> Resolved:
-    """The model, whose attention is `attend`, called as `fused_attention` is."""
-    target = Target(attention=Kernel(functools.partial(attend, **settings), computes_some))
+def with_kernel(config: ModelConfig, attend: Callable[..., Any], computes_long_rows: bool = False, **settings: Any) -> Resolved:
+    """Returns the model with `attend` as its attention, called like `fused_attention`."""
+    target = Target(attention=Kernel(functools.partial(attend, **settings), computes_long_rows))
     return Resolved(**dataclasses.asdict(config), target=target)
 
 
 def layers(number: int) -> Any:
-    """Parameters of an encoder of `SHAPE`, none of them zero."""
+    """Returns parameters of an encoder of `SHAPE`, none of them zero."""
     random = np.random.default_rng(0)
     shapes = nn.unbox(abstract_parameters(dataclasses.replace(SHAPE, num_layers=number)))["encoder"]
     return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), jnp.float32), shapes)
 
 
 @pytest.mark.parametrize(("platform", "seed"), [("tpu", None), ("gpu", 1)], ids=["tpu", "gpu_with_dropout"])
-def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(
-    platform: str, seed: int | None
-):
+def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(platform: str, seed: int | None):
     random, params = np.random.default_rng(1), layers(2)
     x, direction = (jnp.asarray(random.normal(size=(2, 12, 128)), jnp.float32) for _ in range(2))
     ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
@@ -276,7 +276,7 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
 
 @pytest.mark.parametrize("kinds", [("sliding", "full"), ("full", "sliding")])
 def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_tokens_that_a_head_reads(kinds: tuple[str, str]):
-    """In rows of two examples and padding; positions are rotated."""
+    """The rows have two examples and padding; the kernel rotates queries and keys."""
     random, params = np.random.default_rng(1), layers(2)
     x = jnp.asarray(random.normal(size=(2, 30, 128)), jnp.float32)
     ids, queried = packed(2, 30, 2), columns(2, 30, 9)
@@ -296,7 +296,7 @@ def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_token
         asked.append((qkv[0].shape[1], settings["radius"]))
         return fused_attention(qkv, *arguments, **settings, interpret=True)
 
-    found = outputs_and_gradients(with_kernel(modern, kernel, computes_some=True))
+    found = outputs_and_gradients(with_kernel(modern, kernel, computes_long_rows=True))
     assert asked == ([(30, 3), (9, None)] if kinds[1] == "full" else [(30, None), (30, 3)])
     assert largest_difference(outputs_and_gradients(dataclasses.replace(modern, attention="plain")), found) < 1e-5
 
@@ -309,7 +309,17 @@ def test_a_tpu_s_kernel_computes_some_tokens_of_long_rows_and_a_gpu_s_none():
         assert [kernel.computes(model, length, selects=True) for length in (512, 1_024, 8_192)] == expected
     asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
     assert asked.target.attention is not None
-    assert not asked.target.attention.computes(asked, 512, selects=True), "the plain path is not refused"
+    assert not asked.target.attention.computes(asked, 512, selects=True), "the plain path is accepted"
+
+
+def test_a_tpu_s_kernel_rotates_by_the_built_in_positions_only():
+    modern = ModelConfig(**published("modernbert-base") | {"dtype": "bfloat16"})
+    for device, expected in ((TPU, True), (GPU, False)):
+        kernel = dispatch.resolve(modern, device, 2, over_mesh).target.attention
+        assert kernel is not None
+        assert kernel.rotates(modern) == expected
+        assert not kernel.rotates(ModelConfig(dtype="bfloat16"))
+        assert not kernel.rotates(dataclasses.replace(modern, hidden_size=768, num_heads=3)), "a head of 256 fills two groups"
 
 
 def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.CaptureFixture):
@@ -321,10 +331,8 @@ def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.Capture
 
 @pytest.mark.parametrize(("remat", "scan_layers"), [("none", True), ("full", True), ("full", False), ("dots", False)])
 def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_alone(remat: str, scan_layers: bool):
-    """XLA's elimination of common subexpressions cannot see across the two loops of a forward and a backward pass."""
-    config = dataclasses.replace(
-        SHAPE, attention="plain", num_layers=1, remat=remat, scan_layers=scan_layers
-    )
+    """XLA's common-subexpression elimination cannot see across the two loops of a forward and a backward pass."""
+    config = dataclasses.replace(SHAPE, attention="plain", num_layers=1, remat=remat, scan_layers=scan_layers)
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     program = str(jax.make_jaxpr(lambda params: Encoder(config).apply({"params": params}, x, tokens_of(ids), None)[0])(layers(1)))
     assert ("remat" in program) == (remat != "none")
@@ -333,10 +341,8 @@ def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_
 
 
 @pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])
-def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(
-    positions: Any
-):
-    """The other sites of dropout: `tests/training/test_dropout_sites.py`."""
+def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(positions: Any):
+    """The other sites of dropout are in `tests/training/test_dropout_sites.py`."""
     config = dataclasses.replace(SHAPE, attention_dropout=0.3, num_layers=3)
     params, x, ids = layers(3), jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
 
@@ -351,7 +357,7 @@ def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s
         encoder, variables = Encoder(with_kernel(config, record)), {"params": params}
         if positions is None:
             encoder.apply(variables, x, tokens_of(ids), seed)
-        else:  # the last layer is computed where a head reads it, by plain attention
+        else:  # the last layer is computed by plain attention, only where a head reads it
             encoder.apply(variables, x, tokens_of(ids).reading(positions), seed, method="queried")
         return seeds
 

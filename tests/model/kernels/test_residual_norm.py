@@ -1,4 +1,5 @@
-"""The kernels of LayerNorm(x + dropout(y)), interpreted on a CPU: the plain modules' result and gradients, with their masks."""
+"""The kernels of LayerNorm(x + dropout(y)), interpreted on a CPU: the same result and gradients as the plain modules, with the
+same masks."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from jax.sharding import AbstractDevice, PartitionSpec
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import residual_norm_tpu
 from bert_jax.model.kernels.dispatch import choose_residual_norm
-from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
+from bert_jax.model.kernels.residual_norm import fused_pre_norm, fused_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
-from bert_jax.model.layers import Dropout, NormParameters, dropout, gather_positions, normalise
+from bert_jax.model.layers import Dropout, NormParameters, dropout, gather_positions, normalise, plain_pre_norm
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.mesh import make_mesh
@@ -29,10 +30,9 @@ from tests.model.kernels.blocks import blocks_outside, calls
 from tests.model.lowbias32 import rate_at_a_word
 
 EPSILON = 1e-12
-FLOAT32_WITHIN = 1e-6  # of the largest
+FLOAT32_WITHIN = 1e-6  # relative to the largest element
 BFLOAT16_WITHIN = 2**-8  # root mean square, relative: the unit of bfloat16
 RATE = rate_at_a_word(seed=7, axes=3)  # the seed of `fused`
-
 
 
 def fused(
@@ -56,7 +56,7 @@ def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, epsilon: float =
 
 
 def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:
-    """x, y, scale, bias and a gradient of the result; x is far from zero, as residuals come to be."""
+    """Returns x, y, scale, bias and a gradient of the result; x is far from zero, as residuals become."""
     random = np.random.default_rng(b * length + width)
     x, y, g = (random.normal(size=(b, length, width)) for _ in range(3))
     scale, bias = (jnp.asarray(random.normal(size=width), jnp.float32) for _ in range(2))
@@ -64,7 +64,7 @@ def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]
 
 
 def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
-    """The result and the gradients of x, y, scale and bias, in float32."""
+    """Returns the result and the gradients of x, y, scale and bias, in float32."""
 
     @jax.jit
     def run(*arrays: Any) -> Any:
@@ -77,7 +77,7 @@ def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
 
 
 def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """Of the largest element of each array."""
+    """Returns the largest error, relative to the largest element of each array."""
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
 
 
@@ -86,7 +86,7 @@ def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     [
         ((2, 64, 128), 7),
         ((2, 64, 128), None),
-        ((3, 50, 256), 7),  # rows that fill no block
+        ((3, 50, 256), 7),  # rows that do not fill a block
         ((1, 1, 128), 7),
         ((5, 128, 384), 7),  # several blocks, below
     ],
@@ -98,6 +98,46 @@ def test_result_gradients_and_masks_are_those_of_the_plain_modules(shape: Any, s
     assert largest_error(found, wanted) < FLOAT32_WITHIN
     assert ((found[2] == 0) == (wanted[2] == 0)).all()
     assert (found[2] == 0).any() == (seed is not None)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("seed", [7, None])
+def test_before_a_layer_the_sum_is_a_result_too(seed: Any, adds: bool, with_bias: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+    x, y, scale, bias, g = inputs(3, 50, 256)
+    settings, of_sum = Dropout(RATE, None if seed is None else jnp.uint32(seed)), jnp.roll(g, 1, axis=0)
+
+    def both(compute: Any) -> list[np.ndarray]:
+        def norm(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+            given = NormParameters(scale, bias if with_bias else None, EPSILON)
+            return compute(x, y if adds else None, given, settings)
+
+        @jax.jit
+        def run(*arrays: Any) -> Any:
+            out, derive = jax.vjp(norm, *arrays)
+            return (*out, *derive((of_sum, g)))
+
+        found = [np.asarray(a) for a in run(x, y, scale, bias)]
+        return [a for a, there in zip(found, (True, True, True, adds, True, with_bias), strict=True) if there]
+
+    found, wanted = both(functools.partial(fused_pre_norm, spread=over_mesh, interpret=True)), both(plain_pre_norm)
+    assert largest_error(found, wanted) < FLOAT32_WITHIN
+
+
+def test_a_mesh_computes_the_sum_before_a_layer_as_one_device_does():
+    x, y, scale, bias, g = inputs(8, 20, 128)
+
+    def total(compute: Any) -> Any:
+        def of(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+            z, out = compute(x, y, NormParameters(scale, bias, EPSILON), Dropout(RATE, jnp.uint32(7)))
+            return z + 2 * out
+
+        return of
+
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
+        found = results(total(functools.partial(fused_pre_norm, spread=over_mesh, interpret=True)), [x, y, scale, bias, g])
+    assert largest_error(found, results(total(plain_pre_norm), [x, y, scale, bias, g])) < FLOAT32_WITHIN
 
 
 def test_a_rate_of_zero_drops_nothing_and_epsilon_is_added_to_the_variance():
@@ -145,7 +185,7 @@ def test_a_mesh_computes_and_drops_what_one_device_does_and_with_an_indivisible_
 
 
 def by_hand(x: Any, y: Any, scale: Any, bias: Any) -> Any:
-    """`fused` where rows are split over the mesh axis "data" around it, and the compiler sees to the other axes."""
+    """Runs `fused` on rows that are explicitly split over the mesh axis "data", while the compiler handles the other axes."""
     rows, whole = PartitionSpec("data"), PartitionSpec()
 
     def part(*arrays: Any) -> Any:
@@ -206,7 +246,7 @@ def test_every_block_of_a_grid_step_lies_inside_its_array(seed: Any, monkeypatch
     [(8192, 2048, 512), (128 * 67, 2048, 128), (1280, 4096, 256), (128, 256, 128), (128 * 192, 1536, 512), (1280, 256, 1280)],
 )
 def test_blocks_divide_the_rows_and_fit_on_the_chip(rows: int, row_bytes: int, block: int):
-    """Four arrays of a block, two copies of each, have at most 8 MiB."""
+    """Four arrays of a block, with two copies of each, take at most 8 MiB."""
     assert NormPlan(rows, row_bytes // 2, row_bytes, RATE, EPSILON, False).block == block
 
 
@@ -230,9 +270,7 @@ def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reas
             fused_residual_norm(x, x, NormParameters(jnp.ones(width), jnp.zeros(width), EPSILON), Dropout(0.1, None))
 
 
-@pytest.mark.parametrize(
-    ("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")]
-)
+@pytest.mark.parametrize(("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")])
 def test_it_runs_on_tpus(platform: str, reason: str | None):
     config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")
     found = choose_residual_norm(config, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform))

@@ -1,6 +1,6 @@
-"""A kernel that disagrees on the device at hand is not used by "auto"; the verdict is remembered, for this version of JAX alone.
+"""A kernel that disagrees on the attached device is not used by "auto"; the result is cached for this version of JAX only.
 
-CPU devices stand in for chips that have kernels: `no_attention_kernel` and `KERNELS` say so here.
+CPU devices stand in for chips with kernels: these tests replace `no_attention_kernel` and `KERNELS`.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def chip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Chip:
 
 
 def in_words(rejected: dict[str, str], **settings: str) -> str:
-    """The line of the log about the implementations of a run that starts with these rejected kernels."""
+    """Returns the log line about the implementations of a run that starts with these rejected kernels."""
     config = ModelConfig(**settings).without_kernels(rejected)
     return dispatch.in_words(config, [128], make_mesh(MeshConfig()), rejected)
 
 
 def test_a_kernel_that_disagrees_turns_auto_to_plain_with_the_figures_in_the_log(chip: Chip, caplog: pytest.LogCaptureFixture):
     chip.figures["attention"] = WRONG
-    chip.wrong_on = jax.local_devices()[1:]  # the first device stands for all
+    chip.wrong_on = jax.local_devices()[1:]  # the first device represents all
     rejected = compare_kernels_once()
     reason = f"the kernel disagrees with the plain path here: {FIGURES}"
     assert f"model.attention=auto uses the plain path: {reason}" in caplog.text
@@ -97,7 +97,7 @@ def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip
     path = verdict_file("cpu")
 
     def killed(*_: Any, **__: Any) -> Comparison:
-        """The file as a compiler leaves it that aborts the process here."""
+        """Writes the file that remains if the compiler aborts the process here."""
         chip.left = path.read_text()  # type: ignore[attr-defined]
         return Comparison((RIGHT,))
 
@@ -227,7 +227,7 @@ def test_verdicts_lie_in_the_folder_kernels_of_the_cache(chip: Chip, tmp_path: p
 
 
 def test_a_model_that_is_loaded_as_a_library_calls_no_kernel_so_none_is_compared(chip: Chip):
-    """`Predictor` and `Analyser` have an `Engine` each."""
+    """This covers `Predictor` and `Analyser`, each of which has an `Engine`."""
     config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
     tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool), size=8, pieces=["a"] * 8)
     engine = Engine(Model(params={}, config=config, tokenizer=cast(Any, tokenizer)))

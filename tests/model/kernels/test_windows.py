@@ -1,4 +1,5 @@
-"""Attention within a window, in every form that skips keys out of reach: equal to plain attention with a band as its mask."""
+"""Attention within a window, in every implementation that skips keys out of reach, equals plain attention with a band as its
+mask."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.model.attention_cases import (
 
 
 def by_head(ids: Any, heads: int, rate: float = 0.0, radius: int | None = None, one_cpu: bool = False) -> Any:
-    """`attention_by_head` of arrays [B, L, D]."""
+    """Calls `attention_by_head` on arrays [B, L, D]."""
     dropout = Dropout(rate, jnp.uint32(SEED) if rate else None)
 
     def attend(*qkv: Any) -> Any:
@@ -55,16 +56,14 @@ FORMS = {
     ("b", "length", "heads", "head_width", "radius", "rate"),
     [
         (2, 300, 2, 32, 64, 0.0),
-        (1, 150, 1, 64, 7, 0.0),  # a radius that fills no block
+        (1, 150, 1, 64, 7, 0.0),  # a radius that does not fill a block
         (1, 200, 2, 32, 130, 0.0),  # wider than a block of queries
         (2, 51, 2, 16, 4, 0.0),
         (2, 40, 1, 32, 300, 0.0),  # wider than the row
         (2, 200, 2, 32, 20, RATE),
     ],
 )
-def test_a_window_is_a_band_of_the_mask(
-    form: str, b: int, length: int, heads: int, head_width: int, radius: int, rate: float
-):
+def test_a_window_is_a_band_of_the_mask(form: str, b: int, length: int, heads: int, head_width: int, radius: int, rate: float):
     if form == "TPU" and rate:
         pytest.skip("the TPU's kernel has dropout masks of its own")
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
@@ -121,7 +120,7 @@ def test_the_tpu_s_kernel_drops_the_same_elements_in_both_passes_of_a_window(len
     ids, (query, key, value, gradient) = jnp.ones((1, length), jnp.int32), arrays(1, length, 64)
     attend = fused(ids, 2, RATE, radius=20)
     _, _, _, of_value = results(attend, query, key, value, gradient)
-    # the context is linear in the values, so that its slope along their gradient is that gradient's square
+    # the context is linear in the values, so its slope along their gradient is the square of that gradient
     moved = (attend(query, key, value + of_value) - attend(query, key, value)).astype(jnp.float32)
     assert float((moved * gradient).sum()) == pytest.approx(float(np.square(of_value).sum()), rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""tfds's own builders prepare small official files; what is then read must be what the readers of those files give."""
+"""tfds's own builders prepare small official files; the result has to match the readers of those files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bert_jax.tasks.text_task import load
 
 tfds = tfds_text._tfds()
 
-# builders that tfds knows once their modules are imported, which needs no TensorFlow
+# builders that tfds knows only after their modules are imported, which needs no TensorFlow
 BUILDERS = {
     "glue": ("tensorflow_datasets.text.glue", "Glue"),
     "squad": ("tensorflow_datasets.datasets.squad.squad_dataset_builder", "Builder"),
@@ -36,7 +36,7 @@ PLAIN = "index\tsentence1\tsentence2"
 FILES = {
     "CoLA/train.tsv": ["x1\t1\t\tBirds “fly”.", "x1\t0\t*\tFly\u00a0birds the 中文."],
     "CoLA/dev.tsv": ["x1\t0\t*\tIt fish."],
-    "CoLA/test.tsv": ["index\tsentence", *(f"{i}\tFish {i}." for i in range(30))],  # enough for a shuffle to be seen
+    "CoLA/test.tsv": ["index\tsentence", *(f"{i}\tFish {i}." for i in range(30))],  # enough for a shuffle to be visible
     "SST-2/train.tsv": ["sentence\tlabel", '"a fine film \t1', "a 😀 film\t0"],
     "SST-2/dev.tsv": ["sentence\tlabel", "cafe\u0301\t1"],
     "SST-2/test.tsv": ["index\tsentence", "0\tx"],
@@ -78,14 +78,14 @@ def put(path: pathlib.Path, *lines: str) -> pathlib.Path:
 
 @pytest.fixture
 def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Where data sets are looked for, offline."""
+    """Returns the directory in which data sets are looked for, offline."""
     monkeypatch.setattr(prepared_sets, "HOST", "http://127.0.0.1:9")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     return tmp_path / "tfds"
 
 
 def prepare(name: str, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, fetched: Any) -> pathlib.Path:
-    """Has the builder of tfds prepare what it takes for downloaded."""
+    """Makes the builder of tfds prepare a data set from files that it takes for downloaded ones."""
     base, _, config = name.partition("/")
     with tfds_text.without_tfds_warnings():
         module, class_name = BUILDERS[base]
@@ -100,7 +100,7 @@ def prepare(name: str, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, fetc
 
 
 def as_tfrecords(directory: pathlib.Path) -> None:
-    """The same data set in the format of most prepared ones, written by hand, since tfds needs TensorFlow for it."""
+    """Writes the same data set in the format of most prepared ones, by hand, since tfds needs TensorFlow for it."""
     builder = tfds.builder_from_directory(directory)
     info = json.loads((directory / "dataset_info.json").read_text())
     for split in info["splits"]:
@@ -132,7 +132,7 @@ def test_glue_is_that_of_its_files_in_their_order(
     for split in TASKS[name].files:
         wanted = read_glue(name, files, split)
         found = catalogue.examples(task, split)
-        if name == "MRPC":  # there the index is the row of the common file, and no label of the test set is kept
+        if name == "MRPC":  # there the index is the row of the common file, and the test set has no labels
             assert [(e.text, e.text_b) for e in found] == [(e.text, e.text_b) for e in wanted]
             assert split == "test" or [e.label for e in found] == [e.label for e in wanted]
         else:
@@ -189,7 +189,7 @@ def test_squad_is_that_of_its_files(
         found = catalogue.examples(f"squad/{version}", split, say=here.append)
         assert sorted(found, key=lambda e: e.id) == read_squad(files[split], say=there.append)
         assert [line.partition(":")[2].rpartition(":")[2] for line in here] == [line.rpartition(":")[2] for line in there]
-        assert len(here) == 1  # of the answer that stands elsewhere
+        assert len(here) == 1  # of the answer at another position
     assert catalogue.examples(f"squad/{version}", "test") == []
 
 

@@ -1,4 +1,4 @@
-"""Labelled data in Parquet and Arrow files, as the Hugging Face hub and `datasets` lay it out."""
+"""Labelled data in Parquet and Arrow files, as on the Hugging Face hub and from `datasets`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES = [TextExample("0", "a", None, "good"), TextExample("1", "b", None, "po
 
 
 def table(rows: Sequence[Mapping[str, Any]], **features: Any) -> pyarrow.Table:
-    """A table whose schema has the types of these columns, as `datasets` writes them."""
+    """Returns a table whose schema has the types of these columns, as `datasets` writes them."""
     made = pyarrow.Table.from_pylist(list(rows))
     return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}) if features else made
 
@@ -37,7 +37,7 @@ def put(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], **features: Any) 
 
 
 def save(directory: pathlib.Path, *parts: pyarrow.Table) -> str:
-    """What `Dataset.save_to_disk` writes."""
+    """Writes the files of `Dataset.save_to_disk`."""
     directory.mkdir(parents=True)
     names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
     for name, part in zip(names, parts, strict=True):

@@ -1,4 +1,4 @@
-"""Words in columns: which lines are comments, what separates columns, and where sentences end."""
+"""Words in columns: which lines are comments, which characters separate columns, and where sentences end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK = "# id 5f1e-22 domain=train"
 
 
 def read(tmp_path: pathlib.Path, text: str, name: str = "a.conll") -> tuple[list[list[str]], list[str]]:
-    """The sentences as "word/tag", and what was said without the path of the file."""
+    """Returns the sentences as "word/tag", and the messages without the path of the file."""
     path = tmp_path / name
     path.write_bytes(text.encode())
     said: list[str] = []
@@ -39,7 +39,7 @@ def test_a_comment_with_tabs_does_not_decide_what_separates_columns(tmp_path: pa
     tabs = WORDS.replace(" ", "\t")
     found, said = read(tmp_path, f"{comment}\n{tabs}\n{comment}\n{tabs}")
     assert found == [SENTENCE, SENTENCE]
-    assert len(said) == (comment == "# text\t=\tx\ty"), "as many columns as a word"
+    assert len(said) == (comment == "# text\t=\tx\ty"), "as many columns as a word line"
 
 
 def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path):
@@ -53,8 +53,8 @@ def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # whose tag other words have
-        ("# O\na B-X\n\nb B-X\n", [["#/O", "a/B-X"], ["b/B-X"]]),  # the only one, with a tag of no other word
+        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # whose tag occurs with other words
+        ("# O\na B-X\n\nb B-X\n", [["#/O", "a/B-X"], ["b/B-X"]]),  # the only one, with a tag that no other word has
         ("# #\na NN\n\nb NN\n", [["#/#", "a/NN"], ["b/NN"]]),
         ("# # B-NP O\n1 CD I-NP O\n\n# # B-NP O\n", [["#/O", "1/O"], ["#/O"]]),
         ("a O\n# x\n", [["a/O", "#/x"]]),  # inside a sentence nothing is a comment

@@ -1,4 +1,4 @@
-"""CoNLL-U: tagging and analysis read the same sentences, or name the same line."""
+"""CoNLL-U: tagging and analysis read the same sentences, or report the same line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD = row(1, "the", 2) + row(2, "house")
 
 
 def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The words of all sentences by `Treebank`, which are those of `read_conllu`, and what both say."""
+    """Returns the words of all sentences, which are the same from `Treebank` and `read_conllu`, and the messages of both."""
     path = tmp_path / "x.conllu"
     path.write_bytes(text.encode())
     problems: list[str] = []

@@ -45,7 +45,7 @@ def test_cola_has_no_header_but_in_its_test_set(tmp_path: pathlib.Path):
 )
 def test_columns_are_those_of_the_official_files(tmp_path: pathlib.Path, task: str, header: str, row: str, wanted: TextExample):
     put(tmp_path / "dev.tsv", header + row)
-    assert read_glue(task, tmp_path, "dev") == [wanted]  # the task's own directory does as well
+    assert read_glue(task, tmp_path, "dev") == [wanted]  # the task's own directory works as well
 
 
 def test_mnli_takes_the_gold_label_and_leaves_out_examples_without_one(tmp_path: pathlib.Path):

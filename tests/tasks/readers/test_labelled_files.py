@@ -1,4 +1,4 @@
-"""What every reader of labelled files owes to the programs that save them: byte order marks and quotes."""
+"""What every reader of labelled files has to accept from the programs that write them: byte order marks and quotes."""
 
 from __future__ import annotations
 

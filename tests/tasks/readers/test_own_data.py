@@ -21,7 +21,7 @@ from tests.compressed import PACK, compressed
 
 
 def put(path: pathlib.Path, *rows: object) -> str:
-    """A file of these rows, objects as JSON."""
+    """Writes a file of these rows; objects are written as JSON."""
     text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
     path.write_bytes(compressed(text.encode(), path.name))
     return str(path)
@@ -203,7 +203,7 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, 
 
 
 def labels_of(path: str, kind: str = "sequence", **settings: Any) -> list[Any]:
-    """The labels of the training examples in a file; of words, with the words."""
+    """Returns the labels of the training examples in a file; for words, with the words."""
     found = load_own_data(OwnDataConfig(train=path, **settings), kind, say=lambda text: None).train
     return [(e.words, e.labels) if isinstance(e, WordsExample) else getattr(e, "label", None) for e in found]
 
@@ -452,7 +452,7 @@ def test_a_whole_number_is_one_class_however_it_is_written(tmp_path: pathlib.Pat
     assert labels_of(stars, label_names=("1.0", "1.5", "2.0")) == ["1", "2", "1.5"]
     words = put(tmp_path / "b.jsonl", {"words": ["a", "b"], "labels": [1.0, 1]})
     assert labels_of(words, "token") == [(("a", "b"), ("1", "1"))]
-    assert labels_of(put(tmp_path / "c.csv", "text,label", "a,1.10", "b,01")) == ["1.10", "01"]  # no numbers: a version, a code
+    assert labels_of(put(tmp_path / "c.csv", "text,label", "a,1.10", "b,01")) == ["1.10", "01"]  # not numbers: a version, a code
 
 
 def test_numbers_are_read_as_those_of_the_named_labels_if_all_labels_are_numbers(tmp_path: pathlib.Path):
@@ -464,7 +464,7 @@ def test_numbers_are_read_as_those_of_the_named_labels_if_all_labels_are_numbers
     with pytest.raises(UserError, match=r"line 2: the label '1' is not known; known: no, yes"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,1", "b,2"), label_names=("no", "yes"))
     train = put(tmp_path / "train.csv", "text,label", "a,no", "b,yes")
-    with pytest.raises(UserError, match=r"a\.csv, line 2: the label '1' is not known"):  # nobody said which label 1 is
+    with pytest.raises(UserError, match=r"a\.csv, line 2: the label '1' is not known"):  # the meaning of label 1 is not given
         load_own_data(OwnDataConfig(train=train, dev=str(tmp_path / "a.csv")), "sequence")
 
 
@@ -477,7 +477,7 @@ def test_a_long_list_that_is_written_in_a_cell_is_read_in_linear_time(tmp_path: 
         return time.process_time() - began
 
     seconds(100)
-    assert seconds(40_000) < 30 * max(seconds(5_000), 0.005)  # 64 times as long if each item reads the whole list
+    assert seconds(40_000) < 30 * max(seconds(5_000), 0.005)  # it would be 64 times as long if each item read the whole list
 
 
 def test_labels_that_are_spelt_alike_or_lack_examples_are_reported(tmp_path: pathlib.Path):

@@ -33,7 +33,7 @@ def answer(text: str, start: int) -> dict:
 
 
 def test_both_versions_of_squad_are_read(tmp_path: pathlib.Path):
-    context = " Añna 🎉 and Bo"  # nothing is stripped: offsets count from the first character
+    context = " Añna 🎉 and Bo"  # nothing is stripped: offsets are counted from the first character
     path = squad(
         tmp_path / "a.json",
         context,
@@ -105,7 +105,7 @@ def test_conll_2003_has_documents_and_columns_between_spaces(tmp_path: pathlib.P
 
 
 def test_tabs_part_columns_and_words_may_begin_with_a_hash_or_hold_strange_spaces(tmp_path: pathlib.Path):
-    text = "# a comment\r\n#tag\tO\r\nx y\u2028z\tB-a\r\n\t\r\n# O\r\nlast\tO\r\n"  # WNUT-17 parts sentences by a lone TAB too
+    text = "# a comment\r\n#tag\tO\r\nx y\u2028z\tB-a\r\n\t\r\n# O\r\nlast\tO\r\n"  # in WNUT-17 a lone TAB separates sentences
     assert read_conll(put(tmp_path / "a.conll", text)) == [
         WordsExample("0", ("#tag", "x y\u2028z"), ("O", "B-a"), 0),
         WordsExample("1", ("last",), ("O",), 1),  # no document is marked: each sentence is one
@@ -181,7 +181,7 @@ def test_a_treebank_without_any_tag_has_no_labels_where_it_may(tmp_path: pathlib
     assert [(e.words, e.labels) for e in read] == [(("I", "do", "n't"), None), (("No",), None)]
     with pytest.raises(UserError, match="line 3: 'I' has no upos"):
         read_conllu(tmp_path / "a.conllu")
-    with pytest.raises(UserError, match="line 3: 'I' has no upos"):  # in part is a fault
+    with pytest.raises(UserError, match="line 3: 'I' has no upos"):  # a partly given one is an error
         read_conllu(put(tmp_path / "a.conllu", CONLLU.replace("PRON", "_")), may_lack_tags=True)
 
 

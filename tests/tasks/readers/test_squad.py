@@ -1,4 +1,4 @@
-"""Questions and answers as programs export them: in files of SQuAD, JSON lines and tables, all with one meaning."""
+"""Questions and answers as programs export them: files of SQuAD, JSON lines and tables with the same meaning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTEXT = "Ada ran to Bo"
 
 
 def squad(directory: pathlib.Path, *questions: dict[str, Any], context: str = CONTEXT) -> tuple[list[QuestionExample], list[str]]:
-    """The questions of a file of SQuAD, and what was said."""
+    """Returns the questions of a file of SQuAD, and the messages."""
     entries = [{"question": "Who?", **question} for question in questions]
     path = directory / "x.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": entries}]}]}))

@@ -14,7 +14,7 @@ from tests.tpu.test_cases import BASE
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *flags: str, fit: bool = True) -> tuple[int, list[str]]:
-    """The exit status of the command, and the steps that were examined: configuration, phase, topology."""
+    """Returns the exit status of the command, and the steps that were examined: configuration, phase, topology."""
     examined: list[str] = []
 
     def examine(case: Any, compiler: Any, options: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_a_step_that_does_not_fit_ends_with_status_1(monkeypatch: pytest.MonkeyP
     assert status == 1
     said = capsys.readouterr().out
     assert "does not fit" in said
-    assert "chip-hours" not in said, "without a sum, since a part is missing"
+    assert "chip-hours" not in said, "there is no sum, since a part is missing"
 
 
 def test_one_json_object_has_all_experiments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

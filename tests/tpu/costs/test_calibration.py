@@ -1,4 +1,4 @@
-"""The calibration of a chip: two programs whose speed is known, and their estimates on disk."""
+"""The calibration of a chip: two programs of known speed, and their estimates on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.tpu.costs.topologies import parse_topology
 
 
 class Compiler:
-    """One that estimates a millisecond for a product and two for an addition, and keeps what it is given."""
+    """A compiler that estimates a millisecond for a product and two for an addition, and records its inputs."""
 
     def __init__(self, chip: str, version: str):
         self.topology, self.version, self.devices = parse_topology(f"{chip}:2x2"), version, jax.devices()

@@ -1,4 +1,4 @@
-"""The network model: which chips talk, over how many links, and for how long."""
+"""The network model: which chips communicate, over how many links, and for how long."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_collective_without_groups_is_one_of_all_devices():
 @pytest.mark.parametrize(
     ("name", "groups", "share"),
     [
-        ("v5e:16x16", "[16,16]<=[256]", 16 / 8),  # a half of the bytes crosses the middle of the ring, there over four links
+        ("v5e:16x16", "[16,16]<=[256]", 16 / 8),  # half of the bytes crosses the middle of the ring, there over four links
         ("v5e:8x8", "[8,8]<=[64]", 8 / 4),  # and here over two
         ("v5e:4x8", "[1,32]<=[32]", 8 / 4),
         ("v5e:2x2", "[2,2]<=[4]", 2 / 4),
@@ -112,7 +112,7 @@ def test_what_crosses_slices_goes_through_the_network_card():
 
 
 def unnumbered(t: Topology) -> list[types.SimpleNamespace]:
-    """The devices of a compiler that gives slices no numbers."""
+    """Returns the devices of a compiler that does not number slices."""
     return [types.SimpleNamespace(coords=device.coords) for device in devices_of(t)]
 
 
@@ -123,12 +123,12 @@ def send(kind: str) -> Instruction:
 @pytest.mark.parametrize(
     ("kind", "payload", "sent"),
     [
-        ("ALL_GATHER", 4, 3),  # what is sent is the shard, and goes to each of the others
+        ("ALL_GATHER", 4, 3),  # the shard is sent, to each of the others
         ("REDUCE_SCATTER", 1, 3 / 4),
         ("ALL_REDUCE", 1, 2 * 3 / 4),
         ("ALL_TO_ALL", 1, 3 / 4),
         ("ONE_TO_ONE", 1, 1),
-        ("", 1, 1),  # of a kind that is not named
+        ("", 1, 1),  # of an unknown kind
     ],
 )
 def test_how_much_of_what_is_sent_crosses_slices_is_a_matter_of_the_kind(kind: str, payload: float, sent: float):

@@ -1,4 +1,4 @@
-"""Where the TPU compiler is installed: the whole way on small programs; compiled programs on disk and FLOPs need none."""
+"""Complete examinations of small programs, if the TPU compiler is installed; compiled programs on disk and FLOPs need none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = ["--config.model.num_layers=2", "--config.model.hidden_size=128", "--conf
 
 
 def flops_of(layers: int) -> tuple[float, float]:
-    """(ours, XLA's) of a step without dropout on one CPU device."""
+    """Returns (our count, XLA's count) for a step without dropout on one CPU device."""
     shape = {"hidden_size": 256, "num_heads": 4, "intermediate_size": 1024, "vocab_size": 4096, "num_layers": layers}
     model = shape | {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     phases = [{"steps": 1, "length": 128, "batch_size": 8, "max_predictions": 20}]
@@ -39,7 +39,7 @@ def test_model_flops_of_a_layer_are_those_of_its_matrix_products_by_xlas_own_cou
     (ours, theirs), (ours_of_more, theirs_of_more) = flops_of(3), flops_of(4)  # the last layer is not computed everywhere
     layer = ours_of_more - ours
     assert layer == 8 * 128 * (6 * (4 * 256**2 + 2 * 256 * 1024) + 12 * 128 * 256)
-    assert layer < theirs_of_more - theirs == pytest.approx(layer, rel=0.1)  # softmax, GELU and optimizer are in theirs too
+    assert layer < theirs_of_more - theirs == pytest.approx(layer, rel=0.1)  # theirs includes softmax, GELU and optimizer
 
 
 def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(tmp_path: pathlib.Path):
@@ -52,7 +52,7 @@ def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(
     np.testing.assert_array_equal(program(*arguments)[0], [1, 2, 3, 4])
     with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*, but of another step \(configuration or code differ\)"):
         load_program(tmp_path, other.lower(*arguments), one)
-    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*; this run needs its step for 8 x cpu, .*: make it with"):
+    with pytest.raises(UserError, match=r"for 1 x cpu, .*; this run needs a program of its step for 8 x cpu, .*: make"):
         load_program(tmp_path, lowered, jax.devices())
     with pytest.raises(UserError, match="is not a directory; make it with"):
         load_program(tmp_path / "none", lowered, one)
@@ -80,7 +80,7 @@ def test_a_run_under_way_compiles_what_was_not_saved_and_a_start_refuses(
 
 @pytest.mark.slow
 def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configuration(tmp_path: pathlib.Path):
-    """In processes of their own with one device: the first phase is saved; the second is not, and is compiled with a warning."""
+    """In processes with one device each: the first phase is saved; the second is not, and is compiled with a warning."""
     file = write_experiment(tmp_path / "experiment.py", build_corpus(tmp_path / "corpus"))
     experiment = PretrainingExperiment.from_dict(read_experiment(str(file), (), PretrainingExperiment))
     devices = jax.devices()[:1]
@@ -100,7 +100,7 @@ def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configu
 
 
 def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command on BERT-Base's pretraining, unless `arguments` name another experiment."""
+    """Runs the command on BERT-Base's pretraining, unless `arguments` name another experiment."""
     command = [sys.executable, "-m", "bert_jax.aot", "--config=experiments/pretrain/bert_base.py", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -109,7 +109,7 @@ def test_the_command_reports_a_step_on_a_slice():
     pytest.importorskip("libtpu")
     done = aot("--topology=v5e:2x2", "--phase=0", "--json", "--config.phases.0.batch_size=32", *TINY)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr  # what it is doing, and nothing of the compiler's
+    assert done.stderr.count("\n") == 1, done.stderr  # its progress, without output of the compiler
     (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
     assert step["fits"]
     assert (step["chips"], step["mesh"]["data"], step["steps"]) == (4, 4, 900_000)
@@ -180,7 +180,7 @@ for operation in ("attention", "residual_norm"):
     found = agreement.compare(operation, "tpu")
     print(operation, found.failure or "compiles", len({figure.case for figure in found.figures}))
 """
-"""Compiles every program of the comparison for a chip that is not here, and takes ones for its results."""
+"""Compiles every program of the comparison for a chip that is not attached, and replaces its results by ones."""
 
 
 def test_the_comparison_of_each_kernel_with_the_plain_path_compiles_for_a_tpu():

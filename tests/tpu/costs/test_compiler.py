@@ -1,4 +1,4 @@
-"""The compiler of a topology: what it hands on of a program, and what it makes of a refusal."""
+"""The compiler of a topology: the results that it returns, and how it handles a refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KERNEL += 'backend_config={"body":"XYZ"}'
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done before the devices of a topology are asked for; the compiler itself is not here."""
+    """Records the steps before the devices of a topology are requested; the compiler itself is missing."""
     done: list[str] = []
     monkeypatch.setattr(compiler, "require_compiler", lambda: "1.2")
     monkeypatch.setattr(compiler, "prepare_compiler", lambda: done.append("prepared"))

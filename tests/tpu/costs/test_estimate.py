@@ -1,4 +1,4 @@
-"""The walk over a program: loops multiply, and asynchronous work hides behind compute."""
+"""The walk over a program: loops multiply, and asynchronous work is hidden by compute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def estimated(text: str, kernels: dict[str, Schedule] | None = None, topology: T
 
 
 def program(*lines: str, called: str = "") -> str:
-    """An ENTRY of those lines, behind the computation `called`."""
+    """Returns an ENTRY of those lines, after the computation `called`."""
     body = "\n".join(f"  {line}" for line in lines)
     return f"HloModule m\n\n{called}\nENTRY %main (a: f32[1024,1024]) -> f32[1024,1024] {{\n{body}\n}}\n"
 
@@ -101,7 +101,7 @@ def test_of_a_condition_the_branch_that_takes_longest_counts_and_a_call_is_what_
         assert found.by_kind == {"compute": pytest.approx(10e-6)}
     call = f"ROOT %r = {shape} call(%a), to_apply=%few"
     assert estimated(program(A, call, called=branches)).seconds == pytest.approx(1e-6)
-    assert estimated(program(A, call, called="")).seconds == 0, "of what is not in the text nothing is known"
+    assert estimated(program(A, call, called="")).seconds == 0, "instructions outside of the text are unknown"
 
 
 def test_an_asynchronous_collective_takes_only_what_compute_does_not_hide():
@@ -112,7 +112,7 @@ def test_an_asynchronous_collective_takes_only_what_compute_does_not_hide():
     sent = 2**22 * 15 / 16 / (2 * 50e9 * 0.9) + 6e-6  # both dimensions of the open 4 x 4 grid; 3 + 3 hops
     assert alone.seconds == pytest.approx(sent)
     hidden = estimated(program(A, shard, GATHER, work("w", 15_000), done, root))
-    assert hidden.seconds == pytest.approx(sent)  # 10 us of work behind 50 us of sending
+    assert hidden.seconds == pytest.approx(sent)  # 10 us of work hide a part of 50 us of sending
     assert hidden.by_kind["collective"] == pytest.approx(sent - 10e-6)
     longer = estimated(program(A, shard, GATHER, work("w", 150_000), done, root))
     assert longer.seconds == pytest.approx(100e-6)
@@ -145,7 +145,7 @@ def test_a_collective_that_fusions_start_continue_and_end_is_waited_for_at_its_e
     assert (found.seconds, found.uncounted_collectives) == (pytest.approx(sent), 0)
     assert found.collectives["reduce-scatter"]["count"] == 1
     unknown = program(A, lines[-1].replace("%g", "%a"), called=ends)
-    assert estimated(unknown).seconds == 0, "what has no beginning is not waited for"
+    assert estimated(unknown).seconds == 0, "an operation without a start is not waited for"
 
 
 @pytest.mark.parametrize(("name", "called"), [("reduce-scatter.7", "fused"), ("r", "fused_reduce_scatter")])
@@ -162,7 +162,7 @@ def test_an_all_reduce_of_which_each_keeps_a_part_costs_a_reduce_scatter(name: s
 
 
 def test_a_collective_on_the_cores_for_sparse_work_is_asynchronous_and_moves_no_memory_here():
-    """As in what the compiler gives for v7x."""
+    """As in the compiler's output for v7x."""
     prepared = '%p = s32[]{:S(2)} custom-call(), custom_call_target="PrepareAsyncCallStart"'
     ready = '%q = token[] custom-call(%p), custom_call_target="PrepareAsyncCallDone"'
     shape = "f32[1024,1024]{1,0:T(8,128)}"
@@ -212,9 +212,9 @@ def test_what_crosses_slices_is_waited_for_at_the_end_of_the_recv_and_named_by_w
     assert found.seconds == pytest.approx(inside + 2**22 / (25e9 / 8) + 40e-6)
     unnamed = "%w = f32[1024,1024]{1,0:T(8,128)} negate(%a)"
     places = {o.name: o.place for o in estimated(program(A, unnamed, root.replace("%g", "%w")), topology=SLICES).operations}
-    assert places == {"w": UNNAMED}, "what is not a collective is not named by its users"
+    assert places == {"w": UNNAMED}, "only collectives are named after their users"
     places = {o.name: o.place for o in estimated(program(A, reduce, root.replace("%g", "%x"))).operations}
-    assert places == {"x": UNNAMED}, "in one slice the compiler splits none"
+    assert places == {"x": UNNAMED}, "within one slice the compiler splits no collective"
 
 
 def test_a_synchronous_all_reduce_is_fully_exposed_and_its_bytes_are_counted():
@@ -223,7 +223,7 @@ def test_a_synchronous_all_reduce_is_fully_exposed_and_its_bytes_are_counted():
     assert found.seconds == pytest.approx(1e-6 + 2 * (2**22 * 15 / 16 / 90e9 + 6e-6))
     assert found.collectives["all-reduce"]["sent"] == pytest.approx(2 * 2**22 * 15 / 16)
     prepared = estimated(program(A, work("w", 1500), reduce + ', backend_config={"estimated_cycles":"3000"}'))
-    assert prepared.seconds == pytest.approx(found.seconds + 2e-6), "with the cycles that it takes the cores themselves"
+    assert prepared.seconds == pytest.approx(found.seconds + 2e-6), "including the cycles of the cores themselves"
 
 
 def test_a_kernel_costs_its_schedule_but_at_least_its_passage_through_memory():
@@ -275,7 +275,7 @@ def test_small_arrays_without_a_cycle_estimate_are_free():
 
 def test_the_roofline_is_the_longer_of_compute_and_memory():
     found = estimated(program(A, work("w", 1500), "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%w)"))
-    assert found.bytes == 2 * 2**22  # the operand stands there twice
+    assert found.bytes == 2 * 2**22  # the operand occurs twice
     assert interval(found, 197e12, V5E) == (1.0, found.seconds)
     assert interval(found, 0.0, V5E)[0] == pytest.approx(2 * 2**22 / 819e9)
     assert utilisation(197e12, 2.0, V5E) == 0.5

@@ -1,4 +1,4 @@
-"""One step from the case to its record: what is asked of the compiler, and what of it is handed on."""
+"""One step from the case to its record: the calls to the compiler, and the results that are passed on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = types.SimpleNamespace(lowered="lowered", mesh=types.SimpleNamespace(de
 
 
 class Compiler:
-    """One that gives COMPILED, or raises."""
+    """A compiler that returns COMPILED, or raises."""
 
     topology = types.SimpleNamespace(name="v5e:2x2", device_memory=16)
     devices = "devices"
@@ -42,7 +42,7 @@ class Compiler:
 
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the reports, what they are given."""
+    """Records the arguments of the reports."""
     monkeypatch.setattr(examination, "calibrate", lambda compiler: ("calibration", type(compiler)))
     monkeypatch.setattr(examination, "program_memory", lambda *given: ("memory", *given))
     monkeypatch.setattr(examination, "record", lambda *given: {"record": given})

@@ -1,4 +1,4 @@
-"""The reader of HLO text: instructions, sizes as they lie in memory, trip counts of loops, places in the model."""
+"""The parser of HLO text: instructions, sizes in memory, trip counts of loops, places in the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.tpu.costs.hlo import BITS, arrays, parse, place, trips
 
-# Cut down from what the TPU compiler gave for a kernel in a scan; the loop inside is added.
+# Shortened from the TPU compiler's output for a kernel in a scan; the loop inside is added.
 LOOPS = """HloModule jit_g, is_scheduled=true
 
 %inner_body (p: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
@@ -154,7 +154,7 @@ def test_sizes_are_padded_to_the_tiles_of_the_layout():
     deep, untiled, unknown, few = arrays("(f32[2,3,100]{2,1,0:T(8,128)}, f32[3,100]{1,0}, f4e2m1[8]{0}, s4[3,5]{1,0})")
     assert deep.bytes == 2 * 8 * 128 * 4
     assert (untiled.bytes, untiled.fast) == (3 * 100 * 4, False)
-    assert unknown.bytes == 8 * 4, "of a type that is not known: four bytes for an element"
+    assert unknown.bytes == 8 * 4, "an unknown type: four bytes per element"
     assert few.bytes == 7
     assert arrays("f32[3,100]{1,0:T(256)}")[0].bytes == 3 * 100 * 4
 
@@ -198,5 +198,5 @@ def test_an_element_has_the_bits_of_its_type(dtype: str, bits: int):
     names = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
     kinds = {"s": "int", "u": "uint", "f": "float", "c": "complex"}
     found = jnp.dtype(names.get(dtype) or kinds[dtype[0]] + dtype[1:])
-    narrow = dtype in ("s2", "u2", "s4", "u4")  # an array of these on the host has a byte for each element
+    narrow = dtype in ("s2", "u2", "s4", "u4")  # on the host, an array of these has one byte per element
     assert bits == (jnp.iinfo(found).bits if narrow else 8 * found.itemsize)

@@ -1,4 +1,4 @@
-"""The process that compiles kernels alone: what it gives the compiler, and which of its dumps it takes."""
+"""The process that compiles kernels alone: its input for the compiler, and the dumps that it reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALL = {"config": "{}", "operands": [["bf16", [8, 128]], ["s32", []]], "results"
 
 
 class Jit:
-    """In place of `jax.jit`: compiling writes `dumps` to `directory`, or fails."""
+    """Replaces `jax.jit`: compiling writes `dumps` to `directory`, or fails."""
 
     def __init__(self, directory: pathlib.Path, dumps: dict[str, str] | None):
         self._directory, self._dumps = directory, dumps
@@ -64,7 +64,7 @@ def schedule(dumps: dict[str, str] | None, directory: pathlib.Path, monkeypatch:
 
 def test_the_schedule_of_the_kernel_is_taken_among_all_dumps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     assert schedule(DUMPS, tmp_path, monkeypatch) == "the schedule"
-    assert schedule({}, tmp_path, monkeypatch) is None, "and never one of the kernel before"
+    assert schedule({}, tmp_path, monkeypatch) is None, "and never a dump of the previous kernel"
     assert schedule({name: text for name, text in DUMPS.items() if "12" not in name}, tmp_path, monkeypatch) is None
     assert (
         schedule({name: text for name, text in DUMPS.items() if name != "12-k-72-final_bundles.txt"}, tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""Schedules of Pallas kernels: bundles times the trips of the loops around them."""
+"""Schedules of Pallas kernels: bundles times the trips of the enclosing loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bert_jax.tpu.costs.hlo import parse
 from bert_jax.tpu.costs.kernels import READER, Schedule, kernel_calls, kernel_schedules, read_schedule
 from bert_jax.tpu.costs.topologies import Topology, parse_topology
 
-# The shape of a real one: a loop over the grid with its pipeline's two extra trips, a loop inside, a branch with its delay slots.
+# The structure of a real one: a loop over the grid with its pipeline's two extra trips, a loop inside, a branch with its delay
+# slots.
 SCHEDULE = """= control target key start
 LB: loop body
 = control target key end
@@ -39,7 +40,7 @@ LB: loop body
 
 def test_cycles_are_bundles_times_trips_of_loops_in_loops():
     found = read_schedule(SCHEDULE)
-    assert found.trips == (64, 5)  # the grid's exit test counts two more than it has steps
+    assert found.trips == (64, 5)  # the grid's exit test counts two more than the number of steps
     assert found.bundles == 13
     assert found.cycles == 3 + 64 * (7 + 5 * 3)
     assert found.unread_loops == 0
@@ -75,7 +76,7 @@ def test_a_loop_without_a_constant_limit_counts_once_and_is_reported():
     ("change", "trips"),
     [
         (("%s4, 66 /*", "%s4, 3 /*"), (1, 5)),
-        (("%s4, 66 /*", "%s4, 2 /*"), (1, 5)),  # a grid without a step is run through once
+        (("%s4, 66 /*", "%s4, 2 /*"), (1, 5)),  # a grid without steps still runs once
         (("%s30_s6 = sadd.s32 1, %s27", "%s30_s6 = sadd.s32 2, %s27"), (64, 3)),
         (("%s30_s6 = sadd.s32 1, %s27", "%s30_s6 = sadd.s32 %s27, %s8"), (64, 5)),
     ],
@@ -87,7 +88,7 @@ def test_a_loop_goes_on_until_its_counter_has_reached_the_limit(change: tuple[st
 
 
 def test_a_loop_may_follow_a_loop_and_stand_in_one():
-    """After the inner loop of five trips one of seven, and in this one another of two trips of two bundles."""
+    """After the inner loop of five trips comes one of seven, which contains another of two trips with two bundles."""
     begin, end = SCHEDULE.split("   0xa PF: > {")
     after = """   0x7 LB: >> { %s31 = sadd.s32 1, %s28 }
    0x8   : >> { %p56 = scmp.ge.s32.totalorder %s31, 7 }
@@ -121,7 +122,7 @@ OTHERS = CALL.replace("QUJD", "REVG", 1).replace(
     "  ROOT",
     '  %c = f32[8,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="Sharding", backend_config={"body":"R0hJ"}\n  ROOT',
 )
-"""Two different kernels, and a call that is none."""
+"""Two different kernels, and a call that is not a kernel."""
 
 
 def test_equal_kernels_are_compiled_once_with_their_own_configuration():

@@ -1,4 +1,4 @@
-"""A program's memory: what the compiler's figures add up to, and what is alive at the peak."""
+"""A program's memory: the sum of the compiler's figures, and the arrays that are alive at the peak."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATRIX = 2**22
 
 @dataclasses.dataclass
 class Statistics:
-    """As `jax.stages.Compiled.memory_analysis()` gives them."""
+    """The type of `jax.stages.Compiled.memory_analysis()`."""
 
     argument_size_in_bytes: int = 10 * 2**20
     output_size_in_bytes: int = 9 * 2**20
@@ -52,14 +52,14 @@ def test_memory_is_made_of_named_arguments_padding_temporaries_and_code():
     whole = jax.ShapeDtypeStruct((11 * 2**18,), jnp.float32)
     assert local_bytes({"x": whole, "y": jax.ShapeDtypeStruct((3, 5), jnp.bfloat16)}) == 11 * 2**20 + 30
     small = program_memory(Statistics(peak_memory_in_bytes=2**20), parse(program(*lines)), {"batch": whole}, 16 * 2**20)
-    assert small.arguments == {"batch": 11 * 2**20, "padding": 0}, "what is given away is not padded"
+    assert small.arguments == {"batch": 11 * 2**20, "padding": 0}, "donated arrays are not padded"
     assert small.temporaries == {"activations": 0}
     lines = (A, "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%a, %a)")
     assert program_memory(Statistics(), parse(program(*lines)), {}, 16 * 2**20).temporaries == {}
 
 
 def made(name: str, of: str, where: str) -> str:
-    """A matrix that `where` makes of another."""
+    """Returns a matrix that `where` makes from another."""
     return f'%{name} = {SHAPE} negate(%{of}), metadata={{op_name="jit(step)/{where}/neg"}}'
 
 
@@ -70,12 +70,12 @@ def test_the_peak_of_memory_counts_what_is_alive_and_reuses_what_is_not():
     lines = (A, made("x", "a", "jvp(M)/layers"), made("y", "x", "jvp(M)/layers"), made("g", "y", "transpose(jvp(M))/layers"))
     last = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%g, %z)"
     assert peak(parse(program(*lines, last.replace("%z", "%y")))) == {"activations": 2**22, "gradients": 2**22}
-    assert peak(parse(program(*lines, last.replace("%z", "%x")))) == {"activations": 2 * 2**22}  # and g where y did
+    assert peak(parse(program(*lines, last.replace("%z", "%x")))) == {"activations": 2 * 2**22}  # and g where y was
     assert peak(parse(program(*lines, last.replace("%z", "%a")))) == {"activations": 2**22}
 
 
 def test_what_is_dead_makes_room_once():
-    """x is replaced by y of its size; the half h takes room of its own while y is there."""
+    """y of the same size replaces x; the half h takes memory of its own while y is alive."""
     half = '%h = f32[512,1024]{1,0:T(8,128)} slice(%y), metadata={op_name="jit(step)/transpose(jvp(M))/layers/s"}'
     chain = (A, made("x", "a", FORWARD), made("y", "x", FORWARD), half)
     last = f"ROOT %r = {SHAPE} add(%a, %h)"
@@ -126,7 +126,7 @@ BODY = f"""%body (p: f32[1024,1024]) -> f32[1024,1024] {{
 
 
 def loop(root: str) -> dict[str, int]:
-    """The peak of a program with a loop that carries a gradient and an unnamed allocation, and ends with `root`."""
+    """Returns the peak of a program with a loop that carries a gradient and an unnamed allocation, and ends with `root`."""
     lines = (
         made("g", "a", BACKWARD),
         f'%b = {SHAPE} custom-call(), custom_call_target="AllocateBuffer"',
@@ -140,7 +140,7 @@ def loop(root: str) -> dict[str, int]:
 
 
 def test_a_loop_updates_in_place_what_it_carries_and_adds_the_peak_of_its_body():
-    """And the allocation is one of the loop that fills it. What the program returns is not counted."""
+    """The allocation belongs to the loop that fills it. The program's result is not counted."""
     assert loop(f"ROOT %r = {SHAPE} add(%i, %o)") == {"activations": 3 * MATRIX, "gradients": MATRIX}
     assert loop(f"ROOT %r = {SHAPE} bitcast(%o)") == {"activations": 2 * MATRIX, "gradients": MATRIX}
     assert loop(f"ROOT %r = {SHAPE} bitcast(%i)") == {"activations": 3 * MATRIX}
@@ -152,4 +152,4 @@ def test_a_value_lives_as_long_as_its_views():
     lines = (A, made("x", "a", FORWARD), f"%b = {SHAPE} bitcast(%x)", made("g", "a", BACKWARD), f"ROOT %r = {SHAPE} add(%b, %g)")
     assert peak(parse(program(*lines))) == {"activations": MATRIX, "gradients": MATRIX}
     unused = (A, made("x", "a", FORWARD), made("g", "a", BACKWARD), f"ROOT %r = {SHAPE} add(%a, %a)")
-    assert peak(parse(program(*unused))) == {"activations": MATRIX}, "what nobody reads dies at once"
+    assert peak(parse(program(*unused))) == {"activations": MATRIX}, "a result without readers is freed at once"

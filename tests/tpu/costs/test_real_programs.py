@@ -1,4 +1,5 @@
-"""What the TPU compiler makes of a step today: each of its collectives is found, with the bytes that the model's shapes ask for.
+"""The programs of the current TPU compiler: each collective of a step is found, with the bytes that follow from the model's
+shapes.
 
 Slow, since each test compiles a small program, in a minute or two: `pytest -m slow tests/costs`.
 """
@@ -21,13 +22,13 @@ from bert_jax.tpu.programs import pretraining_step
 QUICKSTART = pathlib.Path(__file__).resolve().parents[3] / "experiments" / "pretrain" / "quickstart.py"
 TINY = {"dtype": "bfloat16", "scan_layers": "true", "num_layers": "1", "vocab_size": "1024"}
 SHARDED = (1024 + 512) * 128 + 2 * 128 * 512
-"""Elements of the matrices whose optimizer state is spread over all devices: word and position embeddings, feed-forward. Their
-gradients are scattered in float32 and the results gathered in bfloat16; the rest is in all-reduces."""
+"""The number of elements of the matrices whose optimizer state is spread over all devices: word and position embeddings,
+feed-forward. Their gradients are scattered in float32 and the results gathered in bfloat16; the rest is in all-reduces."""
 COLLECTIVE = re.compile(r" (?:all-gather|reduce-scatter|all-reduce)(?:-start)?\(")
 
 
 def compiled(topology: str) -> tuple[str, Estimate]:
-    """The text of quickstart's step with TINY, and its estimate; kernels, which send nothing, are left without schedules."""
+    """Returns the text of quickstart's step with TINY, and its estimate; kernels, which send nothing, have no schedules."""
     pytest.importorskip("libtpu")
     compiler = Compiler(parse_topology(topology))
     overrides = [(f"model.{key}", value) for key, value in TINY.items()]
@@ -60,7 +61,7 @@ def test_what_crosses_slices_is_what_the_shards_of_one_slice_ask_of_the_other():
     assert all(sums["sent"] == sums["sent_between_slices"] > 0 for sums in crossing.values())
     gathered, scattered = (crossing[f"{kind} between slices"] for kind in ("all-gather", "reduce-scatter"))
     assert (gathered["count"], scattered["count"]) == (4, 4)
-    assert gathered["sent"] == pytest.approx(2 * SHARDED / 8)  # each of 8 devices sends its shard to one fellow
-    assert scattered["sent"] == pytest.approx(4 * SHARDED / 4 / 2)  # and half of what its slice of 4 left it
+    assert gathered["sent"] == pytest.approx(2 * SHARDED / 8)  # each of 8 devices sends its shard to one other
+    assert scattered["sent"] == pytest.approx(4 * SHARDED / 4 / 2)  # and half of the part that its slice of 4 left it
     assert crossing["all-reduce between slices"]["count"] > 0
     assert UNNAMED not in {operation.place for operation in found.operations if operation.kind == "collective"}

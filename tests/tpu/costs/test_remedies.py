@@ -1,4 +1,4 @@
-"""What would make a step fit: the search for the largest batch, and the settings that are tried."""
+"""How a step could fit: the search for the largest batch, and the settings that are tried."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def test_the_search_is_exact_up_to_256_rows_and_within_a_128th_above(low: int, h
 
 
 class Refusing:
-    """A compiler to which a program is what it says of it."""
+    """A compiler that refuses every program; the program is the exception to raise."""
 
     def compile(self, lowered: Exception) -> None:
         raise lowered
 
 
 def of_pallas() -> Exception:
-    """As Pallas reports what the compiler says of a kernel."""
+    """Returns an exception as Pallas reports a refusal of the compiler."""
     error = Exception("Mosaic failed to compile the kernel")
     error.__cause__ = jax.errors.JaxRuntimeError("INTERNAL: Mosaic")
     return error
@@ -149,12 +149,12 @@ def test_a_batch_that_the_compiler_refuses_for_any_reason_is_too_large():
 
 MIB = 2**20
 PARAMETERS = 64
-"""MiB of a whole model, of which every device has 1/(fsdp x tensor)."""
+"""MiB of a whole model; every device has 1/(fsdp x tensor) of it."""
 
 
 def bytes_of(case: programs.Case) -> float:
-    """A device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations a row, an eighth of that
-    where they are recomputed."""
+    """Computes a device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations per row, an
+    eighth of that if they are recomputed."""
     x: Any = case.experiment
     batch = {"train": lambda: x.phases[0].batch_size, "eval": lambda: x.evaluation.batch_size,
              "finetune": lambda: costliest_run(x).training.batch_size}[case.kind]()  # fmt: skip
@@ -164,7 +164,7 @@ def bytes_of(case: programs.Case) -> float:
 
 
 class Reckoning:
-    """A compiler to which a program is a case, on eight devices with 600 MiB each; one way of recomputing is more than it can."""
+    """A compiler whose programs are cases, on eight devices with 600 MiB each; it refuses one way of recomputing."""
 
     topology = parse_topology("v5e:2x4")
     devices = tuple(range(8))
@@ -183,7 +183,7 @@ class Reckoning:
 
 
 def lower(case: programs.Case, devices: Any) -> Any:
-    """In place of a program, the case."""
+    """Returns the case instead of a program."""
     assert devices in ((), Reckoning.devices)
     fsdp, tensor = case.experiment.mesh.fsdp, case.experiment.mesh.tensor
     mesh = types.SimpleNamespace(shape={"data": 8 // fsdp // tensor, "fsdp": fsdp, "tensor": tensor}, size=8)
@@ -227,7 +227,7 @@ def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: lis
 
 
 def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags: str) -> list[str]:
-    """What is found for the step that `flags` ask for, on `program`, which needs so many MiB of so many."""
+    """Returns the remedies for the step of `flags` with the attributes `program`, which needs `needs` MiB and has `has`."""
     options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
     (case,) = programs.cases(options.config, overrides, options)
     made = lower(case, ())
@@ -237,7 +237,7 @@ def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags
 
 
 def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest.MonkeyPatch):
-    """On two devices along each axis a microbatch of n rows takes 64 + 32 n MiB of 600, and its batch has 8 n rows."""
+    """With two devices along each axis, a microbatch of n rows takes 64 + 32 n MiB of 600, and its batch has 8 n rows."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
     flags = ("phases.0.accumulation=2", "phases.0.batch_size=256", "mesh.fsdp=2", "mesh.tensor=2")
@@ -249,7 +249,7 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
     ]
     kept = PARAMETERS + 2 * PARAMETERS
     rows = round(float(np.interp(600, [kept, 1088], [0, 32])))
-    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from what is kept meets the limit"
+    assert compiler.tried[0].phases[0].batch_size == 8 * rows, "the first is where the line from the fixed part meets the limit"
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
 def test_a_model_is_spread_further_only_where_that_can_help(
     needs: float, has: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    """Of four and eight parts instead of two each can take away a half and three quarters of 2 x 80 + 320 MiB, and less does not
-    fit. Where the compiler does not say what there is, it is the memory of the chip."""
+    """Four and eight parts instead of two save up to a half and three quarters of 2 x 80 + 320 MiB. If that is too little, they
+    are not tried. If the compiler does not report the available memory, the memory of the chip counts."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     compiler = Reckoning()
@@ -272,7 +272,7 @@ def test_a_model_is_spread_further_only_where_that_can_help(
 
 
 def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytest.MonkeyPatch):
-    """All that divide the rows of a device and leave no more than fit; none takes enough away here."""
+    """Those are all numbers that divide the rows of a device and leave no more than fit; none saves enough here."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
 

@@ -1,4 +1,4 @@
-"""What a person reads: one step, the whole experiment with its price, two steps side by side, and refusals."""
+"""The texts of the report: one step, the whole experiment with its price, two steps compared, and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def one(
     cycles: int = 1_500_000, steps: int | None = 3_600_000, data: int = 16, config: str = "a.py", kind: str = "train",
     topology: str = "v5e:4x4",
 ) -> dict[str, Any]:  # fmt: skip
-    """A record of a step of so many cycles on one core and an all-reduce, on `data` devices of the topology."""
+    """Returns the record of a step with this many cycles on one core and an all-reduce, on `data` devices of the topology."""
     reduce = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} all-reduce(%a), replica_groups=[1,16]<=[16]"
     found = estimated(program(A, work("w", cycles), reduce))
     mesh = {"data": data, "fsdp": 1}
@@ -46,7 +46,7 @@ def test_a_step_that_wastes_its_chips_is_told_what_would_cost_less():
     wasteful, single = text(one()), one(data=1)["advice"]
     advice = "at 9.1 % of peak with 16 rows of 128 tokens per chip, a larger batch or fewer chips (a smaller --topology) would"
     assert advice in " ".join(wasteful.split())
-    assert "a larger batch would cost less for the same work" in single  # one chip cannot be fewer
+    assert "a larger batch would cost less for the same work" in single  # fewer than one chip is not possible
     better = one(cycles=100_000)
     assert better["utilisation"] > 0.2
     assert better["advice"] is None
@@ -127,7 +127,7 @@ def test_long_lines_are_wrapped_between_words_and_indented():
     assert lines[1] == " " * 12 + " ".join("a" * 53)
     assert [len(line) for line in lines] == [117, 117, 12 + 27]
     assert _wrapped("", "a" * 100 + " two-words 5 %") == [" " * 12 + "a" * 100, " " * 12 + "two-words 5 %"]
-    assert _wrapped("", "a" * 104 + " 5 %") == [" " * 12 + "a" * 104, " " * 12 + "5 %"], "a percentage stays together"
+    assert _wrapped("", "a" * 104 + " 5 %") == [" " * 12 + "a" * 104, " " * 12 + "5 %"], "a percentage is not split over lines"
 
 
 def test_the_text_has_memory_time_network_and_what_is_not_modelled():
@@ -196,7 +196,7 @@ def test_pessimism_about_memory_is_claimed_only_where_the_calibration_shows_it()
     assert pessimistic in " ".join(text(one()).split())
     said = " ".join(text(one() | {"calibration": {"matmul": 0.9, "stream": 0.85}}).split())
     assert pessimistic not in said
-    assert "at 85 % of the memory bandwidth; the true time is longer by what is not modelled" in said
+    assert "at 85 % of the memory bandwidth; the true time is longer by the effects that are not modelled" in said
 
 
 def test_a_small_model_has_no_line_of_empty_figures():
@@ -259,7 +259,7 @@ def test_a_comparison_takes_the_first_as_the_measure():
 
 
 def unfit(config: str = "a.py", remedies: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The record of a step that does not fit."""
+    """Returns the record of a step that does not fit."""
     step = Step("phase 0, train step", config, "train", {"data": 16, "fsdp": 1}, 4096, 512, 1.0, 5)
     arguments = {"parameters": 3 * 2**29, "optimizer": 2**31, "batch": 2**10}
     return refused(step, parse_topology("v5e:4x4"), DoesNotFit(20 * 2**30, 16 * 2**30, "hbm"), arguments, remedies)

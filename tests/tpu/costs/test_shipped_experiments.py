@@ -1,4 +1,5 @@
-"""Every shipped experiment fits the hardware that its docstring names: its step is compiled for it, by the machinery of `aot`.
+"""Every shipped experiment fits the hardware that its docstring names. Its step is compiled for that hardware by the functions of
+`aot`.
 
 A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
 size.
@@ -34,7 +35,7 @@ QUICK = {"quickstart.py", "bert_miniature.py:tiny"}
 
 
 def named(file: pathlib.Path) -> list[tuple[str, str]]:
-    """(experiment as --config takes it, its hardware) of a file: one, or one for each size of a table."""
+    """Returns (experiment in the form of --config, its hardware) for a file: one, or one for each size of a table."""
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     path = file.relative_to(REPOSITORY).as_posix()
     if found := NAMED.search(text):
@@ -55,7 +56,7 @@ def load(config: str) -> PretrainingExperiment | FinetuningExperiment:
 
 
 def marked(cases: list[tuple[str, str]]) -> list:
-    """A parameter for each phase of each experiment, slow ones marked."""
+    """Returns a pytest parameter for each phase of each experiment; slow ones are marked."""
     found = []
     for config, hardware in cases:
         experiment = load(config)
@@ -108,4 +109,4 @@ def test_the_step_fits_the_memory_that_is_named(config: str, hardware: str, phas
     used = used_bytes(program.memory_analysis())
     print(f"{config} {hardware}: {used / 2**30:.2f} GiB")
     (gib,) = re.findall(r"(\d+) GiB", hardware)
-    assert 0 < used <= float(gib) * 2**30 / 2  # the rest is the program's own: Python, libraries, the corpus
+    assert 0 < used <= float(gib) * 2**30 / 2  # the rest is used by the program: Python, libraries, the corpus

@@ -1,4 +1,4 @@
-"""The bytes that an instruction moves between HBM and the chip: its result, and of each operand what it reads."""
+"""The bytes that an instruction moves between HBM and the chip: its result, and the part of each operand that it reads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_a_fusion_reads_each_operand_whole_or_the_slice_of_it_and_writes_its_res
 """
     call = "ROOT %f = f32[64,1024]{1,0:T(8,128)} fusion(%a, %b), kind=kLoop, calls=%fused" + CYCLES
     assert estimated(program(A, OTHER, call, called=inside)).bytes == PART + WHOLE + PART
-    assert estimated(program(A, OTHER, call)).bytes == WHOLE + WHOLE + PART, "of what is not in the text nothing is known"
+    assert estimated(program(A, OTHER, call)).bytes == WHOLE + WHOLE + PART, "instructions outside of the text are unknown"
     viewed = inside.replace("slice(%p)", "slice(%v)").replace(
         "  %s =", "  %v = f32[1024,1024]{1,0:T(8,128)} bitcast(%p)\n  %w = f32[1024,1024]{1,0:T(8,128)} bitcast(%q)\n  %s ="
     )
-    assert estimated(program(A, OTHER, call, called=viewed)).bytes == PART + WHOLE + PART, "a view is no use"
+    assert estimated(program(A, OTHER, call, called=viewed)).bytes == PART + WHOLE + PART, "a view is not a use"
     nameless = inside.replace("  %p = f32[1024,1024]{1,0:T(8,128)} parameter(0)\n", "")
     assert estimated(program(A, OTHER, call, called=nameless)).bytes == WHOLE + WHOLE + PART
 
@@ -47,7 +47,7 @@ def test_what_is_cut_out_twice_is_read_twice_but_never_more_than_there_is(opcode
 
 
 def updated(operand: str, result: str) -> float:
-    """The bytes of an update in place of 64 rows, with those memory spaces of the array and of the result."""
+    """Returns the bytes of an update in place of 64 rows, with these memory spaces of the array and of the result."""
     inside = f"""%fused (p: f32[1024,1024], q: f32[64,1024]) -> f32[1024,1024] {{
   %p = f32[1024,1024]{{1,0:T(8,128){operand}}} parameter(0)
   %q = f32[64,1024]{{1,0:T(8,128)}} parameter(1)
@@ -64,7 +64,7 @@ def updated(operand: str, result: str) -> float:
 def test_an_update_in_place_reads_and_writes_the_updated_part_alone():
     assert updated("", "") == PART + PART
     assert updated("", "S(1)") == PART, "a result on the chip is not written to memory"
-    assert updated("S(1)", "") == PART + WHOLE, "nor is an array there one that stays as it is"
+    assert updated("S(1)", "") == PART + WHOLE, "nor is an unchanged array there"
 
 
 def test_an_array_that_is_no_more_than_an_index_of_an_update_is_read_whole():

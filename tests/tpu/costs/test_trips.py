@@ -1,4 +1,4 @@
-"""How often a loop of a compiled program runs, by what the compiler wrote down or by its condition, its start and its step."""
+"""How often a loop of a compiled program runs, from the compiler's record or from its condition, start and step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FUSED = """
 
 
 def trips_of(*changes: tuple[str, str]) -> int | None:
-    """The trips of LOOP with FUSED beside it, after those replacements."""
+    """Returns the trips of LOOP next to FUSED, after these replacements."""
     text = LOOP.replace("%condition (", FUSED + "%condition (", 1)
     for old, new in changes:
         assert text.count(old) == 1, old

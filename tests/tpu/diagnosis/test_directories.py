@@ -1,4 +1,4 @@
-"""A workdir in a bucket is tried as one on a disk is, and nothing is left there."""
+"""A workdir in a bucket is tried like one on a disk, and nothing is left there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_bucket_that_is_not_there_or_refuses_writing_is_a_fault(bucket: str, e
     assert corpus_check(ALONE, "gs://another-bucket/corpus").faults[0].startswith(fault.partition("/run")[0])
     emulator.fail(403, match="GET .*/b/[^/]*$")
     (fault,) = workdir_check(ALONE, as_path(bucket)).faults
-    assert bucket in fault, "as Orbax asks for the bucket itself"
+    assert bucket in fault, "like Orbax's request for the bucket itself"
     emulator.fail(403, match="POST .*upload.*")
     (fault,) = workdir_check(ALONE, as_path(bucket)).faults
     assert bucket in fault

@@ -1,4 +1,5 @@
-"""The whole command on the CPU at hand, with small measurements: a report, its faults, the exit status, nothing left behind."""
+"""The whole command `doctor` on the available CPU, with small measurements: a report, its faults, the exit status, nothing left
+behind."""
 
 from __future__ import annotations
 

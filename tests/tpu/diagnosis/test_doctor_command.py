@@ -1,4 +1,4 @@
-"""The command `doctor` from its flags to its exit status, with measurements, processes and checks that are given."""
+"""The command `doctor` from its flags to its exit status, with given measurements, processes and checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTS = [Hosts("a:1", 2, index, ("process 0", "process 1"), "start all") for ind
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the command does, in order; it examines nothing."""
+    """Records the actions of the command in order; nothing is examined."""
     did: list[Any] = []
     monkeypatch.setattr(doctor, "require_stdout", lambda remedy: did.append("stdout"))
     monkeypatch.setattr(doctor, "quiet_libraries", lambda: did.append("quiet"))

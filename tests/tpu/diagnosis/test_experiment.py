@@ -1,4 +1,4 @@
-"""Whether a step fits, how long it takes, and what `aot` would say: the sentences, by figures that are given."""
+"""Whether a step fits, how long it takes, and the estimate of `aot`: the sentences for given figures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Program(types.SimpleNamespace):
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The figures, which a test may change: a step needs 3 of 4 GiB and takes half a second, on devices with 8e12 FLOP/s."""
+    """Returns figures that a test may change: a step needs 3 of 4 GiB and takes half a second, on devices with 8e12 FLOP/s."""
     figures: dict[str, Any] = {"needs": 3 * GIB, "free": 4 * GIB, "share": None, "program": Program()}
     monkeypatch.setattr(Case, "lower", lambda case, devices: figures["program"])
     monkeypatch.setattr(experiment, "step_bytes", lambda statistics: figures["needs"] if statistics == "statistics" else None)
@@ -76,7 +76,7 @@ def test_a_step_that_fits_is_timed(given: dict[str, Any]):
     given |= {"share": 0.25, "free": None}
     assert checked().text == f"a.py: 3.00 GiB per device, {timed} (25 % of peak)"
     given |= {"free": 3 * GIB}
-    assert checked().faults == (), "a step may take all that is free"
+    assert checked().faults == (), "a step may use all free memory"
     assert checked(FINETUNING) == Check("step", "b.py: 3.00 of 3.00 GiB per device, fits")
 
 
@@ -190,7 +190,7 @@ def test_the_step_of_a_student_is_timed_with_its_teacher(monkeypatch: pytest.Mon
     array = jax.ShapeDtypeStruct((2,), "float32", sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     wide = jax.ShapeDtypeStruct((2, 3), "int32", sharding=array.sharding)
     called: list[Any] = []
-    clock, lengths = [0.0], [0.5, 1.0, 3.0, 4.0]  # the first does not count
+    clock, lengths = [0.0], [0.5, 1.0, 3.0, 4.0]  # the first one does not count
 
     class Sums:
         def block_until_ready(self) -> None:

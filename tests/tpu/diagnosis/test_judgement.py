@@ -1,4 +1,4 @@
-"""From the records of processes to the sentence about the one that is wrong."""
+"""From the records of processes to the sentence about the faulty one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIND, PEAK, HBM = "TPU v5 lite", 197e12, 819e9
 
 
 def process(host: str, kind: str = KIND, platform: str = "tpu") -> dict[str, Any]:
-    """A healthy host with four chips."""
+    """Returns the record of a healthy host with four chips."""
     devices = [
         {
             "id": i,

@@ -1,4 +1,4 @@
-"""The record of a process: which devices it measures, what they have free, what the machine has."""
+"""The record of a process: which devices it measures, their free memory, and the accelerators of the machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_device_that_cannot_be_measured_says_why(message: str, says: str, monk
 
 @pytest.fixture
 def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A directory in place of the root of the file system."""
+    """Returns a directory that replaces the root of the file system."""
     monkeypatch.setattr(machine.pathlib, "Path", lambda path: tmp_path / str(path).lstrip("/"))
     for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
@@ -89,7 +89,7 @@ def test_accelerators_are_counted_by_their_device_files(root: pathlib.Path, monk
     for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "0")
-            assert machine.expected_chips("tpu") is None, "as many as JAX was told"
+            assert machine.expected_chips("tpu") is None, "as many as JAX was configured to use"
 
 
 def test_the_memory_that_programs_may_still_take_is_what_the_system_calls_available(root: pathlib.Path):

@@ -1,4 +1,4 @@
-"""Rates from the time of a program: what is timed, how often it is repeated, and what is counted."""
+"""Rates computed from the time of a program: what is timed, how often it is repeated, and what is counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert_jax.tpu.diagnosis import speed
 
 
 class Pending:
-    """A result whose computation takes `seconds` of the clock once it is waited for."""
+    """A result whose computation takes `seconds` of the clock when it is waited for."""
 
     def __init__(self, clock: list[float], seconds: float):
         self._clock, self._seconds = clock, seconds
@@ -24,7 +24,8 @@ class Pending:
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, start: float, each: float, times: int = 0) -> tuple[float, list[int]]:
-    """The seconds of a repetition that are found where a start takes `start` and a repetition `each`, and the repetitions."""
+    """Returns the measured seconds of a repetition if a start takes `start` and a repetition `each`, and the number of
+    repetitions."""
     asked: list[int] = []
     clock = [100.0]
 
@@ -54,7 +55,7 @@ def test_a_slow_program_runs_twice_and_a_fast_one_a_thousand_times(monkeypatch: 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is timed: the program and its number of repetitions. A repetition takes half a second; arrays are small."""
+    """Records what is timed: the program and its number of repetitions. A repetition takes half a second; arrays are small."""
     seen: list[Any] = []
 
     def seconds(run: Callable[[int], Any], times: int = 0) -> float:
@@ -100,7 +101,7 @@ def test_a_sum_over_devices_sends_nearly_twice_what_each_has(given: list[Any], m
     devices = jax.devices()[:4]
     assert speed.links(devices) == 4 * 64 * 2 * 3 / 4 / 0.5
     run, times = given
-    assert times == 4, "as many in every process, since they wait for each other"
+    assert times == 4, "the same number in every process, since they wait for each other"
     result = run(2)
     assert (result.shape, float(result[0]), result.devices()) == ((1,), 1.0, {devices[0]})
     assert starts == [0]

@@ -1,4 +1,4 @@
-"""The whole command in two processes on loopback, of which the second has a slow device and a wrong clock."""
+"""The whole command in two processes on loopback; the second has a slow device and a wrong clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.end_to_end.runs import free_port
 
 
 def measure(flops: float, clock: float) -> None:
-    """Replaces measurements that depend on the other programs of this machine, in the new process."""
+    """Replaces, in the new process, measurements that depend on other programs of this machine."""
     speed.flops, speed.bandwidth = lambda device: flops, lambda device: 1e10
     machine.clock = lambda: clock
     speed.CPU_SENT = 2**10

@@ -1,0 +1,106 @@
+"""A translation run from the command line: killed and started again it ends to the bit like an uninterrupted one, and on eight
+devices like on one."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import signal
+
+import numpy as np
+import pytest
+
+from bert_jax.prediction import translating
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import ASKED, command
+from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.runs import (
+    VOCABULARY,
+    WORDS,
+    assert_same_weights,
+    checkpoints,
+    last_step,
+    learned,
+    results,
+    weights,
+    write_experiment,
+)
+
+EXPERIMENT = '''
+from bert_jax.model.config import published
+
+def get_config():
+    return {{
+        "corpus": {{"directory": {corpus!r}}},
+        "examples": {{"pairs": "none"}},
+        "model": {{**published("transformer_base"), "vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 1,
+                  "decoder_layers": 2, "num_heads": 2, "intermediate_size": 32, "max_position": 32, "hidden_dropout": 0.1,
+                  "initializer_range": 0.1}},
+        "optimizer": {{"name": "adamw", "schedule": "inverse_sqrt"}},
+        "phases": [{{"steps": 6, "length": 32, "batch_size": 8, "packed_examples": 3, "learning_rate": 3e-3, "warmup_steps": 2}}],
+        "evaluation": {{"every": 6, "rows": 8, "batch_size": 8}},
+        "checkpoints": {{"every": 2}},
+        "log_every": 1,
+    }}
+'''
+WITHIN_ROUNDING = 2e-3  # as in test_recovery.py
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The experiment of a language in which the words come in the opposite order."""
+    base, rng = tmp_path_factory.mktemp("translating"), random.Random(0)
+    sources = [rng.choices(WORDS.split(), k=rng.randint(3, 7)) for _ in range(80)]
+    (base / "text.en").write_text("".join(f"{' '.join(words)}\n" for words in sources))
+    (base / "text.de").write_text("".join(f"{' '.join(reversed(words))}\n" for words in sources))
+    source, corpus = f"--source=parallel:{base / 'text.en'}:{base / 'text.de'}", base / "corpus"
+    flags = (f"--vocab={VOCABULARY}", "--lowercase", f"--output={corpus}", "--eval-fraction=0.1", "--shards=2", "--workers=1")
+    (built,) = forked.run(base, ("corpus", source, *flags))
+    assert built.status == 0, built.output
+    return write_experiment(base / "experiment.py", corpus, EXPERIMENT)
+
+
+def translate_nothing() -> None:
+    """Leaves out the translation of the held-out pairs at the end, whose beam search takes seconds to compile."""
+    translating.held_out_scores = lambda *arguments: {}
+
+
+def run(experiment: pathlib.Path, name: str, devices: int = 1, at: Signal | None = None) -> tuple[pathlib.Path, Done]:
+    workdir = experiment.parent / name
+    (done,) = forked.run(experiment.parent, command(experiment, workdir), devices=devices, at=at, prepare=translate_nothing)
+    return workdir, done
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(experiment: pathlib.Path) -> pathlib.Path:
+    workdir, done = run(experiment, "uninterrupted")
+    assert done.status == 0, done.output
+    return workdir
+
+
+def test_a_run_that_was_killed_and_started_again_is_the_same_to_the_bit(experiment: pathlib.Path, uninterrupted: pathlib.Path):
+    there = (f"{experiment.parent / 'killed'}/checkpoints/2",)
+    workdir, done = run(experiment, "killed", at=Signal(ASKED, argument=3, once_there=there))
+    assert done.status == -signal.SIGKILL
+    assert last_step(workdir) < 6
+    assert 2 in checkpoints(workdir)
+    workdir, done = run(experiment, "killed")
+    assert done.status == 0, done.output
+    assert_same_weights(workdir, uninterrupted)
+    assert learned(workdir) == learned(uninterrupted)
+    assert results(workdir)["eval"] == results(uninterrupted)["eval"]
+
+
+def test_a_run_on_eight_devices_is_that_on_one(experiment: pathlib.Path, uninterrupted: pathlib.Path):
+    workdir, done = run(experiment, "eight", devices=8)
+    assert done.status == 0, done.output
+    assert "devices: 8 x cpu" in done.output
+    ours, theirs = weights(workdir), weights(uninterrupted)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        if not name.endswith("k_proj.bias"):  # without effect on the loss, so only rounding moves it
+            assert np.abs(ours[name] - theirs[name]).max() <= WITHIN_ROUNDING * np.abs(theirs[name]).max(), name
+    for one, other in zip(learned(workdir), learned(uninterrupted), strict=True):
+        loss = "train/loss" if "train/loss" in other else "eval/loss"
+        assert one["step"] == other["step"]
+        assert one[loss] == pytest.approx(other[loss], rel=1e-3)
