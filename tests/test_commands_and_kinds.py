@@ -499,3 +499,24 @@ def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
     for kind in wanted:
         left = [path.name for path in outputs(base, command, kind).iterdir()]
         assert left == [] or found[command, kind].status == 0, kind
+
+
+def test_analyses_of_a_model_with_windows_say_what_each_head_sees_and_which_relations_fit(ends):
+    base, found = ends
+    of_heads, of_relations = ("analyse heads", "modern"), ("analyse dependencies", "modern")
+    assert "the heads of layers 2, 3, 5, 6 see 2 tokens on each side, 5 in all" in found[of_heads].output
+    header, *rows = table(outputs(base, *of_heads) / "out" / "windows.tsv")
+    seen = [dict(zip(header, row, strict=True)) for row in rows]
+    kinds = MODERN["layer_types"]
+    assert [(row["layer"], row["attention"], row["tokens"]) for row in seen] == [
+        (str(n), kind, "5" if kind == "sliding" else "all") for n, kind in enumerate(kinds, 1) for _ in range(2)
+    ]
+    header, *rows = table(outputs(base, *of_relations) / "out" / "dependency_windows.tsv")
+    fits = {row["relation"]: row for row in (dict(zip(header, row, strict=True)) for row in rows)}
+    assert 0 < int(fits["all"]["within_window"]) <= int(fits["all"]["n"])
+    assert "dependents whose heads are within the window: all " in found[of_relations].output
+
+
+def table(path: pathlib.Path) -> list[list[str]]:
+    """The lines of a table without its comments."""
+    return [line.split("\t") for line in path.read_text().splitlines() if not line.startswith("#")]

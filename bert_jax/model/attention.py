@@ -215,7 +215,8 @@ class SelfAttention(nn.Module):
         source = x if queried is None or cached else gather_positions(x, queried)
         query = projection(c, c.num_heads, name="query")(source)
         key, value = (projection(c, c.key_value_heads, name=name)(x) for name in ("key", "value"))
-        if acts_on(c, "queries_and_keys"):
+        rotates = kernel is not None and kernel.rotates(c)
+        if acts_on(c, "queries_and_keys") and not rotates:
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
         each = c.num_heads // c.key_value_heads  # query heads per key head
@@ -225,6 +226,8 @@ class SelfAttention(nn.Module):
         if kernel is not None:
             qkv = [y.reshape(*y.shape[:2], -1) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2))]
             given: Any = {"num_heads": c.num_heads, "dropout": settings, "radius": radius, "queried": queried}
+            if rotates:
+                given["angles"] = positions.angles(tokens, layer)
             context = kernel(tuple(qkv), tokens.sequence_ids, **given)
             if read is not None and queried is None:
                 context = gather_positions(context, read)

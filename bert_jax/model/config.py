@@ -42,8 +42,19 @@ class AttentionKernel(Protocol):
         """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
         requires it. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
 
+    def rotates(self, model: ModelConfig) -> bool:
+        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
+
     def __call__(
-        self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None, queried: Any = None
+        self,
+        qkv: Any,
+        sequence_ids: Any,
+        *,
+        num_heads: int,
+        dropout: Any,
+        radius: int | None = None,
+        queried: Any = None,
+        angles: Any = None,
     ) -> Any:
         """Returns the context, as `kernels.attention.fused_attention` does."""
 
@@ -56,6 +67,9 @@ class ResidualNormKernel(Protocol):
 
     def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
         """Returns the normalised sum, as `kernels.residual_norm.fused_residual_norm` does."""
+
+    def before(self, x: Any, y: Any, norm: Any, dropout: Any) -> tuple[Any, Any]:
+        """Returns the sum and its norm, as `kernels.residual_norm.fused_pre_norm` does."""
 
 
 @dataclasses.dataclass(frozen=True)

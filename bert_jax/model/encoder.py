@@ -22,6 +22,7 @@ from bert_jax.model.kernels.attention_plan import SAVED
 from bert_jax.model.layers import (
     Dense,
     Norm,
+    PreNorm,
     ResidualNorm,
     Seed,
     dropout,
@@ -93,9 +94,10 @@ class Block(nn.Module):
             x = ResidualNorm(c, name=attention_norm)(read_out(x), y, of_attention)
             x = ResidualNorm(c, name=feed_forward_norm)(x, feed_forward(x), of_feed_forward)
         else:
-            y = attention(Norm(c, name=attention_norm)(x) if layer.has_attention_norm else x, tokens, seeds[0], layer)
-            x = read_out(x) + dropout(y, of_attention)
-            x = x + dropout(feed_forward(Norm(c, name=feed_forward_norm)(x)), of_feed_forward)
+            x, normed = PreNorm(c, name=attention_norm)(x, None, of_attention) if layer.has_attention_norm else (x, x)
+            y = attention(normed, tokens, seeds[0], layer)
+            x, normed = PreNorm(c, name=feed_forward_norm)(read_out(x), y, of_attention)
+            x = x + dropout(feed_forward(normed), of_feed_forward)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 

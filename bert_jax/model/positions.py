@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -83,6 +83,15 @@ class Absent:
         return np.zeros((self.config.max_position, self.config.hidden_size), np.float32)
 
 
+class Angles(NamedTuple):
+    """The angles by which a kernel rotates the pairs of dimensions of each head, as `rotary_angles` returns them."""
+
+    of_queries: Float[Array, "B Q _"]
+    of_keys: Float[Array, "B L _"]
+    interleaved: bool
+    """Whether a pair is two neighbours; otherwise, it is dimensions i and i + K/2."""
+
+
 class Rotary:
     """Rotary positions: rotates queries and keys by angles that grow with the position (Su et al., arXiv:2104.09864), so that
     scores depend on the distance between tokens. It has no parameters and supports any number of positions."""
@@ -94,31 +103,40 @@ class Rotary:
         self, query: Float[Array, "B Q H K"], key: Float[Array, "B L G K"], tokens: Tokens, layer: Layer
     ) -> tuple[Float[Array, "B Q H K"], Float[Array, "B L G K"]]:
         """Rotates queries and keys with the base of the layer's type."""
-        c = self.config
-        theta = c.rotary_theta
-        if layer.kind == "sliding" and c.sliding_rotary_theta is not None:
-            theta = c.sliding_rotary_theta
-        interleaved = c.rotary_pairing == "interleaved"
+        theta, interleaved = self.theta(layer), self.config.rotary_pairing == "interleaved"
         return rotate(query, tokens.query_positions, theta, interleaved), rotate(key, tokens.positions, theta, interleaved)
+
+    def angles(self, tokens: Tokens, layer: Layer) -> Angles:
+        """Returns the angles of queries and keys, for a kernel that rotates them."""
+        theta, width = self.theta(layer), self.config.head_width
+        of_queries, of_keys = (rotary_angles(at, theta, width) for at in (tokens.query_positions, tokens.positions))
+        return Angles(of_queries, of_keys, self.config.rotary_pairing == "interleaved")
+
+    def theta(self, layer: Layer) -> float:
+        """Returns the base of the angles in a layer."""
+        own = self.config.sliding_rotary_theta if layer.kind == "sliding" else None
+        return self.config.rotary_theta if own is None else own
 
 
 def rotate(
     x: Float[Array, "B L H K"], positions: Int[Array, "B L"], theta: float, interleaved: bool = False
 ) -> Float[Array, "B L H K"]:
-    """Rotates pair i (0..K/2-1) of every head by the angle position / theta^(2 i / K).
-
-    Pair i is dimensions i and i + K/2, or 2 i and 2 i + 1 if `interleaved`. The arithmetic is float32; in bfloat16, neighbouring
-    positions beyond 256 would have the same angle.
-    """
-    width = x.shape[-1]
-    frequencies = (1.0 / theta ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))).astype(np.float32)
-    angles = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None]
+    """Rotates pair i of every head by its angle of `rotary_angles`. Pair i is dimensions i and i + K/2, or 2 i and 2 i + 1 if
+    `interleaved`."""
+    angles = rotary_angles(positions, theta, x.shape[-1])[:, :, None]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     wide = x.astype(jnp.float32)
     first, second = (wide[..., 0::2], wide[..., 1::2]) if interleaved else jnp.split(wide, 2, axis=-1)
     turned = first * cos - second * sin, second * cos + first * sin
     both = jnp.stack(turned, axis=-1).reshape(x.shape) if interleaved else jnp.concatenate(turned, axis=-1)
     return both.astype(x.dtype)
+
+
+def rotary_angles(positions: Int[Array, "B L"], theta: float, head_width: int) -> Float[Array, "B L _"]:
+    """Returns the angle position / theta^(2 i / K) of each pair i (0..K/2-1) of a head. It is float32; in bfloat16, neighbouring
+    positions beyond 256 would have the same angle."""
+    frequencies = (1.0 / theta ** (np.arange(0, head_width, 2, dtype=np.float32) / np.float32(head_width))).astype(np.float32)
+    return positions[:, :, None].astype(jnp.float32) * frequencies[None, None]
 
 
 def positions_class(config: ModelConfig) -> type[Any]:

@@ -58,7 +58,7 @@ def get_config(end: str = "whole") -> ConfigDict:
                 "attention_output_dropout": 0.1,
                 "initializer": "modernbert",
                 "dtype": "bfloat16",
-                "vocab_multiple": 64,
+                "vocab_multiple": 128,
             },
             "optimizer": {
                 "name": "stable_adamw",

@@ -28,13 +28,15 @@ MASKS = {"masked_fraction": 0.3}
 SHORT = {"length": 1_024, "packed_examples": 16, "max_predictions": 315, "rotary_theta": 10_000.0, **MASKS}
 LONG = {"length": 8_192, "packed_examples": 64, "max_predictions": 2_489, "rotary_theta": 160_000.0, **MASKS}
 SIZES = range(448, 4_928, 448)
+CHIP_ROWS = 16 * 7
+"""Rows of 1,024 that 16 chips compute at once."""
 WARMUP = 4 * round(10 * G / (sum(SIZES) * 1_024)) + round(0.18 * G / (5 * 448 * 1_024))
 """The length of the warmup in steps: four batch sizes take 1.82 G tokens together."""
 
 
 def get_config() -> ConfigDict:
-    pretraining = {**SHORT, "batch_size": 4_928, "learning_rate": 5e-4}
-    long = {**LONG, "batch_size": 624, "learning_rate": 5e-5}
+    pretraining = {**SHORT, "batch_size": 4_928, "learning_rate": 5e-4, "accumulation": 4_928 // CHIP_ROWS}
+    long = {**LONG, "batch_size": 624, "learning_rate": 5e-5, "accumulation": 624 // 16}
     return ConfigDict(
         {
             "corpus": {"directory": "runs/modern_corpus"},
@@ -46,7 +48,7 @@ def get_config() -> ConfigDict:
                 "attention_output_dropout": 0.1,
                 "initializer": "modernbert",
                 "dtype": "bfloat16",
-                "vocab_multiple": 64,
+                "vocab_multiple": 128,
             },
             "optimizer": {
                 "name": "stable_adamw",

@@ -1,13 +1,15 @@
 """Milliseconds of attention in long rows on a TPU, ours compared with the library's kernel, from the TPU compiler's schedules.
 
     python tests/benchmarks/benchmark_long_attention.py [--topology=v5e:2x2] [--lengths=1024,8192] [--blocks=256,512,1024]
+    python tests/benchmarks/benchmark_long_attention.py --last [--topology=v5e:2x2] [--lengths=1024,8192]
 
 It needs no TPU: both kernels, forward and backward, are compiled for one chip and estimated by the method of `python -m
 bert_jax.aot` (regions under a condition count as executed, waiting for memory does not count). The input is 8,192 tokens of
 packed rows, 12 heads of width 64 in bfloat16, without dropout, for a layer that sees all keys and one that sees 64 on each side.
 The peer is `jax.experimental.pallas.ops.tpu.splash_attention` with a mask of the layer's type and segment ids
-(`plain_modernbert.py`), in blocks of each size; the column "beside" is the time of operations around the kernels. Needs libtpu
-(`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
+(`plain_modernbert.py`), in blocks of each size; the column "beside" is the time of operations around the kernels. With --last:
+the last layer, whose queries are the tokens of the MLM head, by XLA, by our kernel, and by our kernel for all tokens. Needs
+libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.model.attention import attention_mask, dot_product_attention
 from bert_jax.model.kernels.attention import fused_attention
-from bert_jax.model.layers import Dropout
+from bert_jax.model.layers import Dropout, gather_positions
 from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.topologies import parse_topology
 from tests.benchmarks import plain_modernbert
@@ -34,6 +37,8 @@ from tests.benchmarks.figures import flag_parser, give
 
 TOKENS = 8_192
 SIZE = plain_modernbert.Size()
+PREDICTIONS = {1_024: 315, 8_192: 2_489}
+"""Tokens of a row that the MLM head reads in experiments/pretrain/modern_base.py."""
 
 
 def main() -> None:
@@ -41,9 +46,18 @@ def main() -> None:
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("--lengths", default="1024,8192")
     parser.add_argument("--blocks", default="256,512,1024", help="of the library's kernel")
+    parser.add_argument("--last", action="store_true", help="only the last layer, whose queries are some of the tokens")
     options = parser.parse_args()
     compiler = Compiler(parse_topology(options.topology))
     found = []
+    if options.last:
+        for length in map(int, options.lengths.split(",")):
+            for kind, side in (("full", "XLA"), ("full", "some"), ("full", "all"), ("sliding", "all")):
+                found.append({"length": length, "layer": kind, "queries": side, "ms": last(compiler, length, kind, side)})
+        rows = [[f"{x['length']}", x["layer"], x["queries"], f"{x['ms']:.2f}"] for x in found]
+        about = {"topology": options.topology, "libtpu": compiler.version, "figures": found}
+        give(["tokens of a row", "layer", "computed by", "ms"], rows, about, options.json)
+        return
     for length in map(int, options.lengths.split(",")):
         for kind in ("full", "sliding"):
             for block in (0, *map(int, options.blocks.split(","))):
@@ -83,6 +97,33 @@ def milliseconds(compiler: Compiler, length: int, kind: str, block: int) -> tupl
     by_kind = compiler.estimate(compiled, compiler.devices[:1]).by_kind
     kernel = by_kind.get("kernel", 0.0)
     return 1e3 * kernel, 1e3 * (sum(by_kind.values()) - kernel)
+
+
+def last(compiler: Compiler, length: int, kind: str, side: str) -> float:
+    """Milliseconds of a forward and a backward pass of the last layer's attention: by "XLA", or by our kernel for "some" tokens
+    or for "all", of which some are read."""
+    mesh, rows, width = Mesh(np.asarray(compiler.devices[:1]), ("data",)), TOKENS // length, SIZE.width
+    some = -(-PREDICTIONS[length] // 8) * 8  # in whole tiles
+
+    def array(*shape: int, dtype: Any = jnp.bfloat16) -> Any:
+        return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=NamedSharding(mesh, PartitionSpec("data")))
+
+    def attend(q: Any, k: Any, v: Any, ids: Any, read: Any) -> Any:
+        if side == "some":
+            return fused_attention((q, k, v), ids, num_heads=SIZE.heads, dropout=Dropout(0.0, None), queried=read)
+        if side == "all":
+            return gather_positions(ours(kind)(q, k, v, ids), read)
+        q, k, v = (x.reshape(*x.shape[:2], SIZE.heads, -1).swapaxes(1, 2) for x in (q, k, v))
+        mask = attention_mask(jnp.take_along_axis(ids, read, axis=1), ids)
+        return dot_product_attention(q, k, v, mask, Dropout(0.0, None)).swapaxes(1, 2).reshape(rows, some, width)
+
+    def both(q: Any, k: Any, v: Any, ids: Any, read: Any, gradient: Any) -> Any:
+        context, backward = jax.vjp(lambda *qkv: attend(*qkv, ids, read), q, k, v)
+        return context, backward(gradient)
+
+    keys, ids, read = array(length, width), array(length, dtype=jnp.int32), array(some, dtype=jnp.int32)
+    lowered = jax.jit(both).lower(keys if side == "all" else array(some, width), keys, keys, ids, read, array(some, width))
+    return 1e3 * compiler.estimate(compiler.compile(lowered), compiler.devices[:1]).seconds
 
 
 def ours(kind: str) -> Callable[..., Any]:

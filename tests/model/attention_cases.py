@@ -52,6 +52,7 @@ def fused(
     rows: Any = None,
     radius: Any = None,
     queried: Any = None,
+    angles: Any = None,
 ) -> Any:
     """Returns fused attention as a function of query, key and value, without dropout if the rate is 0."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
@@ -67,6 +68,7 @@ def fused(
             interpret=True,
             radius=radius,
             queried=queried,
+            angles=angles,
         )
 
     return attend

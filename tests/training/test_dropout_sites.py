@@ -16,7 +16,7 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.finetuning.program import finetuning_program, teaching
-from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
+from bert_jax.model import attention, bilm, embeddings, layers, pretraining
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
@@ -58,7 +58,7 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
         monkeypatch.setattr(module, "dropout", dropout)
 
     sites = {
-        "embeddings": embeddings, "attention": attention, "residual": residual_norm, "head": bert_with_head,
+        "embeddings": embeddings, "attention": attention, "residual": layers, "head": bert_with_head,
         "lstm": bilm, "softmax": pretraining,
     }  # fmt: skip
     for site, module in sites.items():
@@ -76,6 +76,9 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
     class Attention:
         def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
             return not selects
+
+        def rotates(self, model: ModelConfig) -> bool:
+            return False
 
         def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any, queried: Any) -> Any:
             note("attention", dropout)

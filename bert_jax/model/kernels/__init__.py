@@ -8,6 +8,7 @@ length to memory.
     attention.py           fused attention with its gradient, over a mesh
     attention_tpu.py       its TPU kernels
     attention_gpu.py       its GPU kernels
+    rotary_tpu.py          the TPU kernel that rotates queries and keys
     residual_norm.py       the fused residual norm with its gradient, over a mesh
     residual_norm_tpu.py   the TPU kernels of the residual norm
     agreement.py           compares each kernel with the plain path on the device at hand

@@ -22,8 +22,9 @@ from jaxtyping import Array, Float, Int
 from bert_jax.interface.words import counted
 from bert_jax.model.attention import attention_mask, dot_product_attention, near
 from bert_jax.model.kernels.attention import fused_attention
-from bert_jax.model.kernels.residual_norm import fused_residual_norm
-from bert_jax.model.layers import Dropout, NormParameters, gather_positions, plain_residual_norm
+from bert_jax.model.kernels.residual_norm import fused_pre_norm, fused_residual_norm
+from bert_jax.model.layers import Dropout, NormParameters, gather_positions, plain_pre_norm, plain_residual_norm
+from bert_jax.model.positions import Angles, rotary_angles, rotate
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.05}
 """The largest difference of a token's vector, relative to its norm. Interpreted on a CPU, the kernels differ by 1e-6 in float32
@@ -36,6 +37,8 @@ DEVIATIONS = 6
 RATE = 0.25
 """The dropout rate of the cases with dropout."""
 EPSILON = 1e-12
+THETA = 10_000.0
+"""The base of rotary positions."""
 SEEDS = tuple(range(7, 15))
 """The dropout seeds whose masks are compared. The first one is used for the other figures."""
 
@@ -58,13 +61,18 @@ class Case:
     """For a sliding layer, the largest distance of a key that a query sees."""
     queries: int | None = None
     """The number of queries, if only some tokens are queries (TPU)."""
+    rotated: bool = False
+    """Whether the kernel rotates queries and keys (TPU)."""
+    pre: bool = False
+    """Whether a residual norm is compared as pre-norm too, where the sum is a result."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
         dropout = f", dropout {self.rate:g}" if self.rate else ""
         window = "" if self.radius is None else f", window of {2 * self.radius + 1}"
         some = "" if self.queries is None else f", {counted(self.queries, 'query')}"
-        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}{window}{some}"
+        rotated = ", rotary positions" if self.rotated else ""
+        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}{window}{some}{rotated}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,11 +133,12 @@ ATTENTION_CASES = (
     Case(2, 1100, 1, 64, "bfloat16", radius=64),  # a window that reaches into the blocks on both sides
     Case(1, 600, 1, 128, "bfloat16", RATE, radius=100),
     Case(2, 1100, 2, 64, "bfloat16", queries=330),
+    Case(2, 300, 2, 64, "bfloat16", rotated=True),
 )
 NORM_CASES = (
     Case(2, 51, 1, 256, "float32"),  # rows that do not fill a block
     Case(2, 70, 1, 768, "float32", RATE),
-    Case(2, 128, 1, 1024, "bfloat16", RATE),
+    Case(2, 128, 1, 1024, "bfloat16", RATE, pre=True),
 )
 
 
@@ -156,7 +165,7 @@ def compare(
 
 # ---------------------------------------------------------------------------------------------------------------------- attention
 def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure]:
-    if case.queries is not None and platform != "tpu":
+    if (case.queries is not None or case.rotated) and platform != "tpu":
         return
     ids, arrays = packed_ids(case.rows, case.length), _normal(case, 4)
     dropout, queried = _dropout(case), None
@@ -164,8 +173,15 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
         queried = jnp.broadcast_to(jnp.linspace(0, case.length - 1, case.queries).astype(jnp.int32), (case.rows, case.queries))
         arrays[3] = arrays[3][:, : case.queries]
 
+    places = jnp.broadcast_to(jnp.arange(case.length, dtype=jnp.int32), (case.rows, case.length))
+    angles = None
+    if case.rotated:
+        of_tokens = rotary_angles(places, THETA, case.head_width)
+        angles = Angles(of_tokens, of_tokens, interleaved=False)
+
     def fused(ids: Int[Array, "B L"], dropout: Dropout) -> Attend:
         settings: Any = {"platform": platform, "interpret": interpret, "radius": case.radius, "queried": queried}
+        settings["angles"] = angles
 
         def attend(query: Array, key: Array, value: Array) -> Float[Array, "B Q D"]:
             query = query if queried is None else gather_positions(query, queried)
@@ -173,8 +189,11 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
 
         return attend
 
-    def plain(*qkv: Float[Array, "B L D"]) -> Float[Array, "B Q D"]:
-        context = plain_attention(qkv, ids, case.heads, dropout, case.radius)
+    def plain(query: Array, key: Array, value: Array) -> Float[Array, "B Q D"]:
+        if case.rotated:
+            heads = (x.reshape(*x.shape[:2], case.heads, case.head_width) for x in (query, key))
+            query, key = (rotate(x, places, THETA).reshape(query.shape) for x in heads)
+        context = plain_attention((query, key, value), ids, case.heads, dropout, case.radius)
         return context if queried is None else gather_positions(context, queried)
 
     names = ("values", "gradient of query", "gradient of key", "gradient of value")
@@ -240,10 +259,21 @@ def _norm_figures(case: Case, platform: str, interpret: bool) -> Iterator[Figure
     def plain(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
         return plain_residual_norm(x, y, NormParameters(scale, bias, EPSILON), dropout)
 
+    def before(compute: Callable[..., tuple[Array, Array]], adds: bool, **settings: Any) -> Callable[..., Array]:
+        def total(x: Array, y: Array, scale: Array, bias: Array) -> Float[Array, "B L D"]:
+            z, out = compute(x, y if adds else None, NormParameters(scale, bias, EPSILON), dropout, **settings)
+            return z + out if adds else z + out + y
+
+        return total
+
     names = ("values", "gradient of x", "gradient of y", "gradient of scale", "gradient of bias")
     yield from _differences(case, names, fused, plain, arrays)
     if case.rate and case.dtype == "float32":
         yield from _slope_figures(case, fused, arrays, ("x", "y", "scale", "bias"), ("y",))
+    if case.pre:
+        for adds in (True, False):
+            both = before(fused_pre_norm, adds, interpret=interpret), before(plain_pre_norm, adds)
+            yield from _differences(case, [f"{name} (with the sum)" for name in names], *both, arrays)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ figures

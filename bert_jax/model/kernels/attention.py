@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Num, UInt32
+from jaxtyping import Array, Float, Int, Num, Shaped, UInt32
 
 from bert_jax.model.kernels import DTYPES, Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import SAVED, Inputs, Placement, Results, TpuPlan, divides_lanes
+from bert_jax.model.kernels.rotary_tpu import RotaryPlan, rotated
 from bert_jax.model.layers import Dropout
+from bert_jax.model.positions import Angles
 
 AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 """The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
@@ -36,12 +38,13 @@ def fused_attention(
     interpret: bool = False,
     radius: int | None = None,
     queried: Int[Array, "B Q"] | None = None,
+    angles: Angles | None = None,
 ) -> Float[Array, "B Q D"]:
     """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities, like `dot_product_attention`, on a TPU or GPU.
 
     A query attends to the keys with the same sequence id and, with a `radius`, at most that many tokens away; blocks of keys out
     of reach are skipped. Every token is a query, unless `queried` has the columns of the queries, which a TPU's kernel supports
-    without a `radius`. `platform` is "tpu" or "gpu".
+    without a `radius`. `platform` is "tpu" or "gpu". On a TPU, queries and keys are rotated by their `angles` first.
 
     The softmax runs in float32; products use the input dtype and accumulate in float32. The forward pass saves the context and
     one float32 per query and head for the backward pass, which draws the dropout mask again. Each device of `spread` runs the
@@ -61,16 +64,24 @@ def fused_attention(
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
     first_row = jnp.uint32(0) if dropout.rows is None else dropout.rows[0]
     drawn = jnp.stack([seed, first_row])
-    ids: tuple[Int[Array, "B _"], ...] = (sequence_ids,)
+    sequences: tuple[Int[Array, "B _"], ...] = (sequence_ids,)
     if queried is not None:
         assert platform == "tpu", "only a TPU's kernel computes some of the queries"
         assert radius is None, "only queries of all tokens are ordered by their distance"
-        ids = (sequence_ids, jnp.take_along_axis(sequence_ids, queried, axis=1))
+        sequences = (sequence_ids, jnp.take_along_axis(sequence_ids, queried, axis=1))
+    turned: list[Array] = []
+    if angles is not None:
+        assert platform == "tpu", "only a TPU's kernel rotates"
+        rotary = RotaryPlan(shape[2] // num_heads, angles.interleaved, interpret)
+        turned = [x for each in (angles.of_queries, angles.of_keys) for x in rotary.factors(each)]
     parts: Parts = spread({"batch": shape[0], "heads": num_heads})
 
     def local(
-        query: Array, key: Array, value: Array, drawn: UInt32[Array, " 2"], *ids: Int[Array, "B _"]
+        query: Array, key: Array, value: Array, drawn: UInt32[Array, " 2"], *others: Shaped[Array, "B ..."]
     ) -> tuple[Float[Array, "B Q D"]]:
+        turned, ids = others[: -len(sequences)], others[-len(sequences) :]
+        if turned:
+            query, key = rotated(rotary, query, *turned[:2]), rotated(rotary, key, *turned[2:])
         first = drawn[1] + parts.index("batch") * np.uint32(len(key))
         heads = num_heads // parts.count("heads")
         place = Placement(drawn[0], first, parts.index("heads"), num_heads)
@@ -81,8 +92,9 @@ def fused_attention(
             plan = TpuPlan.of(key.shape, heads, rate, radius, *(x.shape[1] for x in ids[1:]), interpret=interpret)
         return (_attend_padded(plan, (query, key, value), ids, place),)
 
-    on_all = parts.on_each_device(local, [AXES, AXES, AXES, (None,), *(AXES[:2] for _ in ids)], [AXES])
-    context: Float[Array, "B Q D"] = on_all(*qkv, drawn, *ids)[0]
+    of_tokens = [AXES[:2] + (None,) * (x.ndim - 2) for x in (*turned, *sequences)]
+    on_all = parts.on_each_device(local, [AXES, AXES, AXES, (None,), *of_tokens], [AXES])
+    context: Float[Array, "B Q D"] = on_all(*qkv, drawn, *turned, *sequences)[0]
     return context
 
 

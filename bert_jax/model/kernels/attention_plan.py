@@ -202,6 +202,11 @@ def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
     return 16 * wide * size + sums + (size**2 << 20) * plan.lanes // LANES
 
 
+def rotates_heads(head_width: int) -> bool:
+    """Returns whether the TPU kernel of rotary positions supports this head width: whole heads fill the lanes."""
+    return head_width % 2 == 0 and LANES % head_width == 0
+
+
 def divides_lanes(head_width: int) -> bool:
     """Returns whether the TPU kernels support this head width: 16, 32 or 64, which share the lanes, or a multiple of 128."""
     return head_width % 16 == 0 and (LANES % head_width == 0 or head_width % LANES == 0)

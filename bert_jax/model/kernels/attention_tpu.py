@@ -381,7 +381,7 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
             totals = totals | _backward_block(unit, refs, queries, keys, plan.tiles(shift), masked, totals)
             of_query = _whole(plan, totals, "query", plan.query_block, plan.queries).T
             if scratch is None:
-                refs.of_query[queries] = (of_query * scale).astype(refs.query.dtype)
+                refs.of_query[...] = (of_query * scale).astype(refs.query.dtype)
             else:
                 scratch[queries] += of_query
             return {at: x for at, x in totals.items() if at[0] != "query"}

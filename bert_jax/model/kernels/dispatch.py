@@ -29,9 +29,9 @@ from bert_jax.hardware import VMEM
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
+from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, rotates_heads, vmem_bytes
 from bert_jax.model.layers import Dropout, NormParameters
-from bert_jax.model.positions import acts_on
+from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
 
 if TYPE_CHECKING:  # the kernels are loaded for devices that have them
     from bert_jax.model.kernels.attention import QKV
@@ -86,6 +86,10 @@ class _Attention:
             raise _refusal("attention", reason)
         return reason is None and (not selects or (self.platform == "tpu" and length >= SELECTED_FROM))
 
+    def rotates(self, model: ModelConfig) -> bool:
+        """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
+        return self.platform == "tpu" and positions_class(model) is Rotary and rotates_heads(model.head_width)
+
     def __call__(
         self,
         qkv: QKV,
@@ -95,10 +99,12 @@ class _Attention:
         dropout: Dropout,
         radius: int | None = None,
         queried: Int[Array, "B Q"] | None = None,
+        angles: Angles | None = None,
     ) -> Float[Array, "B Q D"]:
         from bert_jax.model.kernels.attention import fused_attention
 
         settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius, "queried": queried}
+        settings["angles"] = angles
         return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, **settings)
 
 
@@ -123,6 +129,13 @@ class _ResidualNorm:
         from bert_jax.model.kernels.residual_norm import fused_residual_norm
 
         return fused_residual_norm(x, y, norm, dropout, spread=self.spread)
+
+    def before(
+        self, x: Float[Array, "B L D"], y: Float[Array, "B L D"] | None, norm: NormParameters, dropout: Dropout
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+        from bert_jax.model.kernels.residual_norm import fused_pre_norm
+
+        return fused_pre_norm(x, y, norm, dropout, spread=self.spread)
 
 
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
@@ -182,10 +195,8 @@ def _unsupported_function(config: ModelConfig) -> str | None:
 def _unsupported_norm(config: ModelConfig) -> str | None:
     """Returns why the LayerNorm(x + dropout(y)) kernel does not support the model on any device, as a clause, or None if it
     may."""
-    if config.norm_placement != "post":
-        return f"the fused residual norm follows a residual sum, unlike model.norm_placement={config.norm_placement}"
-    if (config.norm, config.norm_scale, config.norm_bias) != ("layer_norm", True, True):
-        return "the fused residual norm is a LayerNorm with scale and bias, and the model has a different norm"
+    if (config.norm, config.norm_scale) != ("layer_norm", True):
+        return "the fused residual norm is a LayerNorm with a scale, and the model has a different norm"
     return None
 
 

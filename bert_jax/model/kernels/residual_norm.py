@@ -1,4 +1,5 @@
-"""LayerNorm(x + dropout(y)), the residual of a post-norm block, in one kernel with one pass over memory in each direction."""
+"""LayerNorm(x + dropout(y)), the residual of a post-norm block, and the same with its sum, the residual of a pre-norm block, in
+one kernel with one pass over memory in each direction."""
 
 from __future__ import annotations
 
@@ -36,14 +37,42 @@ def fused_residual_norm(
 
     Raises ValueError for an unsupported width or dtype; `dispatch.choose_residual_norm` selects the implementation.
     """
+    return _with_sum(False, x, y, norm, dropout, spread, interpret)[1]
+
+
+def fused_pre_norm(
+    x: Float[Array, "B L D"],
+    y: Float[Array, "B L D"] | None,
+    norm: NormParameters,
+    dropout: Dropout,
+    *,
+    spread: Spread = on_one_device,
+    interpret: bool = False,
+) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+    """Computes (z, LayerNorm(z)) for z = x + dropout(y), as `fused_residual_norm` does; without y, z is x."""
+    return _with_sum(True, x, y, norm, dropout, spread, interpret)
+
+
+def _with_sum(
+    returns_sum: bool,
+    x: Float[Array, "B L D"],
+    y: Float[Array, "B L D"] | None,
+    norm: NormParameters,
+    dropout: Dropout,
+    spread: Spread,
+    interpret: bool,
+) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+    """Computes z = x + dropout(y) and LayerNorm(z). Only with `returns_sum` may z have a gradient."""
     reason = unsupported_width(x.shape[2], x.dtype)
     if reason:
         raise ValueError(reason)
     rate, words = 0.0, jnp.zeros(x.shape[:2], jnp.uint32)
-    if dropout.seed is not None:
+    if dropout.seed is not None and y is not None:
         rate, words = dropout.rate, row_words(dropout.seed, x.shape[:2], dropout.positions, dropout.rows)
-    call = _Call(rate, norm.epsilon, interpret, spread({"batch": x.shape[0], "length": x.shape[1]}))
-    return _residual_norm(call, (words, x, y, norm.scale, norm.bias))
+    parts = spread({"batch": x.shape[0], "length": x.shape[1]})
+    call = _Call(rate, norm.epsilon, interpret, parts, y is not None, returns_sum)
+    bias = jnp.zeros(x.shape[2]) if norm.bias is None else norm.bias
+    return _residual_norm(call, (words, x, y, norm.scale, bias))
 
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
@@ -63,48 +92,66 @@ class _Call:
     epsilon: float
     interpret: bool
     parts: Parts
+    adds: bool
+    """Whether there is a y."""
+    returns_sum: bool
 
     def plan(self, x: Float[Array, "B L D"]) -> NormPlan:
         """Returns the plan of the kernels for the rows of one device."""
         batch, length, width = x.shape
         rows = -(-batch * length // LANES) * LANES
-        return NormPlan(rows, width, width * x.dtype.itemsize, self.rate, self.epsilon, self.interpret)
+        row_bytes = width * x.dtype.itemsize
+        return NormPlan(rows, width, row_bytes, self.rate, self.epsilon, self.interpret, self.adds, self.returns_sum)
 
 
-Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, " D"], Float[Array, " D"]]
-"""The random word of each row for dropout, x, y, scale and bias."""
+Inputs = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, "B L D"] | None, Float[Array, " D"], Float[Array, " D"]]
+"""The random word of each row for dropout, x, y if there is one, scale and bias."""
+Results = tuple[Float[Array, "B L D"], Float[Array, "B L D"]]
+"""x + dropout(y), and its LayerNorm."""
 Residuals = tuple[UInt32[Array, "B L"], Float[Array, "B L D"], Float[Array, " D"]]
 """The arrays saved for the backward pass: the random words, x + dropout(y), and the scale."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _residual_norm(call: _Call, inputs: Inputs) -> Float[Array, "B L D"]:
+def _residual_norm(call: _Call, inputs: Inputs) -> Results:
     return _forward(call, inputs)[0]
 
 
-def _forward(call: _Call, inputs: Inputs) -> tuple[Float[Array, "B L D"], Residuals]:
-    def local(words: Array, x: Array, y: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
-        plan = call.plan(x)
-        z, out = residual_norm_tpu.forward(plan, _flat(words, plan), _flat(x, plan), _flat(y, plan), scale, bias)
-        return _like(x, z), _like(x, out)
+def _forward(call: _Call, inputs: Inputs) -> tuple[Results, Residuals]:
+    words, x, y, scale, bias = inputs
 
-    z, out = call.parts.on_each_device(local, [AXES[:2], AXES, AXES, WHOLE, WHOLE], [AXES, AXES])(*inputs)
-    words, *_, scale, _ = inputs
-    return out, (words, z, scale)
+    def local(words: Array, scale: Array, bias: Array, x: Array, *y: Array) -> tuple[Array, ...]:
+        plan = call.plan(x)
+        flat_words, flat_x, *flat_y = (_flat(array, plan) for array in (words, x, *y))
+        z, out = residual_norm_tpu.forward(plan, flat_words, flat_x, flat_y[0] if y else None, scale, bias)
+        return (_like(x, z), _like(x, out)) if y else (_like(x, out),)
+
+    arrays = (x,) if y is None else (x, y)
+    on_all = call.parts.on_each_device(local, [AXES[:2], WHOLE, WHOLE, *(AXES for _ in arrays)], [AXES for _ in arrays])
+    *z, out = on_all(words, scale, bias, *arrays)
+    z = z[0] if z else x
+    return (z, out), (words, z, scale)
 
 
 def _backward(
-    call: _Call, residuals: Residuals, gradient: Float[Array, "B L D"]
+    call: _Call, residuals: Residuals, gradients: Results
 ) -> tuple[tuple[Float[Array, " ..."] | None, ...]]:
-    def local(words: Array, z: Array, gradient: Array, scale: Array) -> tuple[Array, ...]:
+    def local(words: Array, scale: Array, z: Array, gradient: Array, *of_sum: Array) -> tuple[Array, ...]:
         plan = call.plan(z)
         flat_words, flat_z, flat_gradient = (_flat(array, plan) for array in (words, z, gradient))
-        dx, dy, *sums = residual_norm_tpu.backward(plan, flat_words, flat_z, flat_gradient, scale)
-        return _like(z, dx), _like(z, dy), *sums
+        flat_of_sum = _flat(of_sum[0], plan) if of_sum else None
+        dx, dy, *sums = residual_norm_tpu.backward(plan, flat_words, flat_z, flat_gradient, scale, flat_of_sum)
+        return _like(z, dx), *((_like(z, dy),) if call.adds else ()), *sums
 
     words, z, scale = residuals
-    found = call.parts.on_each_device(local, [AXES[:2], AXES, AXES, WHOLE], [AXES, AXES, WHOLE, WHOLE], sums=2)
-    return ((None, *found(words, z, gradient, scale)),)
+    of_sum, gradient = gradients
+    arrays = (z, gradient, of_sum) if call.returns_sum else (z, gradient)
+    results = [AXES] * (2 if call.adds else 1)
+    on_all = call.parts.on_each_device(
+        local, [AXES[:2], WHOLE, *(AXES for _ in arrays)], [*results, WHOLE, WHOLE], sums=2
+    )
+    dx, *dy, of_scale, of_bias = on_all(words, scale, *arrays)
+    return ((None, dx, dy[0] if dy else None, of_scale, of_bias),)
 
 
 _residual_norm.defvjp(_forward, _backward)

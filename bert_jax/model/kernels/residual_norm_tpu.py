@@ -1,4 +1,4 @@
-"""The TPU kernels of `fused_residual_norm`: each reads its arrays once and writes its results once.
+"""The TPU kernels of `fused_residual_norm` and `fused_pre_norm`: each reads its arrays once and writes its results once.
 
 A grid step computes a block of rows in pieces of 16 rows, which stay in the vector registers from load to store. Dropout uses
 `layers.random_words`: the caller passes the word of every row, and the kernel mixes in the columns. The words arrive along the
@@ -51,6 +51,10 @@ class NormPlan:
     """The dropout rate; 0 for no dropout."""
     epsilon: float
     interpret: bool
+    adds: bool = True
+    """Whether there is a y, which is added to x."""
+    returns_sum: bool = False
+    """Whether the sum is a result too (pre-norm), so that the backward pass has its gradient."""
 
     @property
     def block(self) -> int:
@@ -63,23 +67,32 @@ def forward(
     plan: NormPlan,
     words: UInt32[Array, " R"],
     x: Float[Array, "R D"],
-    y: Float[Array, "R D"],
+    y: Float[Array, "R D"] | None,
     scale: Float[Array, " D"],
     bias: Float[Array, " D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"]]:
-    """Computes z = x + dropout(y) and LayerNorm(z), in the dtype of x."""
+    """Computes z = x + dropout(y) and LayerNorm(z), in the dtype of x; without y, z is x."""
+    if y is None:
+        return x, _call(plan, _forward_kernel, words, [x, scale, bias], results=1)[0]
     z, out = _call(plan, _forward_kernel, words, [x, y, scale, bias], results=2)
     return z, out
 
 
 def backward(
-    plan: NormPlan, words: UInt32[Array, " R"], z: Float[Array, "R D"], g: Float[Array, "R D"], scale: Float[Array, " D"]
+    plan: NormPlan,
+    words: UInt32[Array, " R"],
+    z: Float[Array, "R D"],
+    g: Float[Array, "R D"],
+    scale: Float[Array, " D"],
+    of_sum: Float[Array, "R D"] | None = None,
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
     """Returns the gradients of x and y, and of scale and bias (float32).
 
-    `words` and `scale` are arguments of `forward`, `z` is its first result, and `g` is the gradient of its second result.
+    `words` and `scale` are arguments of `forward`, `z` is its first result, `g` is the gradient of its second result, and
+    `of_sum` of its first if `returns_sum`.
     """
-    *arrays, sums = _call(plan, _backward_kernel, words, [z, g, scale], results=2 if plan.rate else 1, sums=2)
+    read = [z, g] if of_sum is None else [z, g, of_sum]
+    *arrays, sums = _call(plan, _backward_kernel, words, [*read, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)
     return arrays[0], arrays[-1], dscale, dbias
 
@@ -141,11 +154,16 @@ def _dropout(plan: NormPlan, refs: tuple[Ref, ...]) -> tuple[Callable[[Rows, Arr
 
 def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
     """Computes z = x + dropout(y) and LayerNorm(z) of a block of rows. Pallas passes the references by position."""
-    drop, (x, y, scale, bias, z, out) = _dropout(plan, refs)
+    drop, others = _dropout(plan, refs)
+    if plan.adds:
+        x, y, scale, bias, z, out = others
+    else:
+        z, scale, bias, out = others
 
     def piece(rows: Rows) -> None:
-        total = x[rows].astype(jnp.float32) + drop(rows, y[rows].astype(jnp.float32) * _inverse(plan, y.dtype))
-        z[rows] = total.astype(z.dtype)
+        if plan.adds:
+            total = x[rows].astype(jnp.float32) + drop(rows, y[rows].astype(jnp.float32) * _inverse(plan, y.dtype))
+            z[rows] = total.astype(z.dtype)
         deviation, centred = _statistics(plan, z[rows].astype(jnp.float32))
         out[rows] = (centred * deviation * scale[...] + bias[...]).astype(out.dtype)
 
@@ -155,7 +173,9 @@ def _forward_kernel(plan: NormPlan, *refs: Ref) -> None:
 def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
     """Computes the gradients of x and y (one array if they are equal), and the sums over rows of the gradients of scale and
     bias."""
-    drop, (z, g, scale, *gradients, sums, of_scale, of_bias) = _dropout(plan, refs)
+    drop, (z, g, *others) = _dropout(plan, refs)
+    of_sum = others.pop(0) if plan.returns_sum else None
+    scale, *gradients, sums, of_scale, of_bias = others
     of_scale[...], of_bias[...] = jnp.zeros_like(of_scale), jnp.zeros_like(of_bias)
 
     def piece(rows: Rows) -> None:
@@ -167,6 +187,8 @@ def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
         gradient *= scale[...]
         along = (gradient * centred).mean(-1, keepdims=True) * jnp.square(deviation)
         dz = gradient - gradient.mean(-1, keepdims=True) - centred * along
+        if of_sum is not None:
+            dz += of_sum[rows].astype(jnp.float32)
         gradients[0][rows] = dz.astype(z.dtype)
         if plan.rate:
             gradients[1][rows] = drop(rows, dz * _inverse(plan, z.dtype)).astype(z.dtype)

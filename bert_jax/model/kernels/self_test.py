@@ -32,7 +32,7 @@ KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 """Platform -> the operations with a kernel; each is a field of `ModelConfig`."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
-SOURCES = ("attention.py", "layers.py", "matmul.py")
+SOURCES = ("attention.py", "positions.py", "layers.py", "matmul.py")
 """The files of bert_jax/model that the comparison depends on, in addition to its folder kernels."""
 UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 

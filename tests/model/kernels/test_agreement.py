@@ -25,6 +25,7 @@ DROPPED = Case(1, 64, 1, 64, "float32", RATE)
 WINDOW = Case(1, 150, 1, 64, "float32", radius=20)
 DROPPED_WINDOW = Case(1, 150, 1, 64, "float32", RATE, radius=20)
 SOME = Case(2, 140, 2, 64, "float32", queries=50)
+TURNED = Case(2, 40, 2, 64, "float32", rotated=True)
 NORM = Case(1, 40, 1, 128, "float32", RATE)
 Kernel = Callable[..., Any]
 
@@ -34,10 +35,10 @@ Kernel = Callable[..., Any]
     [
         ("attention", "tpu", (DROPPED,)),
         ("attention", "tpu", (DROPPED_WINDOW,)),
-        ("attention", "tpu", (DROPPED, SOME)),
+        ("attention", "tpu", (DROPPED, SOME, TURNED)),
         ("attention", "gpu", (Case(1, 20, 1, 16, "float32", RATE),)),
         ("attention", "gpu", (Case(1, 40, 1, 16, "float32", RATE, radius=5),)),
-        ("residual_norm", "tpu", (NORM,)),
+        ("residual_norm", "tpu", (NORM, dataclasses.replace(NORM, pre=True))),
     ],
 )
 def test_the_kernels_agree_with_the_plain_path(operation: str, platform: str, cases: tuple[Case, ...]):

@@ -15,6 +15,7 @@ import pytest
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.layers import Dropout, gather_positions
+from bert_jax.model.positions import Angles, rotary_angles, rotate
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
@@ -84,6 +85,31 @@ def test_some_queries_see_what_they_see_among_all(
 
     inputs = (query, key, value, gradient[:, :queries])
     assert largest_error(results(found, *inputs), results(wanted, *inputs)) < FLOAT32_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_width", "interleaved"), [(2, 64, False), (3, 64, True), (4, 32, False), (1, 128, False), (2, 16, True)]
+)
+@pytest.mark.parametrize("queries", [None, 11])
+def test_queries_and_keys_are_rotated_as_outside_the_kernel(heads: int, head_width: int, interleaved: bool, queries: int | None):
+    b, length, theta = 2, 50, 100.0
+    ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
+    places = jnp.broadcast_to(jnp.arange(length), (b, length))
+    at, queried = places, None
+    if queries is not None:
+        queried = columns(b, length, queries)
+        at, query, gradient = queried, gather_positions(query, queried), gradient[:, :queries]
+
+    def outside(query: Any, key: Any, value: Any) -> Any:
+        turned = [
+            rotate(x.reshape(*x.shape[:2], heads, head_width), where, theta, interleaved).reshape(x.shape)
+            for x, where in ((query, at), (key, places))
+        ]
+        return fused(ids, heads, queried=queried)(*turned, value)
+
+    angles = Angles(*(rotary_angles(x, theta, head_width) for x in (at, places)), interleaved)
+    inside, inputs = fused(ids, heads, queried=queried, angles=angles), (query, key, value, gradient)
+    assert largest_error(results(inside, *inputs), results(outside, *inputs)) < FLOAT32_WITHIN
 
 
 def test_some_queries_drop_the_same_in_both_passes_in_every_block(short_blocks: None):

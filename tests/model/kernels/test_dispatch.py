@@ -19,7 +19,7 @@ from jax.sharding import AbstractDevice
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
-from bert_jax.model.config import ModelConfig, Resolved, Target
+from bert_jax.model.config import ModelConfig, Resolved, Target, published
 from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels import dispatch
 from bert_jax.model.kernels.attention import fused_attention
@@ -223,18 +223,21 @@ class Kernel:
     """A kernel of attention that computes rows of any length."""
 
     attend: Callable[..., Any]
-    computes_some: bool = False
+    computes_long_rows: bool = False
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        return self.computes_some or not selects
+        return self.computes_long_rows or not selects
+
+    def rotates(self, model: ModelConfig) -> bool:
+        return self.computes_long_rows
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         return self.attend(*arguments, **settings)
 
 
-def with_kernel(config: ModelConfig, attend: Callable[..., Any], computes_some: bool = False, **settings: Any) -> Resolved:
+def with_kernel(config: ModelConfig, attend: Callable[..., Any], computes_long_rows: bool = False, **settings: Any) -> Resolved:
     """Returns the model with `attend` as its attention, called like `fused_attention`."""
-    target = Target(attention=Kernel(functools.partial(attend, **settings), computes_some))
+    target = Target(attention=Kernel(functools.partial(attend, **settings), computes_long_rows))
     return Resolved(**dataclasses.asdict(config), target=target)
 
 
@@ -273,7 +276,7 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
 
 @pytest.mark.parametrize("kinds", [("sliding", "full"), ("full", "sliding")])
 def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_tokens_that_a_head_reads(kinds: tuple[str, str]):
-    """The rows have two examples and padding; positions are rotated."""
+    """The rows have two examples and padding; the kernel rotates queries and keys."""
     random, params = np.random.default_rng(1), layers(2)
     x = jnp.asarray(random.normal(size=(2, 30, 128)), jnp.float32)
     ids, queried = packed(2, 30, 2), columns(2, 30, 9)
@@ -293,7 +296,7 @@ def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_token
         asked.append((qkv[0].shape[1], settings["radius"]))
         return fused_attention(qkv, *arguments, **settings, interpret=True)
 
-    found = outputs_and_gradients(with_kernel(modern, kernel, computes_some=True))
+    found = outputs_and_gradients(with_kernel(modern, kernel, computes_long_rows=True))
     assert asked == ([(30, 3), (9, None)] if kinds[1] == "full" else [(30, None), (30, 3)])
     assert largest_difference(outputs_and_gradients(dataclasses.replace(modern, attention="plain")), found) < 1e-5
 
@@ -307,6 +310,16 @@ def test_a_tpu_s_kernel_computes_some_tokens_of_long_rows_and_a_gpu_s_none():
     asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
     assert asked.target.attention is not None
     assert not asked.target.attention.computes(asked, 512, selects=True), "the plain path is accepted"
+
+
+def test_a_tpu_s_kernel_rotates_by_the_built_in_positions_only():
+    modern = ModelConfig(**published("modernbert-base") | {"dtype": "bfloat16"})
+    for device, expected in ((TPU, True), (GPU, False)):
+        kernel = dispatch.resolve(modern, device, 2, over_mesh).target.attention
+        assert kernel is not None
+        assert kernel.rotates(modern) == expected
+        assert not kernel.rotates(ModelConfig(dtype="bfloat16"))
+        assert not kernel.rotates(dataclasses.replace(modern, hidden_size=768, num_heads=3)), "a head of 256 fills two groups"
 
 
 def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.CaptureFixture):

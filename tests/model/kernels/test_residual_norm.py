@@ -18,9 +18,9 @@ from jax.sharding import AbstractDevice, PartitionSpec
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import residual_norm_tpu
 from bert_jax.model.kernels.dispatch import choose_residual_norm
-from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
+from bert_jax.model.kernels.residual_norm import fused_pre_norm, fused_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
-from bert_jax.model.layers import Dropout, NormParameters, dropout, gather_positions, normalise
+from bert_jax.model.layers import Dropout, NormParameters, dropout, gather_positions, normalise, plain_pre_norm
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.mesh import make_mesh
@@ -98,6 +98,46 @@ def test_result_gradients_and_masks_are_those_of_the_plain_modules(shape: Any, s
     assert largest_error(found, wanted) < FLOAT32_WITHIN
     assert ((found[2] == 0) == (wanted[2] == 0)).all()
     assert (found[2] == 0).any() == (seed is not None)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("seed", [7, None])
+def test_before_a_layer_the_sum_is_a_result_too(seed: Any, adds: bool, with_bias: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
+    x, y, scale, bias, g = inputs(3, 50, 256)
+    settings, of_sum = Dropout(RATE, None if seed is None else jnp.uint32(seed)), jnp.roll(g, 1, axis=0)
+
+    def both(compute: Any) -> list[np.ndarray]:
+        def norm(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+            given = NormParameters(scale, bias if with_bias else None, EPSILON)
+            return compute(x, y if adds else None, given, settings)
+
+        @jax.jit
+        def run(*arrays: Any) -> Any:
+            out, derive = jax.vjp(norm, *arrays)
+            return (*out, *derive((of_sum, g)))
+
+        found = [np.asarray(a) for a in run(x, y, scale, bias)]
+        return [a for a, there in zip(found, (True, True, True, adds, True, with_bias), strict=True) if there]
+
+    found, wanted = both(functools.partial(fused_pre_norm, spread=over_mesh, interpret=True)), both(plain_pre_norm)
+    assert largest_error(found, wanted) < FLOAT32_WITHIN
+
+
+def test_a_mesh_computes_the_sum_before_a_layer_as_one_device_does():
+    x, y, scale, bias, g = inputs(8, 20, 128)
+
+    def total(compute: Any) -> Any:
+        def of(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+            z, out = compute(x, y, NormParameters(scale, bias, EPSILON), Dropout(RATE, jnp.uint32(7)))
+            return z + 2 * out
+
+        return of
+
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
+        found = results(total(functools.partial(fused_pre_norm, spread=over_mesh, interpret=True)), [x, y, scale, bias, g])
+    assert largest_error(found, results(total(plain_pre_norm), [x, y, scale, bias, g])) < FLOAT32_WITHIN
 
 
 def test_a_rate_of_zero_drops_nothing_and_epsilon_is_added_to_the_variance():

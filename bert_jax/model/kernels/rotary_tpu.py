@@ -1,0 +1,116 @@
+"""The TPU kernel of rotary positions: reads queries or keys once and writes them once, in the layout of the projections.
+
+XLA rotates [B, L, H, K] in a layout with the length along the lanes, since half a head does not fill them, and copies the arrays
+into it and back. Of ModernBERT-base's step in rows of 1,024 on a v5e, that is 15 of 105 ms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from bert_jax.model.kernels.attention_plan import LANES
+
+Ref = Any
+"""A reference to an array on the chip, as Pallas passes it to a kernel."""
+
+PIECE = 16
+"""Rows per piece, which stays in the vector registers from load to store: the height of a bfloat16 tile."""
+UNROLL = 4
+BYTES_PER_STEP = 8 << 20
+"""Bytes of the arrays of a grid step, two copies of each: one is used while the next is transferred."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryPlan:
+    """The settings of one call."""
+
+    head_width: int
+    """A divisor of 128."""
+    interleaved: bool
+    """Whether a pair is two neighbours (`ModelConfig.rotary_pairing`); otherwise, it is dimensions i and i + K/2."""
+    interpret: bool
+
+    @property
+    def apart(self) -> int:
+        """The distance of the two dimensions of a pair."""
+        return 1 if self.interleaved else self.head_width // 2
+
+    def factors(self, angles: Float[Array, "B Q _"]) -> tuple[Float[Array, "B Q _"], Float[Array, "B Q _"]]:
+        """Returns the factors of each lane and of its partner [B, Q, 128], given the angles of the pairs of one head."""
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        heads = (jnp.stack(x, -1 if self.interleaved else -2) for x in ((cos, cos), (-sin, sin)))
+        own, partner = (jnp.tile(x.reshape(*cos.shape[:2], -1), (1, 1, LANES // self.head_width)) for x in heads)
+        return own, partner
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def rotated(
+    plan: RotaryPlan, x: Float[Array, "B Q D"], own: Float[Array, "B Q _"], partner: Float[Array, "B Q _"]
+) -> Float[Array, "B Q D"]:
+    """Rotates `x` like `positions.rotate`, with float32 arithmetic. `own` and `partner` are the factors of
+    `RotaryPlan.factors`."""
+    width = -(-x.shape[2] // LANES) * LANES
+    size = 2 * 2 * width * x.dtype.itemsize + 2 * 2 * 4 * LANES
+    most = max(PIECE, 1 << ((BYTES_PER_STEP // size).bit_length() - 1))
+    rows = -(-x.shape[0] * x.shape[1] // PIECE) * PIECE
+    block = min(most, rows)
+    rows = -(-rows // block) * block
+
+    def flat(x: Float[Array, "B Q _"], width: int) -> Float[Array, "R _"]:
+        x = x.reshape(-1, x.shape[2])
+        return jnp.pad(x, ((0, rows - len(x)), (0, width - x.shape[1])))
+
+    def spec(width: int) -> pl.BlockSpec:
+        return pl.BlockSpec((block, width), lambda i: (i, 0))
+
+    found = pl.pallas_call(
+        functools.partial(_kernel, plan),
+        grid=(rows // block,),
+        in_specs=[spec(width), spec(LANES), spec(LANES)],
+        out_specs=spec(width),
+        out_shape=jax.ShapeDtypeStruct((rows, width), x.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+        interpret=plan.interpret,
+        name="rotary",
+    )(flat(x, width), flat(own, LANES), flat(partner, LANES))
+    return found[: x.shape[0] * x.shape[1], : x.shape[2]].reshape(x.shape)
+
+
+def _forward(plan: RotaryPlan, x: Array, own: Array, partner: Array) -> tuple[Array, tuple[Array, Array]]:
+    return rotated(plan, x, own, partner), (own, partner)
+
+
+def _backward(plan: RotaryPlan, factors: tuple[Array, Array], gradient: Array) -> tuple[Array | None, ...]:
+    """Rotates the gradient back."""
+    own, partner = factors
+    return rotated(plan, gradient, own, -partner), None, None
+
+
+rotated.defvjp(_forward, _backward)
+
+
+def _kernel(plan: RotaryPlan, x: Ref, own: Ref, partner: Ref, out: Ref) -> None:
+    """Rotates a block of rows."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, (PIECE, LANES), 1)
+    is_first = (lane // plan.apart) % 2 == 0
+
+    def piece(i: Array, _: None) -> None:
+        rows = pl.ds(pl.multiple_of(i * PIECE, PIECE), PIECE)
+        factor, other = own[rows], partner[rows]
+        for start in range(0, x.shape[1], LANES):
+            lanes = slice(start, start + LANES)
+            wide = x[rows, lanes].astype(jnp.float32)
+            partners = jnp.where(
+                is_first, pltpu.roll(wide, LANES - plan.apart, axis=1), pltpu.roll(wide, plan.apart, axis=1)
+            )
+            out[rows, lanes] = (wide * factor + partners * other).astype(out.dtype)
+
+    jax.lax.fori_loop(0, x.shape[0] // PIECE, piece, None, unroll=min(UNROLL, x.shape[0] // PIECE))

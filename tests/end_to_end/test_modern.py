@@ -1,0 +1,55 @@
+"""A tiny ModernBERT with a byte-level vocabulary, from text to answers: unlike layers in a scan as prefix, period and remainder,
+windows, packed rows, texts near the length limit. `tests/test_commands_and_kinds.py` has each command on each kind of model."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Commands, Surroundings
+from tests.end_to_end.runs import results, write_text
+
+EXPERIMENT = """
+from bert_jax.model.config import modern_block
+
+def get_config():
+    types = ("full", "sliding", "sliding", "full", "sliding", "sliding", "full", "sliding")
+    row = {"length": 64, "batch_size": 4, "max_predictions": 24, "masked_fraction": 0.3, "learning_rate": 1e-3}
+    return {
+        "corpus": {"directory": "corpus"}, "examples": {"pairs": "none", "masking": "whole_words"},
+        "model": modern_block(8, radius=2) | {"layer_types": types, "num_layers": 8, "hidden_size": 8, "num_heads": 2,
+            "intermediate_size": 12, "max_position": 64, "scan_layers": True},
+        "phases": [{"steps": 2, "packed_examples": 3, **row}], "evaluation": {"rows": 8, "batch_size": 8}, "log_every": 1,
+    }
+"""
+LONG = "the river of paris " * 9
+LINES = {
+    "corpus": "corpus --source=text:corpus.txt --train-vocab=bpe --vocab-size=320 --output=corpus --eval-fraction=0.2 --shards=1",
+    "pretrain": "pretrain --config=modern.py --workdir=run",
+    "score": f"predict score --model=run 'the river' '{LONG}'",
+    "too long": f"predict embed --model=run '{LONG * 3}'",
+    "wider": "convert --from=run --to=wider --max-position=128 --rope-theta=80000,20000 --window=8",
+    "embed": f"predict embed --model=wider '{LONG * 2}'",
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    base = tmp_path_factory.mktemp("modern")
+    write_text(base / "corpus.txt", documents=40)
+    (base / "modern.py").write_text(EXPERIMENT)
+    ends = forked.run(base / "said", *(shlex.split(line) for line in LINES.values()), around=Surroundings(directory=base))
+    return Commands(base, dict(zip(LINES, ends, strict=True)))
+
+
+def test_a_model_is_trained_asked_and_widened_and_a_text_beyond_its_rows_is_refused(done: Commands):
+    failed = {name: end.output for name, end in done.ends.items() if end.status != 0}
+    assert failed.keys() == {"too long"}, failed
+    assert "more than the 64" in failed["too long"]
+    assert "Traceback" not in failed["too long"]
+
+
+def test_the_perplexity_of_words_is_reported_for_a_byte_level_vocabulary(done: Commands):
+    assert "word_perplexity" in str(results(done.base / "run"))
