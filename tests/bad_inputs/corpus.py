@@ -711,6 +711,12 @@ CASES = [
         files=SIDES,
     ),
     Case(
+        "pairs of which the first is not JSON",
+        "--source=parallel:a.jsonl",
+        "--source=parallel:a.jsonl: the first record of a.jsonl is not JSON (Expecting value: line 1 ... correct it, or name the",
+        files={"a.jsonl": 'A dog runs.\n{"en": "a", "de": "b"}\n'},
+    ),
+    Case(
         "records of three texts",
         "--source=parallel:a.jsonl",
         "the first record of a.jsonl has 3 fields of text (en, de, fr); choose two with --pair-fields=SOURCE,TARGET",
