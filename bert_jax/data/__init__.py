@@ -21,7 +21,7 @@ INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 """The arrays of a batch that an encoder reads, int32 [B, L]."""
 DECODER = "decoder_"
 DECODER_INPUTS = tuple(f"{DECODER}{name}" for name in INPUTS)
-"""The same of a decoder."""
+"""The arrays of a batch that a decoder reads."""
 MASKING = {
     "tokens": "bert_jax.data.masking:mask_tokens",
     "whole_words": "bert_jax.data.masking:mask_whole_words",

@@ -251,7 +251,7 @@ def import_model(
         _check_outputs(own, config, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
     notes = _config_notes(fields, family, architecture, own if own and own.subtree in params else None)
-    notes += tuple(f"dropped: {list_some(sorted(left_out))}" for _ in range(bool(left_out)))
+    notes += (f"dropped: {list_some(sorted(left_out))}",) if left_out else ()
     untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.subtree in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None

@@ -165,9 +165,9 @@ def _positions(ours: JsonObject, usual: str, source: str) -> str:
             if (found := file_record(place, source)) and found["sha256"] == file.get("sha256"):
                 return place
     raise UserError(
-        f"{source}: the positions of this model are computed by {positions}, and there is no such file with the content that it "
-        f'was trained with (sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")}: its text is "source" '
-        f'under "{OURS}", "positions_file"'
+        f"{source}: {positions} computes the positions of this model, but the file is missing or has changed since training "
+        f'(sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")}: its text is "source" under "{OURS}", '
+        '"positions_file"'
     )
 
 

@@ -2,8 +2,8 @@
 output and predicts the next token of the target.
 
 The encoder is that of the other models. A layer of the decoder has causal self-attention, attention on the encoder's output, and
-the feed-forward, by the same switches of `Architecture`. The functions at the end compute with the parameters of a model: the
-parts "embeddings", "encoder", "decoder" and "lm_head".
+the feed-forward, by the same switches of `Architecture`. The parameters of a model are the parts "embeddings", "encoder",
+"decoder" and "lm_head".
 """
 
 from __future__ import annotations
@@ -149,29 +149,9 @@ class EncoderDecoder(Bert):
 
 
 # ------------------------------------------------------------------------------------------------- with the parameters of a model
-def encode(
-    params: Mapping[str, Any], config: ModelConfig, source: Tokens, seed: Seed | None = None
-) -> Float[Array, "B source D"]:
-    """Returns the encoder's output at every token of the source; `seed` is the seed of dropout, None in evaluation."""
-    return cast(Array, EncoderDecoder(config).apply({"params": params}, source, seed, method="encode")[0])
-
-
-def decode(
-    params: Mapping[str, Any],
-    config: ModelConfig,
-    target: Tokens,
-    encoded: Float[Array, "B source D"],
-    source: Tokens,
-    seed: Seed | None = None,
-) -> Float[Array, "B L D"]:
-    """Returns the decoder's output at every token of the target. A token reads itself, those before it in its sequence, and
-    `encoded` at the tokens of the source with its sequence id."""
-    return cast(Array, EncoderDecoder(config).apply({"params": params}, target, encoded, source, seed, method="decode")[0])
-
-
-def logits(params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
-    """Returns the logits of the next token, float32, from the decoder's output `hidden`."""
-    return cast(Array, EncoderDecoder(config).apply({"params": params}, hidden, method="logits"))
+def encode(params: Mapping[str, Any], config: ModelConfig, source: Tokens) -> Float[Array, "B source D"]:
+    """Returns the encoder's output at every token of the source, without dropout."""
+    return cast(Array, EncoderDecoder(config).apply({"params": params}, source, method="encode")[0])
 
 
 class AttentionMaps(NamedTuple):

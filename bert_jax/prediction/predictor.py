@@ -18,6 +18,7 @@ from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import Filled, FillMask, NextSentence, Score
 from bert_jax.prediction.mentions import MENTIONS, Resolve
 from bert_jax.prediction.questions import Question, ask_each
+from bert_jax.prediction.translating import Translate
 
 
 class Predictor:
@@ -59,6 +60,10 @@ class Predictor:
         """Returns, for each text, {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}. With
         beam search it also has the "score" of the hypothesis, the log-probability per token."""
         return self.ask(Generate(**options), _each("text", texts))
+
+    def translate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
+        """Returns, for each text, {"translation", "log_probability", "score", ...}."""
+        return self.ask(Translate(**options), _each("text", texts))
 
     def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:
         """Returns a vector for each text."""

@@ -19,7 +19,9 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.prediction import translating
+from bert_jax.prediction.commands import COMMANDS
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
 from tests.data.corpora import corpus_from_arrays
@@ -92,6 +94,12 @@ def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_p
 
     with pytest.raises(UserError, match="bert has no decoder that reads an encoder, so it cannot translate; name a model"):
         Translate().check(Other())  # type: ignore[arg-type]
+
+
+def test_the_predictor_translates_too_as_it_has_every_command(engine: Engine):
+    found = Predictor(engine).translate(TEXTS, beams=2)
+    assert found == ask_each(engine, Translate(beams=2), records(TEXTS))
+    assert all(callable(getattr(Predictor, name.replace("-", "_"))) for name in COMMANDS)
 
 
 def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, tmp_path: pathlib.Path):

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.model.decoding import continue_targets, read_targets, start_targets
 from bert_jax.model.encoder import unstacked_layers
-from bert_jax.model.encoder_decoder import decode, encode, logits
 from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.translating import translate
 from tests.interop.test_marian import CASES, batch_of, golden, imported
-from tests.model.test_encoder_decoder import MODERN, TINY, pairs, parameters
+from tests.model.test_encoder_decoder import MODERN, TINY, outputs, pairs, parameters, side
 
 PAD, END, NEW = 0, 3, 11
 
@@ -76,16 +76,13 @@ def test_the_cache_changes_nothing_whichever_hypothesis_goes_on(fields):
     source = Tokens.of(batch)
     cache = start_targets(unstacked_layers(params), config, source, 2, 5)
     rng, texts = np.random.default_rng(1), [np.zeros((3, 2, 0), np.int32)]
-    for step in range(4):
+    for _ in range(4):
         ids = rng.integers(1, 40, (3, 2)).astype(np.int32)
         texts.append(np.concatenate([texts[-1], ids[..., None]], axis=2))
         found, cache = read_targets(unstacked_layers(params), config, cache, jnp.asarray(ids))
         for beam in range(2):
-            whole = texts[-1][:, beam]
-            columns = np.broadcast_to(np.arange(step + 1, dtype=np.int32), whole.shape)
-            target = Tokens(*(jnp.asarray(x) for x in (whole, 0 * whole, columns, 0 * whole + 1)))
-            last = decode(params, config, target, encode(params, config, source), source)
-            np.testing.assert_allclose(found[:, beam], logits(params, config, last)[:, -1], atol=2e-5)
+            whole = outputs(config, params, batch | side(texts[-1][:, beam], DECODER))["logits"]
+            np.testing.assert_allclose(found[:, beam], whole[:, -1], atol=2e-5)
         parents = rng.integers(0, 2, (3, 2))
         cache = continue_targets(cache, jnp.asarray(parents))
         texts[-1] = np.take_along_axis(texts[-1], parents[..., None], axis=1)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from bert_jax.data.batches import to_device
-from bert_jax.objectives.losses import IGNORED, Sums, cross_entropy
+from bert_jax.objectives.losses import IGNORED
 from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import Objective, row_counts
+from bert_jax.objectives.translation import Translation
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import resolve
@@ -30,27 +30,10 @@ CONFIG = dataclasses.replace(TINY, hidden_size=16, num_heads=4, vocab_size=64, i
 MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2)}
 
 
-@dataclasses.dataclass(frozen=True)
-class NextTarget(Objective):
-    """The cross-entropy of the next token of the target."""
-
-    def parameters(self, model: Model, key: Any) -> Any:
-        return model.decoder(key)
-
-    def sums(self, params: Any, batch: Any, seed: Any) -> Sums:
-        return {"target_loss": cross_entropy(self.model.target_logits(params, batch, seed), batch["targets"]).sum()}
-
-    def counts(self, batch: Any) -> Sums:
-        return {"targets": (batch["targets"] != IGNORED).sum().astype(jnp.float32), **row_counts(batch)}
-
-    def loss(self, sums: Sums, counts: Sums) -> Any:
-        return sums["target_loss"] / counts["targets"]
-
-
 def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
     """Returns (the state before the first step, the state after it, its sums)."""
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
-    objective = NextTarget().for_model(Model(resolve(config, mesh)))
+    objective = Translation().for_model(Model(resolve(config, mesh)))
     parameters = objective.abstract_parameters()
     program = Program(
         objective=objective, parameters=parameters, mesh=mesh, optimizer=make_optimizer(OptimizerConfig(), parameters),

@@ -19,6 +19,7 @@ import numpy as np
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources, store
 from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
+from bert_jax.data.corpus.parallel import UNNAMED
 from bert_jax.data.corpus.report import (
     ShardSurvey,
     corpus_report,
@@ -90,9 +91,11 @@ def build_corpus(
         if config.eval_sources and not held_out:
             raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
         if held_out and (own := sources.languages_of(held_out)) != languages:
-            raise UserError(
-                f"--eval-source is {_direction(own)}, and --source {_direction(languages)}; hold out texts of the same kind"
-            )
+            if own is None or languages is None or UNNAMED not in (own, languages):
+                raise UserError(
+                    f"--eval-source is {_direction(own)}, and --source {_direction(languages)}; hold out texts of the same kind"
+                )
+            languages = own if languages == UNNAMED else languages
         spans = sources.cut(items, sources.default_shards(items, config.shards))
         first_held_out = len(spans)
         if held_out:  # in shards of their own, of which every document is held out
@@ -110,9 +113,9 @@ def build_corpus(
                 _remove_leftovers(directory, k, shards)
             done = set(store.finished_shards(directory, shards))
             identity = tokenizer.vocabulary.sha256
-            text = config.text, dataclasses.replace(config.text, eval_fraction=1.0)
-            left = [k for k in mine if k not in done]
-            work = [ShardWork(directory, k, shards, tuple(spans[k]), text[k >= first_held_out], identity) for k in left]
+            held_out_text = dataclasses.replace(config.text, eval_fraction=1.0)
+            texts = {k: config.text if k < first_held_out else held_out_text for k in mine if k not in done}
+            work = [ShardWork(directory, k, shards, tuple(spans[k]), text, identity) for k, text in texts.items()]
             if work:
                 _write_shards(work, workers, found=len(mine) - len(work))
         missing = shards - len(store.finished_shards(directory, shards))

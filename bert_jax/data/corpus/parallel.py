@@ -55,7 +55,7 @@ class PairFile:
     languages: Pair
 
     def __str__(self) -> str:
-        return f"{self.paths[1] if len(self.paths) == 2 else ','.join(self.fields)}"
+        return self.paths[1] if len(self.paths) == 2 else ",".join(self.fields)
 
 
 def sides_of(name: str, flag: str = "--source") -> list[str]:

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
+from bert_jax.data.tokenizers.sentencepiece_model import WORD_START, joined_spans
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
 from bert_jax.files import Json, JsonObject, parse_json
 
@@ -210,15 +210,7 @@ class JsonTokenizer:
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """Returns the characters [start, end) of each word of `text`, except white space."""
-        spans: list[tuple[int, int]] = []
-        fresh = True
-        for (start, end), begins in zip(*self.encode_with_words(text)[1:], strict=True):
-            fresh |= begins
-            if end > start:
-                begin = start if fresh else spans.pop()[0]
-                spans.append((begin, end))
-                fresh = False
-        return spans
+        return joined_spans(*self.encode_with_words(text)[1:])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decodes ids, including special tokens. Returns the original text if the tokenizer changes nothing in it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sentencepiece
@@ -89,15 +89,8 @@ class SentencePiece:
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """Returns the characters [start, end) of each word of `text`. A word is a piece that starts with U+2581 and those that
         continue it."""
-        spans: list[tuple[int, int]] = []
-        fresh = True
-        for piece, (start, end) in zip(*self.encode_with_offsets(text), strict=True):
-            fresh |= not self.is_continuation(self.pieces[piece])
-            if end > start:
-                begin = start if fresh else spans.pop()[0]
-                spans.append((begin, end))
-                fresh = False
-        return spans
+        ids, offsets = self.encode_with_offsets(text)
+        return joined_spans(offsets, (not self.is_continuation(self.pieces[i]) for i in ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of these ids."""
@@ -115,3 +108,16 @@ class SentencePiece:
     def is_continuation(self, piece: str) -> bool:
         """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)
+
+
+def joined_spans(offsets: Iterable[tuple[int, int]], begins: Iterable[bool]) -> list[tuple[int, int]]:
+    """Joins the characters [start, end) of the pieces of each word. `begins` are True for the pieces that begin one; a piece
+    without characters passes this on to the next."""
+    spans: list[tuple[int, int]] = []
+    fresh = True
+    for (start, end), begin in zip(offsets, begins, strict=True):
+        fresh |= begin
+        if end > start:
+            spans.append((start if fresh else spans.pop()[0], end))
+            fresh = False
+    return spans

@@ -373,8 +373,8 @@ class Row:
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:
     """Returns the items between the brackets of a list: in quotes, or numbers, true, false, null and NaN; None for another text.
 
-    Commas are between all of them, or (numpy) between none. Python joins two texts without a comma to one, so its own reader
-    is only used for single texts.
+    Items are separated by commas, or (numpy) by spaces only. Python joins two adjacent strings into one, so its own parser is
+    only used for a single string.
     """
     items: list[str | int | float | bool] = []
     commas = position = 0

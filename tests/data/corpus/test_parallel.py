@@ -192,6 +192,16 @@ def test_the_pairs_of_an_eval_source_are_held_out_and_no_others(tmp_path, tokeni
         build(tmp_path / "corpus", source, tokenizer, eval_source=[source])
 
 
+@pytest.mark.parametrize("unnamed", ["train", "eval"])
+def test_pairs_without_languages_are_of_those_of_the_others(unnamed, tmp_path, tokenizer):
+    named = write_lines(tmp_path, "named", PAIRS[:150])
+    (tmp_path / "other.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS[150:]))
+    train, held_out = (f"parallel:{tmp_path}/other.tsv", named)[:: 1 if unnamed == "train" else -1]
+    splits = build(tmp_path / "corpus", train, tokenizer, eval_source=[held_out])
+    assert [split.num_documents for split in splits] == [150, 150]
+    assert splits[0].languages == splits[1].languages == ("en", "de")
+
+
 def test_a_fraction_of_pairs_is_held_out_by_their_texts(tmp_path, tokenizer):
     train, evaluation = build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), tokenizer, eval_fraction=0.2)
     assert sorted(stored(train) + stored(evaluation)) == sorted(PAIRS)
