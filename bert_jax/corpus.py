@@ -14,6 +14,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.corpus")
 
 import argparse
+import functools
 import pathlib
 import re
 import shlex
@@ -43,7 +44,7 @@ from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
-_TRAINERS = ("wordpiece", "sentencepiece", "bpe")
+_TRAINERS = ("wordpiece", "sentencepiece", "bpe", "characters")
 
 _MOST_SHARDS = 99_999  # shard names have five digits
 _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
@@ -157,7 +158,8 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
     vocabulary.add_argument(
         "--train-vocab",
         choices=list(_TRAINERS),
-        help="train a new vocabulary on the sources instead; bpe is byte-level and cased, as in GPT-2 and ModernBERT",
+        help="train a new vocabulary on the sources instead; bpe is byte-level and cased, as in GPT-2 and ModernBERT; characters "
+        "are single ones, cased, as in Flair",
     )
     vocabulary.add_argument(
         "--vocab-size",
@@ -373,7 +375,8 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
     recipe |= {"alphabet": flags.alphabet, "sources": [str(source) for source in config.sources]}
-    is_bpe = flags.train_vocab == "bpe"
+    is_bpe, are_characters = (flags.train_vocab == kind for kind in ("bpe", "characters"))
+    recipe |= {"lowercase": bool(flags.lowercase)} if are_characters else {}
     if is_bpe:
         if flags.alphabet or flags.max_word_characters:
             name, why = ("--alphabet", "has all bytes") if flags.alphabet else ("--max-word-characters", "has no such limit")
@@ -401,6 +404,8 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         trained = training.train_bpe(documents, flags.vocab_size, **settings)
     else:
         train = training.train_wordpiece if flags.train_vocab == "wordpiece" else training.train_sentencepiece
+        if are_characters:
+            train = functools.partial(training.train_sentencepiece, characters=True)
         trained = train(documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet)
     flags.output.mkdir(parents=True, exist_ok=True)
     if not (directory / CONFIG_FILE).is_file():  # another process may have been faster

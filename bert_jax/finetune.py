@@ -36,7 +36,7 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.finetuning.best_weights import BestWeights
-from bert_jax.finetuning.data import fingerprints, read_features
+from bert_jax.finetuning.data import fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import teaching
@@ -72,6 +72,7 @@ MAY_CHANGE = (
     "task.own.test",
     "init_from",
     "distillation.teacher",
+    "cross_view.corpus",
     *(f"model.{name}" for name in Execution.exact()),
     "sweep.devices_per_run",
 )
@@ -236,6 +237,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
                 f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from} "
                 f"({start.config.max_position}); shorten it, or extend the table with `python -m bert_jax.convert`"
             )
+        unlabelled = open_unlabelled(experiment, task.head, start)
         data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
@@ -243,7 +245,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
         if teacher is not None:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
-        inputs = Inputs(data, start, teaching_on, teacher)
+        inputs = Inputs(data, start, teaching_on, teacher, unlabelled)
         predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far
         best_score = -math.inf
 

@@ -123,7 +123,10 @@ def test_the_grid_is_the_papers():
     assert len(runs) == 18
 
 
-@pytest.mark.parametrize("layers", ["embeddings", "second_to_last", "last", "last_four_mix", "last_four_concat", "scalar_mix"])
-def test_every_row_of_the_papers_table_7_is_an_experiment(layers):
+@pytest.mark.parametrize(
+    "layers",
+    ["embeddings", "second_to_last", "last", "last_four_mix", "last_four_concat", "scalar_mix", "embeddings_and_last"],
+)
+def test_every_row_of_the_papers_table_7_and_coves_features_are_an_experiment(layers):
     experiment = load_finetuning(f"experiments/finetune/ner_features.py:{layers}")
     assert (experiment.head.layers, experiment.head.lstm, experiment.training.freeze_encoder) == (layers, 768, True)

@@ -117,6 +117,18 @@ class DistillationConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossViewConfig:
+    """Cross-view training on unlabelled text (Clark et al., arXiv:1809.08370; `objectives/cross_view.py`), for token heads on
+    LSTMs. Each step with labels is followed by one without."""
+
+    corpus: PathText = ""
+    """The directory of a corpus of `python -m bert_jax.corpus` with the model's vocabulary, whose sentences are the unlabelled
+    text. Empty: no cross-view training."""
+    batch_size: BatchSize = 32
+    """The number of unlabelled sentences per step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
     """A sweep over the Cartesian product of these lists. An empty list means the single value in `training` (or `seed`).
 
@@ -157,6 +169,7 @@ class FinetuningExperiment:
     training: TrainingConfig = TrainingConfig()
     selection: SelectionConfig = SelectionConfig()
     distillation: DistillationConfig = DistillationConfig()
+    cross_view: CrossViewConfig = CrossViewConfig()
     sweep: SweepConfig = SweepConfig()
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoints: CheckpointConfig = dataclasses.field(default_factory=lambda: CheckpointConfig(every=500))
@@ -199,6 +212,10 @@ class FinetuningExperiment:
                 raise UserError(f"config.sweep contains the run {name} twice; remove the repeated value")
         if d != DistillationConfig() and not d.teacher:
             raise UserError("config.distillation has settings but no teacher; name one in config.distillation.teacher")
+        if self.cross_view != CrossViewConfig() and not self.cross_view.corpus:
+            raise UserError("config.cross_view has settings but no text; name a corpus in config.cross_view.corpus")
+        if self.cross_view.corpus and d.teacher:
+            raise UserError("config.cross_view learns from the model itself and config.distillation from another; leave one out")
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
 

@@ -17,7 +17,7 @@ from bert_jax.sharding.rules import row_multiple
 
 if TYPE_CHECKING:  # a run of pretraining loads no tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
-    from bert_jax.data.batches import LabelledBatches
+    from bert_jax.data.batches import AlternatingBatches, LabelledBatches
 
 CONTINUES = "The workdir is unchanged: the same command with one of these flags resumes the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"
@@ -73,7 +73,9 @@ def evaluation_advice(experiment: PretrainingExperiment, phase: int, mesh: Mesh)
     )
 
 
-def finetuning_advice(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> MemoryAdvice:
+def finetuning_advice(
+    experiment: FinetuningExperiment, batches: LabelledBatches | AlternatingBatches, length: int, mesh: Mesh
+) -> MemoryAdvice:
     """Returns the memory message about the training step of a task, on rows of `length` tokens."""
     t, rows = experiment.training, batches.row_counts[-1]
     remedies = [

@@ -4,6 +4,8 @@ iterator state to save: the data position is the step.
     BatchSource          pretraining batches
     eval_batches      held-out batches: each row exactly once
     LabelledBatches      training batches of labelled examples
+    UnlabelledBatches    sentences of a corpus as training batches of the same shape
+    AlternatingBatches   batches of both in turns
     EvaluationBatches    evaluation of every labelled example exactly once
     to_device            numpy arrays -> global jax.Arrays, sharded over the mesh
 """
@@ -25,7 +27,7 @@ from jaxtyping import Array, Float, Int64, Num
 
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
-from bert_jax.data.counter_rng import make_key
+from bert_jax.data.counter_rng import make_key, random_bits, uniform_integers
 from bert_jax.data.masking import MaskingTables, masking_tables
 from bert_jax.data.packing import permutation
 from bert_jax.data.plan import Blocks, EpochPlan, plan_epoch
@@ -236,6 +238,74 @@ class LabelledBatches:
         count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
         mine = shard_rows(count, shard)
         return assemble_features(features, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, self._pad_id)
+
+
+class UnlabelledBatches:
+    """Random sentences of a corpus, in the rows of labelled examples without labels: `batches.at(step)` is a pure function of the
+    step.
+
+    A step draws `sentences` of them, with replacement, and leaves out those that do not fit into its `row_count` rows, which are
+    enough for sentences of the average length. A sentence is cut where a row ends. The rows have an array `weights`, float32 [B,
+    L], 1 at the first piece of each word.
+    """
+
+    def __init__(self, corpus: Corpus, shape: RowShape, sentences: int, seed: int, *, row_multiple: int, weights: str):
+        self._corpus, self._shape, self._sentences, self._seed, self._weights = corpus, shape, sentences, seed, weights
+        offsets = np.asarray(corpus.sentence_offsets[: _MEASURED + 1])
+        mean = (np.minimum(np.diff(offsets), shape.length - 2) + 2).mean()
+        rows = math.ceil(_SPARE * sentences * max(mean / shape.length, 1 / shape.features))
+        self.row_count = -(-rows // row_multiple) * row_multiple
+
+    def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """Returns the rows of `step`, or those of the host `shard` = (index, count)."""
+        bits = random_bits(make_key(self._seed, _UNLABELLED, step), np.arange(self._sentences))
+        drawn = uniform_integers(self._corpus.num_sentences, bits)
+        features = [self._feature(n, int(sentence)) for n, sentence in enumerate(drawn)]
+        rows = pack_features(features, self._shape)[: self.row_count]
+        mine, pad_id = shard_rows(self.row_count, shard), self._corpus.vocabulary.pad_id
+        batch = assemble_features(features, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, pad_id)
+        return batch | {self._weights: batch["word_starts"].astype(np.float32)}
+
+    def _feature(self, number: int, sentence: int) -> Feature:
+        corpus, vocabulary = self._corpus, self._corpus.vocabulary
+        first, end = (int(offset) for offset in corpus.sentence_offsets[sentence : sentence + 2])
+        end = min(end, first + self._shape.length - 2)
+        pieces = corpus.tokens[first:end].astype(np.int32)
+        if corpus.word_starts is not None:
+            begins = corpus.word_starts.at(np.arange(first, end))
+        else:
+            assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
+            begins = ~corpus.tokenizer.is_continuation(pieces)
+        begins[:1] = True
+        ids = np.concatenate([[vocabulary.cls_id], pieces, [vocabulary.sep_id]]).astype(np.int32)
+        return Feature(number, (ids,), (np.zeros_like(ids),), None, 1 + np.flatnonzero(begins).astype(np.int32))
+
+
+_UNLABELLED = 0x756E6C61  # "unla"
+_MEASURED = 20_000  # sentences whose lengths determine the number of rows
+_SPARE = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class AlternatingBatches:
+    """The batches of labelled examples, each followed by one of unlabelled sentences. An epoch has twice as many steps."""
+
+    labelled: LabelledBatches
+    unlabelled: UnlabelledBatches
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of steps in which every labelled example is seen once."""
+        return 2 * self.labelled.steps_per_epoch
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """The numbers of rows of the batches, ascending."""
+        return tuple(sorted({*self.labelled.row_counts, self.unlabelled.row_count}))
+
+    def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """Returns the rows of `step`: even ones have labels."""
+        return (self.unlabelled if step % 2 else self.labelled).at(step // 2, shard)
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:

@@ -105,7 +105,8 @@ class BestWeights:
         """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
         task's head. Its card has the scores of `results`, if available. This is a collective that every process must call."""
         job, best = self._job, self.found
-        params = on_host(best["params"], job.mesh)
+        kept = {part: tree for part, tree in best["params"].items() if part not in job.program.objective.temporary}
+        params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
             config = dataclasses.replace(job.config, **dropout)  # undo the dropout of 0 of a frozen encoder

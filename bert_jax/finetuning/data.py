@@ -9,12 +9,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.data.corpus.store import MANIFEST, Corpus, open_corpus
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Feature, RowShape, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning.warm_start import weights_fingerprint
 from bert_jax.interop.huggingface import Model
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.objectives.cross_view import check_views
 from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.task import Task
+from bert_jax.training.warm_start import same_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +66,28 @@ def _without_segments(feature: Feature) -> Feature:
     return dataclasses.replace(feature, types=tuple(np.zeros_like(types) for types in feature.types))
 
 
+def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Model) -> Corpus | None:
+    """Opens the text of a cross-view training of the task's `head`, or returns None. Raises UserError for a model or a head that
+    it cannot train, and for a corpus with another vocabulary or without a sentence."""
+    directory = experiment.cross_view.corpus
+    if not directory:
+        return None
+    corpus = open_corpus(local_corpus(directory, CORPUS_KEY))
+    check_views(start.config, experiment.head_config(head), frozen=experiment.training.freeze_encoder)
+    if not same_vocabulary(corpus.vocabulary, start.tokenizer.vocabulary):
+        raise UserError(
+            f"{CORPUS_KEY}={directory} has another vocabulary than {experiment.init_from}; build it with --vocab={start.source}"
+        )
+    if corpus.languages:
+        raise UserError(f"{CORPUS_KEY}={directory} holds texts and their translations; build one of the text alone")
+    if not corpus.num_sentences:
+        raise UserError(f"{CORPUS_KEY}={directory} has no sentence to train on; build it with a smaller --eval-fraction")
+    return corpus
+
+
+CORPUS_KEY = "config.cross_view.corpus"
+
+
 def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]:
     """Returns hashes of the examples and the weights by name. A resumed run compares them, so files may have moved but must have
     the same content."""
@@ -71,4 +98,8 @@ def fingerprints(experiment: FinetuningExperiment, task: Task) -> dict[str, str]
             digest.update(repr(example).encode())
     teacher = experiment.distillation.teacher
     models = {"init_from": experiment.init_from} | ({"teacher": teacher} if teacher else {})
-    return {"examples": digest.hexdigest()} | {name: weights_fingerprint(model) for name, model in models.items()}
+    found = {"examples": digest.hexdigest()} | {name: weights_fingerprint(model) for name, model in models.items()}
+    if directory := experiment.cross_view.corpus:
+        manifest = local_corpus(directory, CORPUS_KEY) / MANIFEST
+        found["cross_view"] = hashlib.sha256(manifest.read_bytes() if manifest.is_file() else b"").hexdigest()
+    return found

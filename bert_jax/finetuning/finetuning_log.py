@@ -69,10 +69,12 @@ class FinetuningLog(RunLog):
             yield
 
     def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the loss, and the accuracy of heads that have one."""
+        """Returns the loss, the accuracy of heads that have one, and the loss of a cross-view training."""
         scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
             scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)
+        if "view_words" in window:
+            scores["view_loss"] = float(window["view_loss"]) / max(float(window["view_words"]), 1.0)
         return scores
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:

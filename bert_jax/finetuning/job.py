@@ -15,7 +15,17 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.memory_advice import finetuning_advice, least_bytes, scoring_advice
-from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, process_rows, process_shard, to_device
+from bert_jax.data.batches import (
+    AlternatingBatches,
+    EvaluationBatches,
+    LabelledBatches,
+    UnlabelledBatches,
+    evaluation_rows,
+    process_rows,
+    process_shard,
+    to_device,
+)
+from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
@@ -26,7 +36,10 @@ from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
+from bert_jax.objectives.cross_view import WEIGHTS as VIEW_WEIGHTS
 from bert_jax.objectives.flops import forward_flops, task_row_flops
+from bert_jax.objectives.labels import Labels
+from bert_jax.objectives.model import unboxed
 from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory, require_memory
@@ -46,6 +59,8 @@ class Inputs:
     teaching_on: Callable[[Mesh], Teach]
     """Mesh -> the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
     teacher: Model | None = None
+    unlabelled: Corpus | None = None
+    """The text of a cross-view training."""
 
 
 class Job:
@@ -69,15 +84,23 @@ class Job:
         self.goodput = GoodputRecorder() if of_sweep else run.goodput
         self.mesh = make_mesh(experiment.mesh, devices)
         training, train = experiment.training, self.data.features["train"]
-        self.batches = LabelledBatches(
+        multiple = row_multiple(self.mesh) * training.accumulation
+        labelled = LabelledBatches(
             train,
             self.data.shape,
             training.batch_size,
             experiment.seed,
             epochs=training.epochs,
-            row_multiple=row_multiple(self.mesh) * training.accumulation,
+            row_multiple=multiple,
             pad_id=self.data.pad_id,
         )
+        self.batches: LabelledBatches | AlternatingBatches = labelled
+        if inputs.unlabelled is not None:
+            sentences = experiment.cross_view.batch_size, experiment.seed
+            unlabelled = UnlabelledBatches(
+                inputs.unlabelled, self.data.shape, *sentences, row_multiple=multiple, weights=VIEW_WEIGHTS
+            )
+            self.batches = AlternatingBatches(labelled, unlabelled)
         self.last_step = training.epochs * self.batches.steps_per_epoch
         if self.last_step > MAX_COUNT:
             raise UserError(
@@ -120,7 +143,10 @@ class Job:
 
     def init_state(self) -> TrainState:
         """Returns the state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
+        own = self.program.objective
+        assert isinstance(own, Labels)
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
+        params = {**params, **unboxed(own.training_parameters(jax.random.key(self.experiment.seed)))}
         state: TrainState = self.program.init_state(dict, params)
         return state
 

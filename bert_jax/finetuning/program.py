@@ -18,8 +18,9 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.objectives.cross_view import CrossView
 from bert_jax.objectives.labels import LabelLoss, Labels, teacher_layers
 from bert_jax.objectives.model import unboxed
 from bert_jax.sharding.kernels import resolve
@@ -45,7 +46,14 @@ def finetuning_program(
     neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
     unfreeze_every = steps_per_epoch if training.gradual_unfreezing else 0
     return _program(
-        config, head, loss, experiment.optimizer, dataclasses.replace(training, **neutral), unfreeze_every, mesh
+        config,
+        head,
+        loss,
+        experiment.optimizer,
+        dataclasses.replace(training, **neutral),
+        unfreeze_every,
+        mesh,
+        CrossView if experiment.cross_view.corpus else Labels,
     )
 
 
@@ -62,10 +70,11 @@ def _program(
     training: TrainingConfig,
     unfreeze_every: int,
     mesh: Mesh,
+    kind: type[Labels],
 ) -> Program:
-    parameters = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
-    objective = Labels(resolve(config, mesh), head, loss, frozen)
+    objective = kind(resolve(config, mesh), head, loss, frozen)
+    parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))
     scheduled = rate_by(training.schedule, "config.training.schedule")
 
     def learning_rate(step: Array, scalars: Scalars) -> Array:

@@ -321,7 +321,7 @@ def _is_tf1(path: pathlib.Path) -> bool:
 
 
 def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
-    if model.config.character_cnn:
+    if model.config.spells_words:
         raise UserError(f"{model.source} computes word vectors from characters; train a model with the new vocabulary instead")
     words = find_sources(model.tokenizer, tokenizer)
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"

@@ -57,7 +57,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
         if taken.setdefault((row.theirs, row.split), row.subtree) == row.subtree:
             found[row.ours] = row
     known = [found[row.ours] for row in table if row.ours in found]
-    return (*known, *(_own_row(path, boxed, family) for path, boxed in parameters.items() if path not in found))
+    return (*known, *(_own_row(path, boxed, family, config) for path, boxed in parameters.items() if path not in found))
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,13 +72,14 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     return flatten_dict(tree, sep="/")
 
 
-def _own_row(path: str, boxed: Any, family: Family) -> Row:
-    """Returns the row of a parameter with our own name and shape. An axis is V, or its number and size."""
+def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
+    """Returns the row of a parameter with our own name and shape. An axis is V (W of a target with words of its own), or its
+    number and size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
     words = [n for n, name in enumerate(names) if name == "vocab"] or ([0] if path in NEVER_TRAINED else [])
-    letter = "W" if path.startswith(("decoder/", "lm_head/")) else "V"
+    letter = "W" if config.decoder_vocab_size and path.startswith(("decoder/", "lm_head/")) else "V"
     letters = " ".join(letter if n in words else f"{n}:{size}" for n, size in enumerate(shape))
     theirs = path.replace("softmax/", "mlm_head/")  # the name of the softmax in files
     theirs = theirs.replace("/layers/", ".layers.{}.") if stacked else theirs

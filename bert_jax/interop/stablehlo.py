@@ -166,7 +166,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
         if "mlm_head" in used:
             outputs["mlm_logits"] = bert.mlm_head(last, bert.embeddings.word_embeddings.embedding)
         if "softmax" in used:
-            outputs["mlm_logits"] = bert.masked_logits(last, positions)
+            outputs["mlm_logits"] = bert.masked_logits(bert.predicting(Tokens.of(batch)), positions)
         if "nsp_head" in used:
             outputs["nsp_logits"] = bert.nsp_head(pooled).squeeze(1)
         return outputs

@@ -92,7 +92,7 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     layers = model.config.num_layers
     if not layers:
         raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; leave the layers out")
-    if model.config.encoder == "encoder_decoder":
+    if model.config.decoder_layers:
         raise UserError(
             f"{model.source or 'this model'} has layers in its encoder and in its decoder, and those to keep are named for one; "
             "leave the layers out, or train a model with fewer"

@@ -15,6 +15,8 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model
     lstm.py             the recurrence of an LSTM, in one or two directions; the LSTM of task heads
     bilm.py             the layers of a bidirectional LSTM language model
+    flair.py            the same over characters, read at the ends of words
+    cove.py             an LSTM that translates: its encoder, and a decoder with attention
     static.py           the empty stack of layers of a static model
     bert.py             embeddings, encoder, pooler
     features.py         the features of task heads: layers, their mixes, means over tokens
@@ -41,6 +43,8 @@ ENCODERS: Mapping[str, tuple[str, str]] = {
     "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
     "encoder_decoder": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder_decoder:SourceEncoder"),
     "bilm": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.bilm:BiLstm"),
+    "flair": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.flair:Flair"),
+    "cove": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.cove:Cove"),
     "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
 }
 """`config.model.encoder` -> (the input of the first layer, made from `Tokens`; the stack of layers, with the methods of

@@ -35,6 +35,8 @@ class BiLstm(WholeRows):
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}
     """`ModelConfig.direction` -> the default objective."""
+    is_residual: ClassVar[bool] = True
+    """Whether each layer from the second on is added to its input."""
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
@@ -46,11 +48,17 @@ class BiLstm(WholeRows):
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """Returns (output of the last layer, outputs of all layers)."""
+        return self.states(x, tokens, seed)
+
+    def states(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+        """Returns (output of the last layer, outputs of all layers) at every token, from which the next tokens are predicted."""
         outputs: list[Array] = []
         for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):
                 y = lstm_layer(one, self._dropped(x, tokens, seed, n), tokens.sequence_ids, self.config)
-                x = x + y if n else y
+                x = x + y if n and self.is_residual else y
             outputs.append(x)
         return x, jnp.stack(outputs)
 
@@ -62,17 +70,18 @@ class BiLstm(WholeRows):
 def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
     """Initialises the parameters of every layer, boxed with their axis names and stacked along a leading axis "layers".
 
-    Kernels have a standard deviation of 1 / sqrt(inputs). There is no projection if the cell is as wide as the output.
+    Kernels have a standard deviation of 1 / sqrt(inputs). There is no projection if the cell is as wide as the output. A
+    direction reads as many numbers as a word vector has.
     """
-    w, cell = config.word_width, config.intermediate_size
+    inputs, w, cell = config.word_width, config.direction_width, config.intermediate_size
     directions = config.hidden_size // w
 
     def initial(key: Key[Array, ""]) -> Mapping[str, Any]:
         of_input, of_recurrence, of_projection = jax.random.split(key, 3)
-        kernel = named(truncated_normal(w**-0.5), None, "embed", None, None, product=(1, 2))
+        first, kernel = (named(truncated_normal(n**-0.5), None, "embed", None, None, product=(1, 2)) for n in (inputs, w))
         bias = named(nn.initializers.zeros, None, None, None)
         found: dict[str, Any] = {
-            "input": {"kernel": kernel(of_input, (directions, w, 4, cell)), "bias": bias(key, (directions, 4, cell))},
+            "input": {"kernel": first(of_input, (directions, inputs, 4, cell)), "bias": bias(key, (directions, 4, cell))},
             "recurrence": {"kernel": kernel(of_recurrence, (directions, w, 4, cell))},
         }
         if cell != w:
@@ -87,11 +96,12 @@ def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str
 def lstm_layer(
     params: Mapping[str, Any], x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], config: ModelConfig
 ) -> Float[Array, "B L D"]:
-    """Computes the outputs of one layer, each direction from its own part of `x`. States are reset where `sequence_ids`
-    change."""
-    w, dtype = config.word_width, jnp.dtype(config.dtype)
+    """Computes the outputs of one layer, each direction from its own part of `x`, or from all of it if word vectors are as wide.
+    States are reset where `sequence_ids` change."""
+    w, half, dtype = config.word_width, config.direction_width, jnp.dtype(config.dtype)
+    parts = jnp.split(x, config.hidden_size // w, axis=-1)
     directions = []
-    for n, part in enumerate(jnp.split(x, config.hidden_size // w, axis=-1)):
+    for n, part in enumerate(parts * (config.hidden_size // half // len(parts))):
         inputs = time_major(part, n)  # before the product, which is up to 16 times as wide
         kernel, bias = params["input"]["kernel"][n].reshape(w, -1), params["input"]["bias"][n].reshape(-1)
         products = dense(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype), config.target.one_cpu)
@@ -99,7 +109,7 @@ def lstm_layer(
             Direction(
                 products.astype(jnp.float32).reshape(*inputs.shape[:2], -1),
                 carried(time_major(sequence_ids, n)),
-                params["recurrence"]["kernel"][n].reshape(w, -1).astype(dtype),
+                params["recurrence"]["kernel"][n].reshape(half, -1).astype(dtype),
                 params["projection"]["kernel"][n].astype(dtype) if "projection" in params else None,
             )
         )

@@ -27,6 +27,9 @@ MLM_HEADS = ("bert", "decoder")
 CLASSIFIER_POOLINGS = ("pooler", "cls", "mean", "late")
 INITIALIZERS = ("bert", "modernbert", "normal", "uniform")
 
+LSTMS = {"bilm": "biLM", "flair": "biLM of characters", "cove": "bidirectional LSTM"}
+"""The encoders that are LSTMs, and what they are called. In both directions, each has half of `hidden_size`."""
+
 MOST_WIDE = 2**16
 """The largest accepted width. It exceeds what any machine can hold, and sizes in bytes still fit in 64 bits."""
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
@@ -117,8 +120,10 @@ class Architecture:
     """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), with a decoder of
     `decoder_layers` that attends to the encoder's output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language
     model of ELMo (`model/bilm.py`), with `hidden_size` / 2 per direction and cells of width `intermediate_size`; with
-    direction=left_to_right, a single LSTM of `hidden_size`. "static": context-independent word vectors (`model/static.py`), with
-    num_layers=0. The last two use neither positions nor token types."""
+    direction=left_to_right, a single LSTM of `hidden_size`. "flair": the same in both directions over a vocabulary of characters,
+    whose hidden states are those at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both directions of
+    the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static": context-independent word
+    vectors (`model/static.py`), with num_layers=0. The last four use neither positions nor token types."""
     character_cnn: bool = False
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""
@@ -136,7 +141,8 @@ class Architecture:
 
     # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
     decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """The layers of the decoder of encoder=encoder_decoder, whose encoder has `num_layers`; 0 for all other encoders."""
+    """The layers of the decoder of encoder=encoder_decoder or cove, whose encoder has `num_layers`; 0 for all other
+    encoders."""
     decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
     """The words of the target language, if the decoder has a table of its own; 0: source and target share a vocabulary and the
     table of its word embeddings (arXiv:1706.03762, section 3.4)."""
@@ -250,6 +256,11 @@ class Architecture:
         return self.encoder in ("transformer", "encoder_decoder")
 
     @property
+    def spells_words(self) -> bool:
+        """Whether the vectors of words are computed from their characters, so that there is no table of them."""
+        return self.character_cnn or self.encoder == "flair"
+
+    @property
     def cls_reads_text(self) -> bool:
         """Whether the [CLS] token, and so the pooler, can represent the text. This needs a bidirectional Transformer: in a
         left-to-right model [CLS] sees only itself."""
@@ -261,17 +272,23 @@ class Architecture:
         layers = f"{counted(self.num_layers, 'layer')}, {self.hidden_size} wide"
         if self.encoder == "static":
             return f"static vectors, {self.hidden_size} wide"
-        if self.encoder == "bilm":
-            kind = "biLM" if self.direction == "both" else "left-to-right LSTM"
-            return f"{kind} of {layers}, cells {self.intermediate_size} wide"
+        if self.encoder in LSTMS:
+            kind = LSTMS[self.encoder] if self.direction == "both" else "left-to-right LSTM"
+            decoder = f", decoder of {counted(self.decoder_layers, 'layer')}" if self.decoder_layers else ""
+            return f"{kind} of {layers}, cells {self.intermediate_size} wide{decoder}"
         if self.encoder == "encoder_decoder":
             return f"encoder of {self.num_layers} and decoder of {counted(self.decoder_layers, 'layer')}, {self.hidden_size} wide"
         return f"{layers}, {counted(self.num_heads, 'head')}"
 
     @property
     def word_width(self) -> int:
-        """The width of a word embedding: `hidden_size`, or half of it for a bidirectional LSTM."""
-        return self.hidden_size // (2 if self.encoder == "bilm" and self.direction == "both" else 1)
+        """The width of a word embedding: `hidden_size`, or half of it for a bidirectional LSTM whose directions are apart."""
+        return self.direction_width if self.encoder in ("bilm", "flair") else self.hidden_size
+
+    @property
+    def direction_width(self) -> int:
+        """The width of the output of one direction of an LSTM."""
+        return self.hidden_size // (2 if self.direction == "both" else 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -416,7 +433,7 @@ BLOCK_FIELDS = (
     "layer_types", "sliding_radius", "num_key_value_heads", "mlm_head", "head_dense_bias", "decoder_bias", "classifier_pooling",
     "scale_embeddings", "decoder_layers", "decoder_vocab_size",
 )  # fmt: skip
-"""The fields of `Architecture` that only a Transformer has."""
+"""The fields of `Architecture` that only a Transformer has; a `decoder_layers` CoVe too."""
 NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
@@ -476,14 +493,18 @@ def _check_predecessor(c: Architecture) -> None:
     if (c.encoder == "static") != (c.num_layers == 0):
         layers = "0: word vectors have no layers" if c.encoder == "static" else "at least 1"
         raise UserError(f"model.num_layers={c.num_layers} must be {layers} (model.encoder={c.encoder})")
-    if c.encoder == "bilm" and c.direction == "both" and c.hidden_size % 2:
+    if c.encoder in LSTMS and c.direction == "both" and c.hidden_size % 2:
         raise UserError(
-            f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder=bilm uses half of it; "
-            f"set {c.hidden_size + 1}, or model.direction=left_to_right"
+            f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder={c.encoder} uses half of it; "
+            f"set {c.hidden_size + 1}" + (", or model.direction=left_to_right" if c.encoder == "bilm" else "")
         )
     fixed: dict[str, Any] = {"positions": "learned"}
-    fixed |= {"direction": "both"} if c.encoder == "static" else {}
+    fixed |= {"direction": "both"} if c.encoder != "bilm" else {}
     fixed |= {name: getattr(Architecture, name) for name in BLOCK_FIELDS}
+    if c.encoder == "cove":
+        if not c.decoder_layers:
+            raise UserError("model.decoder_layers=0 must be at least 1 with model.encoder=cove (the paper: 2)")
+        del fixed["decoder_layers"]
     for name, only in fixed.items():
         if getattr(c, name) != only:
             raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder={c.encoder}; leave it out ({only})")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.layers import parameter
+from bert_jax.model.layers import gather_positions, parameter
 
 
 def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
     """Returns the features of every token for the values of `TaskHead.layers` that have no trained weights (Table 7 of the
-    paper).
+    paper, and CoVe's).
 
     "all" means the N layers without the embeddings. Sums are float32.
     """
@@ -31,6 +33,8 @@ def chosen_layers(
             return hidden_states[1:].astype(jnp.float32).sum(0)
         case "last_four_concat":
             return jnp.concatenate(list(hidden_states[-4:]), axis=-1)
+        case "embeddings_and_last":
+            return jnp.concatenate([hidden_states[0], last], axis=-1)
     raise ValueError(f"layers={layers!r} is unknown, or has trained weights (see LayerMix)")
 
 
@@ -47,6 +51,22 @@ class LayerMix(nn.Module):
         gamma = parameter(self, "gamma", nn.initializers.ones, (), ())
         shares = gamma * jax.nn.softmax(weights)
         return jnp.einsum("S,SBLD->BLD", shares, states.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+
+
+def over_words(
+    layer: Callable[[Float[Array, "B L I"], Int[Array, "B L"]], Float[Array, "B L O"]],
+    x: Float[Array, "B L I"],
+    sequence_ids: Int[Array, "B L"],
+    first: Int[Array, "B L"],
+) -> Float[Array, "B L O"]:
+    """Applies a `layer` (features, sequence ids) to the words alone: it reads the features of the first piece of each word, and
+    every piece gets the output of its word. `first` is the column of the first piece of each token's word."""
+    begins = first == jax.lax.broadcasted_iota(jnp.int32, first.shape, 1)
+    columns = jnp.argsort(~begins, axis=1, stable=True).astype(jnp.int32)
+    is_word = jnp.take_along_axis(begins, columns, axis=1)
+    ids = jnp.where(is_word, jnp.take_along_axis(sequence_ids, columns, axis=1), 0)
+    words = layer(gather_positions(x, columns), ids)
+    return gather_positions(words, jnp.cumsum(begins, axis=1, dtype=jnp.int32) - 1)
 
 
 def mean_pooling(x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int) -> Float[Array, "B {texts} I"]:

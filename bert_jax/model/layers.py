@@ -33,7 +33,7 @@ Seed = UInt32[Array, ""]
 """The seed of the dropout mask of a step, a layer or a single dropout."""
 
 
-VOCABULARY_ARRAYS = ("counts", "symbols", "final_logits_bias")
+VOCABULARY_ARRAYS = ("counts", "symbols", "word_starts", "final_logits_bias")
 """Parameters that describe the vocabulary and are never trained."""
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import Target
 from bert_jax.model.layers import Dense, parameter, truncated_normal
 from bert_jax.model.matmul import precision
@@ -72,7 +73,7 @@ class _Trace(NamedTuple):
     gates: Float[Array, "L B O"]
 
 
-def _product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array, "B _"]:
+def product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array, "B _"]:
     """Multiplies x by the kernel in the kernel's dtype, accumulating in float32."""
     return jnp.matmul(x.astype(kernel.dtype), kernel, precision=precision(kernel.dtype), preferred_element_type=jnp.float32)
 
@@ -95,20 +96,27 @@ def _gates(gates: Float[Array, "L B O"], t: Int[Array, ""]) -> list[Float[Array,
     return [jax.lax.dynamic_slice(gates, (t, 0, n * (width // 4)), (1, rows, width // 4))[0] for n in range(4)]
 
 
+def cell(
+    inputs: Float[Array, "B O"], memory: Float[Array, "B F"]
+) -> tuple[Float[Array, "B F"], Float[Array, "B F"], Float[Array, "B O"]]:
+    """Returns (the output of a cell, its new state, the gates) from the inputs of the gates and the state before."""
+    gates = _activations(inputs)
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    memory = f * memory + i * g
+    return o * jnp.tanh(memory), memory, gates
+
+
 def _forward(
     directions: tuple[Direction, ...],
 ) -> tuple[tuple[Float[Array, "L B W"], ...], tuple[tuple[Direction, ...], tuple[_Trace, ...]]]:
-    def cell(state: tuple[Array, ...], t: Int[Array, ""], of: Direction) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def advance(state: tuple[Array, ...], t: Int[Array, ""], of: Direction) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         (h, c, gates), keep = state, of.keep[t]
-        now = _activations(gates[t] + keep * _product(h, of.kernel))
-        i, f, g, o = jnp.split(now, 4, axis=-1)
-        c = f * c * keep + i * g
-        m = o * jnp.tanh(c)
-        h = m if of.projection is None else _product(m, of.projection)
+        m, c, now = cell(gates[t] + keep * product(h, of.kernel), c * keep)
+        h = m if of.projection is None else product(m, of.projection)
         return (h, c, jax.lax.dynamic_update_index_in_dim(gates, now, t, 0)), (h, m, c)
 
     def step(states: list[tuple[Array, ...]], t: Int[Array, ""]) -> tuple[list[tuple[Array, ...]], list[tuple[Array, ...]]]:
-        found = [cell(state, t, of) for state, of in zip(states, directions, strict=True)]
+        found = [advance(state, t, of) for state, of in zip(states, directions, strict=True)]
         return [state for state, _ in found], [outputs for _, outputs in found]
 
     def start(of: Direction) -> tuple[Array, ...]:
@@ -137,11 +145,11 @@ def _backward(
         i, f, g, o = _gates(trace.gates, t)
         c_before = trace.c[jnp.maximum(t - 1, 0)]  # any at t = 0, where keep is 0
         dh_now, tanh_c = dh[t] + dh_after, jnp.tanh(c)
-        dm = dh_now if of.projection is None else _product(dh_now, of.projection)
+        dm = dh_now if of.projection is None else product(dh_now, of.projection)
         dc = dc_after + dm * o * (1 - tanh_c * tanh_c)
         di, df, dg, do = dc * g * i * (1 - i), dc * c_before * keep * f * (1 - f), dc * i * (1 - g * g), dm * tanh_c * o * (1 - o)
         dgates = jnp.concatenate([di, df, dg, do], axis=-1)
-        return (_product(dgates, of.kernel) * keep, dc * f * keep, c_before), (dgates, dh_now)
+        return (product(dgates, of.kernel) * keep, dc * f * keep, c_before), (dgates, dh_now)
 
     def step(after: list[tuple[Array, ...]], t: Int[Array, ""]) -> tuple[list[tuple[Array, ...]], list[tuple[Array, Array]]]:
         found = [cell(state, t, *rest) for state, rest in zip(after, zip(transposed, traces, dh, strict=True), strict=True)]
@@ -184,7 +192,8 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
-        """Returns the concatenated outputs of both directions for each token, O = 2 W."""
+        """Returns the concatenated outputs of both directions for each token, O = 2 W. Those of both layers are INTERMEDIATES on
+        demand."""
         w = self.width
         x = x.astype(jnp.float32)
         for name, axis in (("lower", "embed"), ("upper", None)):
@@ -198,6 +207,7 @@ class Lstm(nn.Module):
                 Direction(time_major(projected[:, :, n], n), carried(time_major(sequence_ids, n)), kernel[n]) for n in (0, 1)
             )
             x = jnp.concatenate([batch_major(h, n) for n, h in enumerate(recurrence(directions))], axis=-1)
+            self.sow(INTERMEDIATES, name, x)
         return x
 
 

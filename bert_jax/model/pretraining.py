@@ -52,7 +52,8 @@ class BertForPreTraining(Bert):
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits of both objectives, and the hidden states."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
-        logits = self.masked_logits(last, batch["masked_positions"])
+        states = self.predicting(Tokens.of(batch), dropout_seed) if self.config.encoder == "flair" else last
+        logits = self.masked_logits(states, batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
         if not self.next_sentence:
             return outputs
@@ -77,8 +78,12 @@ class BertForPreTraining(Bert):
             "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
+    def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
+        """Returns the states from which words are predicted: the output of the last layer."""
+        return self.encode(tokens, dropout_seed)[0]
+
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the MLM logits at the given positions, float32, from the output of the last layer."""
+        """Returns the MLM logits at the given positions, float32, from the states of `predicting`."""
         return self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding)
 
 
@@ -101,8 +106,7 @@ class BiLstmForPreTraining(BertForPreTraining):
         The backward logits of the last token of a text are meaningless.
         """
         tokens = Tokens.of(batch)
-        last, _ = self.encode(tokens, dropout_seed)
-        positions = batch["masked_positions"]
+        last, positions = self.predicting(tokens, dropout_seed), batch["masked_positions"]
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
@@ -116,6 +120,11 @@ class BiLstmForPreTraining(BertForPreTraining):
         # If both were halves of one array, each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
         forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
+
+    def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
+        """Returns the output of the last layer at every token. Flair's hidden states are those at the ends of words instead."""
+        states: Array = self.encoder.states(self._embed(tokens, dropout_seed), tokens, dropout_seed)[0]
+        return states
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
         """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32, which do not
@@ -173,6 +182,10 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
         from bert_jax.model.encoder_decoder import EncoderDecoder  # which other models do not load
 
         return EncoderDecoder(config)
+    if config.encoder == "cove":
+        from bert_jax.model.cove import CoveTranslator
+
+        return CoveTranslator(config)
     return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
@@ -209,7 +222,9 @@ def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, 
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
-NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts", "lm_head/final_logits_bias")
+NEVER_TRAINED = (
+    "embeddings/characters/symbols", "encoder/word_starts", "skip_gram_head/counts", "lm_head/final_logits_bias",
+)  # fmt: skip
 """The paths of tables that are stored with the parameters but never trained."""
 
 
@@ -251,7 +266,7 @@ def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape
         size = int(np.prod(shape))
-        words = config.of_decoder if path.startswith(("decoder/", "lm_head/")) else config
+        words = config.of_decoder if config.decoder_vocab_size and path.startswith(("decoder/", "lm_head/")) else config
         rows = words.padded_vocab_size - words.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
         padding = size // words.padded_vocab_size * rows
         if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:

@@ -21,7 +21,7 @@ class Bilm(WordPrediction):
     """Predicts the token after each position twice, forward and backward; only forward if no token of its text follows it. The
     loss is the mean over all predictions, half of ELMo's sum of two means."""
 
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",)}
+    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",), "flair": ("both",)}
     title: ClassVar[str] = "biLM"
     last_predicted: ClassVar[float] = 0.5  # in one of two directions
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import LSTMS, ModelConfig
 
 if TYPE_CHECKING:  # pretraining loads no tasks
     from bert_jax.data.rows import RowShape
@@ -34,17 +34,24 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens too.
 
     For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F is
-    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors: 6 M D (L +
+    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. CoVe's gates read words of width
+    D, and each of M words of the translation adds 6 ((8 N' + 7) D^2 + 2 L D + D V) for N' layers, attention and softmax. For
+    static vectors: 6 M D (L +
     negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
     """
     width, cell = model.word_width, model.intermediate_size
-    if model.encoder == "bilm":
+    if model.encoder in LSTMS:
         from bert_jax.model.characters import character_products
 
-        projection = 0 if cell == width else cell * width
-        layers = length * model.num_layers * (2 * width * 4 * cell + projection)
+        half = model.direction_width
+        directions = model.hidden_size // half
+        projection = 0 if cell == half else cell * half
+        layers = directions * length * model.num_layers * ((width + half) * 4 * cell + projection)
+        if model.encoder == "cove":
+            decoder = (8 * model.decoder_layers + 4 + 3) * width**2 + 2 * length * width
+            return TRAINING * (layers + predictions * (decoder + width * model.vocab_size))
         characters = length * character_products(width) if model.character_cnn else 0
-        return TRAINING * (characters + (model.hidden_size // width) * (layers + predictions * width * model.vocab_size))
+        return TRAINING * (characters + layers + directions * predictions * width * model.vocab_size)
     if model.encoder == "static":
         return TRAINING * predictions * width * (length + negatives)
     width, shared = model.hidden_size, model.key_value_heads * model.head_width

@@ -57,8 +57,16 @@ class Labels(Objective):
     }
 
     def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the initial parameters of encoder and head."""
-        return initial_label_parameters(self.config, self.head, key)
+        """Returns the initial parameters of encoder and head, and the `training_parameters`."""
+        return initial_label_parameters(self.config, self.head, key) | self.training_parameters(key)
+
+    def training_parameters(self, key: Key[Array, ""]) -> Boxed:
+        """Returns the initial values of the `temporary` parts, which are only needed for training."""
+        return {}
+
+    def trained(self, params: Params) -> Params:
+        """Returns the parameters without the gradients of the `frozen` parts."""
+        return {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the head, and the pooler if it reads one."""
@@ -86,8 +94,7 @@ class Labels(Objective):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the summed loss, the correct predictions, and the difference from a teacher's hidden states."""
-        stopped = {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
-        model, variables = BertWithHead(self.config, self.head), {"params": stopped}
+        model, variables = BertWithHead(self.config, self.head), {"params": self.trained(params)}
         if "teacher_hidden_states" not in batch:
             return self.output_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch)
         outputs = cast(dict[str, Array], model.apply(variables, batch, seed))

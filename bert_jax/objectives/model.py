@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, Num
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.model.bert import Bert
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import LSTMS, ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
@@ -60,7 +60,7 @@ class Model:
         if c.positions == "rotary":
             head_width += head_width % 2
         width = head_width * heads
-        if c.encoder == "bilm":
+        if c.encoder in LSTMS:
             width += width % 2
         feed_forward = max(1, round(c.intermediate_size * fraction))
         shared = math.gcd(heads, max(1, round(c.num_key_value_heads * fraction))) if c.num_key_value_heads else 0
@@ -76,12 +76,10 @@ class Model:
         return dict(Bert(self.config).init(key, Tokens.of(dict.fromkeys(INPUTS, ids)), method="encode")["params"])
 
     def decoder(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the parts "decoder" and "lm_head" of an encoder-decoder."""
-        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other objectives do not load
-
+        """Returns the parts "decoder" and "lm_head" of a model that translates."""
         ids = jnp.zeros((1, 1), jnp.int32)
         batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS), ids)
-        parameters = EncoderDecoder(self.config).init(key, batch)["params"]
+        parameters = pretraining_model(self.config).init(key, batch)["params"]
         return {part: parameters[part] for part in ("decoder", "lm_head")}
 
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
@@ -133,9 +131,7 @@ class Model:
     def target_logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L V"]:
         """Returns the logits of the next token after every token that the decoder reads, float32, from the parts "embeddings",
         "encoder" and those of `decoder`."""
-        from bert_jax.model.encoder_decoder import EncoderDecoder
-
-        outputs = EncoderDecoder(self.config).apply({"params": params}, batch, seed)
+        outputs = pretraining_model(self.config).apply({"params": params}, batch, seed)
         return cast(dict[str, Array], outputs)["logits"]
 
     def mlm_logits(

@@ -31,7 +31,7 @@ class Translation(Objective):
     perplexity, are without it."""
 
     rows: ClassVar[str] = TRANSLATED
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"encoder_decoder": ("both",)}
+    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"encoder_decoder": ("both",), "cove": ("both",)}
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("translation", "translation"),
         "smoothed loss": Score("smoothed_loss", "translation_targets", shown=False),

@@ -148,8 +148,8 @@ def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Ar
     """Returns the MLM logits at the query positions, float32. Pooler and NSP head are not needed."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
-        last, _ = model.encode(Tokens.of(batch))
-        return model.masked_logits(_flat(last), batch["query_positions"][None]).squeeze(0)
+        states = model.predicting(Tokens.of(batch))
+        return model.masked_logits(_flat(states), batch["query_positions"][None]).squeeze(0)
 
     logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)
     return logits

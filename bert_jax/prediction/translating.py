@@ -66,7 +66,7 @@ def translate(
     """
     config, tokenizer = engine.config, engine.model.tokenizer
     if config.encoder != "encoder_decoder":
-        raise UserError(f"{engine.name} does not translate: it has no decoder; use a model with encoder=encoder_decoder")
+        raise UserError(f"{engine.name} does not translate: it is a {config.encoder}; use a model with encoder=encoder_decoder")
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
     if not 1 <= beams <= config.of_decoder.vocab_size // 2:
@@ -154,6 +154,11 @@ class Translate:
     def check(self, engine: Engine) -> None:
         """Raises UserError for a model that does not translate, for options out of range, and for references that cannot be
         read."""
+        if engine.config.encoder == "cove":
+            raise UserError(
+                f"{engine.name} is an LSTM whose decoder only trains its encoder, so it cannot translate here; name a model "
+                "trained with config.model.encoder=encoder_decoder"
+            )
         if engine.config.encoder != "encoder_decoder":
             raise UserError(
                 f"{engine.name} has no decoder that reads an encoder, so it cannot translate; name a model trained with "

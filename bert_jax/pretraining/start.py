@@ -53,6 +53,11 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
 
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
+    if experiment.model.encoder == "flair":
+        from bert_jax.model.flair import word_starts
+
+        assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
+        facts["encoder", "word_starts"] = word_starts(corpus.tokenizer, rows)
     flat = flatten_dict(state.params)
     flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
     return dataclasses.replace(state, params=unflatten_dict(flat)) if facts else state

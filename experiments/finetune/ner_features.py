@@ -4,8 +4,8 @@ r"""Named entity recognition with a frozen encoder, whose layers are the input o
         --config.init_from=MODEL --config.task.data_dir=DIR [--config.task.name=wnut17 --config.task.context=sentence]
 
 The argument is a row of Table 7: embeddings, second_to_last, last, last_four_mix (the weighted sum of the last four layers),
-last_four_concat, scalar_mix (the weighted sum of all layers, with trained weights as in ELMo), or the unweighted sums
-last_four_sum and all_sum.
+last_four_concat, scalar_mix (the weighted sum of all layers, with trained weights as in ELMo), the unweighted sums
+last_four_sum and all_sum, or embeddings_and_last (the word vectors and the last layer, concatenated, as in CoVe).
 
 Hardware: v5e:1x1, one chip; minutes on 2 CPU cores for a small model, since the encoder has no backward pass. Expected on
 CoNLL-2003's dev with cased BERT-Base: 91.0, 95.6, 94.9, 95.9, 96.1, 95.5 F1 in that order (paper Table 7).

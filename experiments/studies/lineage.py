@@ -1,5 +1,5 @@
-r"""BERT's predecessors and its successor: static vectors, ELMo's biLM, GPT's left-to-right Transformer, BERT, ModernBERT, in the
-same time.
+r"""BERT's predecessors and its successor: static vectors, CoVe, ELMo's biLM, Flair, GPT's left-to-right Transformer, BERT,
+ModernBERT, in the same time.
 
     tpu_scripts/run.sh study --config=experiments/studies/lineage.py --workdir=runs/lineage \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -13,8 +13,12 @@ the laptop, the learning rate and the number of rows per step are the best ones 
 (experiments/results/studies.md); ModernBERT's are BERT's, with its own optimizer and schedule (`recipe.py` takes its parts one by
 one).
 
+In the laptop setting CoVe and Flair read texts of their own: the captions of Multi30k and Wikipedia in characters with case, the
+corpora of `experiments/pretrain/cove.py` and `flair.py`. Their features are those of their authors: word vectors beside the
+encoder's output, and the states at the ends of words. Sequences are longer for Flair, in characters.
+
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 30 minutes of
-pretraining for each of five arms and three seeds, 8 hours, and minutes of fine-tuning for each task. The pod gives each arm
+pretraining for each of seven arms and three seeds, 11 hours, and minutes of fine-tuning for each task. The pod gives each arm
 14 hours, 56 chip-hours, in which by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
@@ -22,12 +26,15 @@ pretraining for each of five arms and three seeds, 8 hours, and minutes of fine-
 BERT-Base ends.
 
 Expected, before it was run: on sentence tasks BERT above left to right above the biLM above static vectors; on tagging left to
-right, without a BiLSTM, is worst. Before ModernBERT was added: it is above BERT on all tasks. The paper compares its BERT with
-ELMo and GPT of other sizes and data, so none of its rows is printed.
+right, without a BiLSTM, is worst. Before ModernBERT was added: it is above BERT on all tasks. Before CoVe and Flair were added:
+on tagging Flair is above the biLM and static vectors, since endings and capitals tell the part of speech and the name of a word
+that is rare; CoVe is below both on all tasks, since it has read 29 thousand captions. The paper compares its BERT with ELMo and
+GPT of other sizes and data, so none of its rows is printed.
 """
 
 from ml_collections import ConfigDict
 
+from bert_jax.files import JsonObject
 from bert_jax.model.config import modern_block
 from bert_jax.studies.phases import every_token, modern_recipe
 from bert_jax.studies.tasks import TINY, paper_tasks, small_tasks
@@ -72,6 +79,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             },
             "finetune": {**features, "head": {"layers": "scalar_mix", "lstm": width}},
         },
+        *(heirs(features, width) if laptop else ()),
         {
             "name": "ltr",
             "label": "left-to-right Transformer",
@@ -116,6 +124,52 @@ def get_config(setting: str = "laptop") -> ConfigDict:
                 {"order": "bert > ltr > bilm > static", "tasks": sentences},
                 {"order": "bert, bilm, static > ltr", "tasks": tagging},
                 {"order": "modern > bert"},
+                *([{"order": "flair > bilm, static", "tasks": tagging}, {"order": "bilm, static > cove"}] if laptop else ()),
             ],
         }
     )
+
+
+def heirs(features: JsonObject, width: int) -> list[JsonObject]:
+    """The arms of CoVe and Flair, which read texts of their own."""
+    return [
+        {
+            "name": "cove",
+            "label": "CoVe + BiLSTM",
+            "pretrain": {
+                "corpus": {"directory": "runs/multi30k_corpus"},
+                "model": {
+                    "encoder": "cove", "num_layers": 2, "decoder_layers": 2, "intermediate_size": width // 2,
+                    "hidden_dropout": 0.2,
+                },
+                "examples": {"pairs": "none"},
+                "objective_options": {"label_smoothing": 0.0},
+                "phases": [
+                    {
+                        "steps": 9_000, "length": 64, "batch_size": 32, "packed_examples": 8, "learning_rate": 2e-3,
+                        "warmup_steps": 200,
+                    },
+                ],
+            },
+            "finetune": {**features, "head": {"layers": "embeddings_and_last", "lstm": width}},
+        },
+        {
+            "name": "flair",
+            "label": "Flair + BiLSTM",
+            "pretrain": {
+                "corpus": {"directory": "runs/wikipedia_characters"},
+                "model": {
+                    "encoder": "flair", "num_layers": 1, "hidden_size": 4 * width, "intermediate_size": 2 * width,
+                    "max_position": 2_048,
+                },
+                "examples": {"pairs": "none"},
+                "phases": [
+                    {
+                        "steps": 9_000, "length": 256, "batch_size": 32, "max_predictions": 255, "learning_rate": 2e-3,
+                        "warmup_steps": 200,
+                    },
+                ],
+            },
+            "finetune": {**features, "head": {"lstm": width}, "task": {"length": 512}},
+        },
+    ]  # fmt: skip

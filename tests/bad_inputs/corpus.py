@@ -165,7 +165,7 @@ CASES = [
     Case(
         "a trainer that is none",
         "--train-vocab=bytes",
-        "argument --train-vocab: invalid choice: 'bytes' (choose from 'wordpiece', 'sentencepiece', 'bpe')",
+        "argument --train-vocab: invalid choice: 'bytes' (choose from 'wordpiece', 'sentencepiece', 'bpe', 'characters')",
         without=NO_VOCAB,
     ),
     Case(
@@ -709,6 +709,12 @@ CASES = [
         "--source=parallel:a.en:a.de --pair-fields=en,de",
         "--pair-fields=en,de: parallel:a.en:a.de has a side in each file, and no fields; leave it out",
         files=SIDES,
+    ),
+    Case(
+        "pairs of which the first is not JSON",
+        "--source=parallel:a.jsonl",
+        "--source=parallel:a.jsonl: the first record of a.jsonl is not JSON (Expecting value: line 1 ... correct it, or name the",
+        files={"a.jsonl": 'A dog runs.\n{"en": "a", "de": "b"}\n'},
     ),
     Case(
         "records of three texts",

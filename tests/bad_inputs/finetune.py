@@ -253,6 +253,33 @@ CASES = [
         "--config.distillation.teacher=$tagger",
         "config.distillation.teacher=$tagger has no head for this task; fine-tune it on the same task first",
     ),
+    Case(
+        "cross-view training without a text",
+        "--config.cross_view.batch_size=8",
+        "config.cross_view has settings but no text; name a corpus in config.cross_view.corpus",
+    ),
+    in_lines(
+        "cross-view training on a Transformer",
+        "config.cross_view reads the two directions of an LSTM apart, which a Transformer does not have; start from a biLM, or "
+        "from static vectors with config.head.lstm",
+        '{"words": ["it", "was"], "labels": ["a", "b"]}\n',
+        "--config.task.own.dev=train.jsonl --config.task.name=own/token --config.cross_view.corpus=$corpus",
+    ),
+    Case(
+        "cross-view training of a classifier",
+        "--config.cross_view.corpus=$corpus",
+        "config.cross_view is for tagging, not for a sequence head; leave it out",
+    ),
+    Case(
+        "cross-view training beside a teacher",
+        "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
+        "config.cross_view learns from the model itself and config.distillation from another; leave one out",
+    ),
+    Case(
+        "cross-view training on no corpus",
+        "--config.cross_view.corpus=no_such_corpus",
+        "corpus no_such_corpus does not exist; build one with python -m bert_jax.corpus --output=no_such_corpus ...",
+    ),
     Case("a learning rate of nothing", "--config.training.learning_rate=0", "config.training.learning_rate=0.0 must be above 0"),
     Case(
         "a warmup of more than everything",

@@ -208,11 +208,12 @@ class Commands:
 
     base: pathlib.Path
     ends: dict[str, Done]
+    lines: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 def commands_run(base: pathlib.Path, commands: Mapping[str, Sequence[str]]) -> Commands:
     """Runs `commands`, given by name, one after another in a process in the directory `base`."""
-    return Commands(base, dict(zip(commands, run(base, *commands.values()), strict=True)))
+    return Commands(base, dict(zip(commands, run(base, *commands.values()), strict=True)), commands)
 
 
 def _child(

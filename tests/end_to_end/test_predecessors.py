@@ -1,9 +1,11 @@
-"""The models before BERT, end to end: a biLM whose layers are the features of a tagger, one that reads characters, and static
-vectors that are written for other programs."""
+"""The models before BERT, end to end: a biLM whose layers are the features of a tagger, one that reads characters, Flair and CoVe
+as features, static vectors that are written for other programs, and cross-view training."""
 
 from __future__ import annotations
 
+import pathlib
 import random
+import signal
 
 import jax
 import numpy as np
@@ -13,10 +15,11 @@ from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.interop.word2vec import read_vectors
 from bert_jax.model.characters import piece_symbols
-from tests.end_to_end.forked import Commands, commands_run
-from tests.end_to_end.runs import REPOSITORY, records, results
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Commands, Signal, commands_run
+from tests.end_to_end.runs import REPOSITORY, assert_same_weights, records, results
 from tests.end_to_end.test_finetuning_recovery import SMALL
-from tests.end_to_end.toy_tasks import NAMES, PLACES, entities, sentence, write_vocabulary
+from tests.end_to_end.toy_tasks import NAMES, PLACES, TRAIN, entities, sentence, write_vocabulary
 from tests.flags import replacing
 
 TINY = (
@@ -46,8 +49,8 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 
     def pretrain(name: str, experiment: str, *flags: str) -> list[str]:
         places = [f"--workdir={base / name}", f"--config.corpus.directory={base / 'corpus'}"]
-        shape = replacing(TINY, f"--config.model.vocab_size={size}", *flags)
-        return ["pretrain", f"--config={REPOSITORY}/experiments/pretrain/{experiment}.py", *places, *shape]
+        settings = replacing([*places, *TINY], f"--config.model.vocab_size={size}", *flags)
+        return ["pretrain", f"--config={REPOSITORY}/experiments/pretrain/{experiment}.py", *settings]
 
     source = [f"--source=text:{base / 'text.txt'}", f"--vocab={vocabulary}", f"--output={base / 'corpus'}"]
     tagger = [f"--workdir={base / 'tagger'}", f"--config.init_from={base / 'bilm'}"]
@@ -55,7 +58,32 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     head += ["--config.training.epochs=12", "--config.training.learning_rate=6e-2"]
     features = f"--config={REPOSITORY}/experiments/finetune/ner_features.py:scalar_mix"
     characters = ("--config.model.character_cnn=true", "--config.model.tied_decoder=false", "--config.phases.0.steps=2")
+    letters = [f"--source=text:{base / 'text.txt'}", "--train-vocab=characters", f"--output={base / 'letters'}"]
+    of_letters = [f"--config.corpus.directory={base / 'letters'}", "--config.model.intermediate_size=8"]
+    words = [line for document in documents for line in document]
+    (base / "back.txt").write_text("\n".join(" ".join(line.split()[::-1]) for line in words) + "\n")
+    (base / "there.txt").write_text("\n".join(words) + "\n")
+    pairs = [f"--source=parallel:{base / 'there.txt'}:{base / 'back.txt'}", f"--vocab={vocabulary}", f"--output={base / 'pairs'}"]
+    of_pairs = [f"--config.corpus.directory={base / 'pairs'}", "--config.phases.0.packed_examples=3"]
+    of_pairs += ["--config.model.intermediate_size=8"]
+
+    def features_of(name: str, layers: str, *flags: str) -> list[str]:
+        places = [f"--workdir={base / name}_tagger", f"--config.init_from={base / name}"]
+        own = ["--config.head.lstm=8", "--config.training.epochs=1", f"--config.task.data_dir={base / 'entities'}"]
+        return [
+            "finetune",
+            f"--config={REPOSITORY}/experiments/finetune/ner_features.py:{layers}",
+            *places,
+            *replacing(SMALL, *own, *flags),
+        ]
+
     commands = {
+        "letters": ["corpus", *letters, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
+        "flair": [flag for flag in pretrain("flair", "flair", *of_letters) if "vocab_size" not in flag],
+        "flair_tagger": features_of("flair", "last", "--config.task.length=64"),
+        "pairs": ["corpus", *pairs, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
+        "cove": [flag for flag in pretrain("cove", "cove", *of_pairs) if "max_predictions" not in flag],
+        "cove_tagger": features_of("cove", "embeddings_and_last"),
         "corpus": ["corpus", *source, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
         "bilm": pretrain("bilm", "bilm"),
         "tagger": ["finetune", features, *tagger, *replacing(SMALL, *head)],
@@ -63,6 +91,14 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
         "static": pretrain("static", "static"),
         "vectors": ["convert", f"--from={base / 'static'}", f"--to={base / 'vectors'}", "--format=word2vec"],
         "characters": pretrain("characters", "bilm", *characters),
+        "views": features_of(
+            "static",
+            "last",
+            f"--config.cross_view.corpus={base / 'corpus'}",
+            "--config.cross_view.batch_size=8",
+            "--config.checkpoints.every=4",
+            "--config.log_every=2",
+        ),
     }
     return commands_run(base, commands)
 
@@ -114,3 +150,53 @@ def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Commands)
     found, pieces = model.params["embeddings"]["characters"]["symbols"], model.tokenizer.pieces
     np.testing.assert_array_equal(found, piece_symbols(pieces, len(pieces)))
     assert bytes(found[pieces.index("house")][1:6].astype(np.uint8)) == b"house"
+
+
+def test_flair_is_trained_on_characters_and_a_tagger_reads_it_at_words(predecessors: Commands):
+    corpus, model = open_corpus(predecessors.base / "letters"), import_model(predecessors.base / "flair")
+    assert max(map(len, corpus.tokenizer.pieces[5:])) == 1
+    starts = model.params["encoder"]["word_starts"]
+    assert [piece for piece, begins in zip(model.tokenizer.pieces, starts, strict=True) if begins] == [
+        "<pad>", "[CLS]", "[SEP]", "[MASK]", "\u2581",
+    ]  # fmt: skip
+    after = import_model(predecessors.base / "flair_tagger")
+    assert after.config.encoder == "flair"
+    for part in ("embeddings", "encoder"):
+        jax.tree.map(np.testing.assert_array_equal, after.params[part], model.params[part])
+    assert results(predecessors.base / "flair_tagger")["scores"]["dev"]["accuracy"] > 0
+
+
+def test_cove_is_trained_to_translate_and_a_tagger_reads_its_encoder_beside_the_words(predecessors: Commands):
+    last = [record for record in records(predecessors.base / "cove") if "train/loss" in record][-1]
+    assert last["train/translation_loss"] > 0
+    before, after = (import_model(predecessors.base / name) for name in ("cove", "cove_tagger"))
+    assert {"decoder", "lm_head"} <= before.params.keys()
+    assert (after.config.encoder, after.head.layers) == ("cove", "embeddings_and_last")
+    assert "decoder" not in after.params
+    for part in ("embeddings", "encoder"):
+        jax.tree.map(np.testing.assert_array_equal, after.params[part], before.params[part])
+    assert "not used by the task, left out: decoder, lm_head" in predecessors.ends["cove_tagger"].output
+
+
+def test_cross_view_training_takes_turns_and_exports_the_tagger_alone(predecessors: Commands):
+    workdir = predecessors.base / "static_tagger"
+    assert not {part for part in import_model(workdir).params if "view" in part}
+    trained = [record for record in records(workdir) if "train/loss" in record]
+    assert all(record["train/view_loss"] > 0 for record in trained)
+    steps = results(workdir)["steps_per_epoch"]
+    assert steps == 2 * -(-TRAIN // 16)
+    assert f"an epoch is {steps} steps" in predecessors.ends["views"].output
+
+
+@pytest.mark.parametrize(("name", "step"), [("views", 5), ("flair", 1)])
+def test_an_interrupted_run_ends_where_the_whole_one_did(predecessors: Commands, tmp_path: pathlib.Path, name: str, step: int):
+    """To the bit; cross-view training ends between a step with labels and one without."""
+    whole = predecessors.base / {"views": "static_tagger", "flair": "flair"}[name]
+    line = [flag.replace(f"--workdir={whole}", f"--workdir={tmp_path / 'run'}") for flag in predecessors.lines[name]]
+    death = Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=step, number=signal.SIGTERM)
+    (stopped,) = forked.run(tmp_path, line, at=death)
+    assert stopped.status == 143, stopped.output
+    (done,) = forked.run(tmp_path, line)
+    assert done.status == 0, done.output
+    assert f"step {step}" in done.output
+    assert_same_weights(tmp_path / "run", whole)

@@ -21,7 +21,7 @@ from bert_jax.finetuning.program import finetuning_program, label_loss, step_sca
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import make_head
-from bert_jax.objectives.labels import LabelLoss
+from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -138,8 +138,9 @@ def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on
     given = {"label_smoothing": 0.1, "schedule": "linear", "layer_decay": 0.9, "accumulation": 2, "freeze_encoder": True}
     one = experiment(training=training | given, optimizer={"weight_decay": 0.3}, model={"hidden_dropout": 0.25})
     found: Any = program_of(one, 5, mesh)
-    config, head, loss, optimizer, compiled, unfreeze_every, of = found
+    config, head, loss, optimizer, compiled, unfreeze_every, of, kind = found
     assert of is mesh
+    assert kind is Labels
     assert config == one.model_config(CONFIG, "cpu")
     assert (head, optimizer, unfreeze_every) == (one.head_config(HEAD), one.optimizer, 0)
     assert loss == label_loss(one, task_of(), FEATURES)
@@ -172,7 +173,7 @@ def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are
     monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
     one = experiment(training=training)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    finetuning._program.__wrapped__(CONFIG, head, LabelLoss(), one.optimizer, one.training, 3, mesh)
+    finetuning._program.__wrapped__(CONFIG, head, LabelLoss(), one.optimizer, one.training, 3, mesh, Labels)
     assert asked == [factors]
 
 

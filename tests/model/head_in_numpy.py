@@ -55,6 +55,8 @@ def chosen(head: TaskHead, own: dict[str, Any], states: np.ndarray) -> np.ndarra
             return sum(states[i] for i in range(1, n + 1))
         case "last_four_concat":
             return np.concatenate([states[n - 3], states[n - 2], states[n - 1], states[n]], -1)
+        case "embeddings_and_last":
+            return np.concatenate([states[0], states[n]], -1)
     mixed = list(states) if head.layers == "scalar_mix" else [states[i] for i in range(n - 3, n + 1)]
     shares = np.exp(np.float64(own["mix"]["weights"]))
     return own["mix"]["gamma"] * sum(w * h for w, h in zip(shares / shares.sum(), mixed, strict=True))

@@ -64,7 +64,7 @@ def lstm_in_numpy(x: np.ndarray, layer: dict, direction: int) -> np.ndarray:
     """Runs one direction of a layer of the LSTM over x [n, W], in float64."""
     x = x[:: 1 - 2 * direction]
     kernels = {name: np.float64(tree["kernel"][direction]) for name, tree in layer.items()}
-    h, c, outputs = np.zeros(kernels["input"].shape[0]), np.zeros(kernels["input"].shape[2]), []
+    h, c, outputs = np.zeros(kernels["recurrence"].shape[0]), np.zeros(kernels["input"].shape[2]), []
     for token in x:
         gates = np.einsum("w,wgf->gf", token, kernels["input"]) + np.einsum("w,wgf->gf", h, kernels["recurrence"])
         i, f, g, o = gates + layer["input"]["bias"][direction]

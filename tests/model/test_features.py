@@ -278,6 +278,7 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "sequence", "labels": ("a",), "lstm": 4, "mix_at": "both"}, "is for a span or token head"),
         ({"kind": "choice", "layers": "last_four_concat"}, "four times as wide .*; set head.layers='last_four_sum'$"),
         ({"kind": "sequence", "labels": ("a",), "layers": "last_four_concat"}, "'last_four_sum' or head.pooling='concat'"),
+        ({"kind": "choice", "layers": "embeddings_and_last"}, "is twice as wide as the pooler's input; set head.layers='last'$"),
         ({"kind": "mention", "labels": ("a",), "problem": "regression"}, "head.problem='regression' is for a sequence head"),
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
@@ -19,7 +20,9 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
 from bert_jax.objectives.flops import forward_flops, model_row_flops, task_row_flops
+from bert_jax.objectives.model import Model
 from bert_jax.objectives.skip_gram import SkipGram
+from bert_jax.objectives.translation import Translation
 from bert_jax.pretraining.program import flops_left, phase_row_flops
 from tests.random_rows import TINY, random_batch, with_centres
 
@@ -91,6 +94,16 @@ def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
 
     traced = of_step(loss, abstract_parameters(model, next_sentence=False), batch)
     assert model_row_flops(model, LENGTH, PREDICTIONS) == traced
+
+
+def test_the_products_of_cove_are_counted():
+    model = dataclasses.replace(BILM, encoder="cove", decoder_layers=3, intermediate_size=8)
+    batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, "targets"), np.ones((ROWS, LENGTH), np.int32))
+    objective: Any = Translation().for_model(Model(model))
+
+    assert objective.row_flops(LENGTH, 0) == of_step(
+        lambda params, batch: objective.logits(params, batch, None).sum(), abstract_parameters(model), batch
+    )
 
 
 def test_the_products_of_skip_gram_are_counted():

@@ -1,4 +1,5 @@
-"""BERT's predecessors train on a mesh as on one device: a left-to-right Transformer, the biLM, static vectors."""
+"""BERT's predecessors train on a mesh as on one device: a left-to-right Transformer, the biLM, Flair, CoVe,
+static vectors."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from bert_jax.sharding import rules
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.model.test_bilm import rows
+from tests.model.test_cove import batch_of
 from tests.random_rows import TINY, largest_difference, with_centres
 from tests.sharding.training import begun
 
@@ -25,6 +27,8 @@ SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropou
 MODELS: dict[str, dict[str, Any]] = {
     "left_to_right": {"direction": "left_to_right", "attention_dropout": 0.1},
     "bilm": {"encoder": "bilm", "intermediate_size": 16},
+    "flair": {"encoder": "flair", "intermediate_size": 16},
+    "cove": {"encoder": "cove", "decoder_layers": 1, "intermediate_size": 8},
     "static": {"encoder": "static", "num_layers": 0},
 }
 MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2": MeshConfig(data=2, fsdp=2)}
@@ -55,6 +59,8 @@ def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None)
         first = with_counts(jax.device_get(begun(experiment, program))) if first is None else first
         state = jax.device_put(first, program.shardings)
         batch = rows(TEXTS, LENGTH)
+        if name == "cove":
+            batch = {array: np.tile(x, (6, 1))[:ROWS] for array, x in batch_of().items()}
         batch = to_device(with_centres(batch) if name == "static" else batch, mesh, rules.BATCH)
         state, sums = program.training_step(1)(*program.arguments(state, batch, step_scalars(experiment)))
     return first, state, {key: float(value) for key, value in sums.items()}
@@ -81,6 +87,9 @@ def on_one_device(name: str) -> tuple[Any, Any, dict[str, float]]:
         ("left_to_right", "data 8"),
         ("bilm", "data 8"),
         ("bilm", "data 2 x fsdp 2"),
+        ("flair", "data 8"),
+        ("cove", "data 8"),
+        ("cove", "data 2 x fsdp 2"),
         ("static", "data 8"),
         ("static", "data 2 x fsdp 2"),
     ],

@@ -29,7 +29,7 @@ def run(flags: argparse.Namespace) -> int:
     plain = [word for word in flags.words if marked_window(engine, word) is None]
     if records is None and len(plain) < len(flags.words):
         raise UserError("a word in context is compared with the words of a text; name one with --input=FILE")
-    if plain and records and engine.config.character_cnn:
+    if plain and records and engine.config.spells_words:
         print("the nearest pieces are left out: a character model has no table of pieces", file=sys.stderr)
     elif plain:
         pieces = nearest_pieces(engine.model, plain, options.count)

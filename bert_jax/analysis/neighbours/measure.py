@@ -133,7 +133,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     text that is not exactly one word.
     """
     tokenizer = model.tokenizer
-    if model.config.character_cnn:
+    if model.config.spells_words:
         raise UserError(
             f"{model.source} computes word vectors from characters, so it has no table of them; name another model, or compare "
             "the words of a text with --input=FILE"

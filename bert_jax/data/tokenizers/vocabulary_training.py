@@ -172,12 +172,17 @@ def train_sentencepiece(
     lowercase: bool | None,
     max_word_characters: int | None = None,
     alphabet: int | None = None,
+    *,
+    characters: bool = False,
 ) -> Tokenizer:
     """Trains a unigram SentencePiece tokenizer with ALBERT's special pieces. Its own normalisation lower-cases text if
-    `lowercase` (None: yes) and keeps accents."""
+    `lowercase` (None: yes) and keeps accents.
+
+    characters: the pieces are single characters, and the space before a word is the piece ▁; `lowercase=None` then means no.
+    """
     import sentencepiece
 
-    lowercase = lowercase is not False
+    lowercase = bool(lowercase) if characters else lowercase is not False
     if alphabet:
         raise UserError("--alphabet is the number of characters of WordPiece; SentencePiece keeps those that cover 99.95 % of it")
     if max_word_characters:
@@ -189,6 +194,7 @@ def train_sentencepiece(
             model_writer=model,
             vocab_size=size,
             hard_vocab_limit=False,
+            model_type="char" if characters else "unigram",
             pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
             control_symbols=list(SPECIALS[2:]),  # pieces that text never produces
             normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",

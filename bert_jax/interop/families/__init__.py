@@ -29,6 +29,8 @@ OWN_FAMILIES: Mapping[str, str] = {
     "bert_jax": "bert_jax.interop.families.bert:OWN",
     "encoder_decoder": "bert_jax.interop.families.bert:ENCODER_DECODER",
     "bilm": "bert_jax.interop.families.bert:BILM",
+    "flair": "bert_jax.interop.families.bert:FLAIR",
+    "cove": "bert_jax.interop.families.bert:COVE",
     "static": "bert_jax.interop.families.bert:STATIC",
 }
 """The same for models that only this package supports and transformers refuses to load."""

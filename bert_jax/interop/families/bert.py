@@ -132,8 +132,8 @@ BERT = Family(
 
 OWN = dataclasses.replace(BERT, model_type="bert_jax", position_table="")
 """Transformers that no transformers class supports. Their `model_type` makes transformers refuse them."""
-BILM, STATIC, ENCODER_DECODER = (
+BILM, FLAIR, COVE, STATIC, ENCODER_DECODER = (
     dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
-    for name in ("bilm", "static", "encoder_decoder")
+    for name in ("bilm", "flair", "cove", "static", "encoder_decoder")
 )
 """The encoders of this package that are not BERT's, and encoder-decoders that Marian does not have."""

@@ -42,4 +42,5 @@ INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
 MIX_PLACES = ("input", "output", "both")
 LAYERS = (
     "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
+    "embeddings_and_last",
 )  # fmt: skip

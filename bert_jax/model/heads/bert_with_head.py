@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
-from bert_jax.model.features import LayerMix, chosen_layers, mean_pooling
+from bert_jax.model.features import LayerMix, chosen_layers, mean_pooling, over_words
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
@@ -51,17 +51,30 @@ class HeadLayers(nn.Module):
         self.dense = Dense((width,), (head.num_outputs,), (axis, None), initializer(c), jnp.dtype(jnp.float32), c.target)
 
     def features(
-        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
+        self,
+        last: Float[Array, "B L D"],
+        hidden_states: Float[Array, "S B L D"],
+        tokens: Tokens,
+        first: Int[Array, "B L"] | None = None,
     ) -> Float[Array, "B L I"]:
-        """Returns the features of every token, from the results of `encode`."""
-        head, sequence_ids = self.head, tokens.sequence_ids
+        """Returns the features of every token, from the results of `encode`. The LSTM reads words where `first`, the column of
+        the first piece of each token's word, is given, otherwise tokens."""
+        head = self.head
         mixed = head.mixed_layers(self.config.num_layers)
         x = self.mix(hidden_states[-mixed:]) if mixed else chosen_layers(last, hidden_states, head.layers)
-        if not head.lstm or head.mix_at == "input":
-            return self.lstm(x, sequence_ids) if head.lstm else x
+        if not head.lstm:
+            return x
+
+        def lstm(x: Float[Array, "B L D"]) -> Float[Array, "B L O"]:
+            if first is None:
+                return self.lstm(x, tokens.sequence_ids)
+            return over_words(self.lstm, x, tokens.sequence_ids, first)
+
+        if head.mix_at == "input":
+            return lstm(x)
         inputs = hidden_states[0] if head.mix_at == "output" else x
         beside = self.output_mix(hidden_states[-mixed:]) if mixed and head.mix_at == "both" else x
-        return jnp.concatenate([self.lstm(inputs, sequence_ids), beside.astype(jnp.float32)], axis=-1)
+        return jnp.concatenate([lstm(inputs), beside.astype(jnp.float32)], axis=-1)
 
     def __call__(
         self, x: Float[Array, "B *shape I"], dropout_seed: Seed | None, rows: UInt32[Array, " B"] | None = None
@@ -138,7 +151,8 @@ class BertWithHead(Bert):
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
         """Returns the features of every token, from the results of `encode`."""
-        return getattr(self, self.head.subtree).features(last, hidden_states, tokens)
+        first = self.encoder.word_ends(tokens)[0] if self.config.encoder == "flair" else None
+        return getattr(self, self.head.subtree).features(last, hidden_states, tokens, first)
 
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None

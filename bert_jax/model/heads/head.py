@@ -20,6 +20,8 @@ from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
 
+CONCATENATED = {"last_four_concat": 4, "embeddings_and_last": 2}
+"""The values of `TaskHead.layers` that concatenate hidden states, and how many."""
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler, applied to the hidden states of the [CLS] tokens."""
 
@@ -75,8 +77,9 @@ class TaskHead:
     one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that the head reads: the "last" or the "second_to_last" layer, the "embeddings", the sum of the last four
-    or of all layers, the concatenation of the last four ("last_four_concat"), or a trained weighted average of the last four
-    ("last_four_mix") or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    or of all layers, the concatenation of the last four ("last_four_concat") or of the embeddings and the last layer
+    ("embeddings_and_last": CoVe, arXiv:1708.00107, section 4), or a trained weighted average of the last four ("last_four_mix")
+    or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence, token
     or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. Its state is reset between texts."""
@@ -104,9 +107,10 @@ class TaskHead:
                 )
         if self.mix_at != "input" and not self.lstm:
             raise UserError(f"head.mix_at={self.mix_at!r} needs an LSTM; set head.lstm too")
-        if self.layers == "last_four_concat" and self.reads_pooler:
+        if self.layers in CONCATENATED and self.reads_pooler:
+            times, other = {4: ("four times", "last_four_sum"), 2: ("twice", "last")}[CONCATENATED[self.layers]]
             raise UserError(
-                "head.layers='last_four_concat' is four times as wide as the pooler's input; set head.layers='last_four_sum'"
+                f"head.layers={self.layers!r} is {times} as wide as the pooler's input; set head.layers={other!r}"
                 + (" or head.pooling='concat'" if "pooling" in self.settings else "")
             )
         if self.pooling == "last_token" and self.lstm:
@@ -170,7 +174,7 @@ class TaskHead:
 
     def token_width(self, hidden_size: int) -> int:
         """I, the width of the features of a token."""
-        return hidden_size * (4 if self.layers == "last_four_concat" else 1)
+        return hidden_size * CONCATENATED.get(self.layers, 1)
 
     def input_width(self, hidden_size: int) -> int:
         """O, the width of the input of the layer."""

@@ -1,0 +1,81 @@
+"""Sentences without labels, in turns with labelled examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+import numpy as np
+
+from bert_jax.data.batches import AlternatingBatches, LabelledBatches, UnlabelledBatches
+from bert_jax.data.rows import Batch, LabelLayout, RowShape
+from tests.data.corpora import FIRST, corpus_of, random_documents
+from tests.random_features import LAYOUTS, random_features
+
+DOCUMENTS = [*random_documents(40, seed=3), [70]]
+LENGTHS = [length for document in DOCUMENTS for length in document]
+SHAPE = RowShape(LabelLayout(per_token=True, logits_per_token=True), 64, 6)
+WEIGHTS = "view_weights"
+
+
+def batches_of(seed: int = 0, sentences: int = 20) -> UnlabelledBatches:
+    corpus = corpus_of(DOCUMENTS)
+    tokenizer = types.SimpleNamespace(is_continuation=lambda ids: ids % 3 == 0)
+    return UnlabelledBatches(
+        dataclasses.replace(corpus, tokenizer=tokenizer), SHAPE, sentences, seed, row_multiple=4, weights=WEIGHTS
+    )
+
+
+def sentences_in(batch: Batch) -> list[tuple[int, ...]]:
+    return [
+        tuple(ids[own == slot].tolist())
+        for ids, own in zip(batch["input_ids"], batch["sequence_ids"], strict=True)
+        for slot in np.unique(own[own > 0])
+    ]
+
+
+def test_a_step_holds_whole_sentences_of_the_corpus_drawn_anew_and_their_words():
+    starts = dict(zip(np.cumsum([FIRST, *LENGTHS]).tolist(), LENGTHS, strict=False))
+    batches = batches_of()
+    assert batches.row_count % 4 == 0
+    drawn = []
+    for step in range(12):
+        batch = batches.at(step)
+        assert len(batch["input_ids"]) == batches.row_count
+        assert not batch["label_weights"].any()
+        for ids in sentences_in(batch):
+            cls, *inside, sep = ids
+            assert (cls, sep) == (101, 102)
+            assert inside == list(range(inside[0], inside[0] + min(starts[inside[0]], 62)))
+            drawn.append(inside[0])
+        tokens, inside = batch["input_ids"], batch["input_ids"] >= FIRST
+        first = np.roll(tokens == 101, 1, axis=1)
+        np.testing.assert_array_equal(batch[WEIGHTS], (inside & ((tokens % 3 != 0) | first)).astype(np.float32))
+    assert len(drawn) > 0.9 * 12 * 20, "few do not fit"
+    assert len(set(drawn)) > 0.3 * len(drawn)
+
+
+def test_a_step_is_a_pure_function_of_seed_and_step_and_hosts_share_its_rows():
+    one, two = batches_of(), batches_of()
+    for step in (0, 5):
+        whole = one.at(step)
+        halves = [two.at(step, (host, 2)) for host in (0, 1)]
+        assert sorted(ids for half in halves for ids in sentences_in(half)) == sorted(sentences_in(whole))
+        assert [len(half["input_ids"]) for half in halves] == [one.row_count // 2] * 2
+        assert sentences_in(batches_of(seed=1).at(step)) != sentences_in(whole)
+
+
+def test_labelled_and_unlabelled_batches_take_turns():
+    features = random_features("token", 10)
+    shape = RowShape(LAYOUTS["token"], 32, 4)
+    labelled = LabelledBatches(features, shape, 4, 0, epochs=2, row_multiple=1, pad_id=0)
+    unlabelled = batches_of()
+    both = AlternatingBatches(labelled, unlabelled)
+    assert both.steps_per_epoch == 2 * 3
+    assert set(both.row_counts) == {*labelled.row_counts, unlabelled.row_count}
+    for step in range(8):
+        wanted = unlabelled.at(step // 2) if step % 2 else labelled.at(step // 2)
+        found = both.at(step)
+        assert found.keys() == wanted.keys()
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+        assert (WEIGHTS in found) == bool(step % 2)

@@ -1,0 +1,144 @@
+"""Flair: the states at the ends of words against numpy on each text alone, and what heads and the language model read of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece, train_wordpiece
+from bert_jax.errors import UserError
+from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.features import over_words
+from bert_jax.model.flair import word_starts
+from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.token import TokenHead
+from bert_jax.model.lstm import Lstm
+from bert_jax.model.pretraining import pretraining_model
+from bert_jax.model.tokens import Tokens
+from tests.model.test_bilm import BILM, ROUNDING, TEXTS, random_params, rows, states_in_numpy
+from tests.random_rows import objective_for
+
+FLAIR = dataclasses.replace(BILM, encoder="flair")
+STARTS = np.zeros(FLAIR.padded_vocab_size, np.float32)
+STARTS[[0, 2, 3, 5, 6, 7, 8, 9]] = 1
+"""Some of the 15 pieces of the texts begin a word."""
+
+
+def flair_params() -> dict:
+    params = random_params(FLAIR)
+    return {**params, "encoder": {**params["encoder"], "word_starts": STARTS}}
+
+
+def words_of(pieces: np.ndarray) -> list[tuple[int, int]]:
+    """The first and the last piece of each word of a text, which begins with a word."""
+    begins = [n for n, piece in enumerate(pieces) if n == 0 or STARTS[piece]]
+    return list(zip(begins, [n - 1 for n in (*begins[1:], len(pieces))], strict=True))
+
+
+def texts_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
+    """(row, columns) of each text."""
+    slots = [(row, n + 1) for row, texts in enumerate(TEXTS) for n in range(len(texts))]
+    return [(row, np.nonzero(batch["sequence_ids"][row] == n)[0]) for row, n in slots]
+
+
+def test_each_piece_has_the_states_at_the_ends_of_its_word_in_packed_rows_as_alone():
+    params, batch, w = flair_params(), rows(), FLAIR.word_width
+    last, states = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
+    assert np.array_equal(last, states[-1])
+    plain = {**params, "encoder": {"layers": params["encoder"]["layers"]}}
+    words = 0
+    for row, columns in texts_of(batch):
+        pieces = batch["input_ids"][row, columns]
+        alone = states_in_numpy(BILM, plain, pieces)
+        np.testing.assert_allclose(states[0, row, columns], alone[0], rtol=0, atol=ROUNDING * np.abs(alone).max())
+        for first, end in words_of(pieces):
+            wanted = np.concatenate([alone[1:, end, :w], alone[1:, first, w:]], axis=-1)
+            for n in range(first, end + 1):
+                found = states[1:, row, columns[n]]
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=ROUNDING * np.abs(alone).max())
+            words += end > first
+    assert words > 3, "words of several pieces"
+
+
+def test_the_language_model_is_the_bilms():
+    params, batch = flair_params(), rows()
+    plain = {**params, "encoder": {"layers": params["encoder"]["layers"]}}
+    found, wanted = (
+        jax.jit(objective_for(config, False).sums)(own, batch, None) for config, own in ((FLAIR, params), (BILM, plain))
+    )
+    assert found == wanted
+    models = (pretraining_model(config, next_sentence=False) for config in (FLAIR, BILM))
+    outputs = [model.apply({"params": own}, batch) for model, own in zip(models, (params, plain), strict=True)]
+    assert np.array_equal(outputs[0]["mlm_logits"], outputs[1]["mlm_logits"])
+    assert not np.array_equal(outputs[0]["last"], outputs[1]["last"])
+
+
+def test_the_lstm_of_a_head_reads_one_vector_a_word():
+    head = TokenHead(labels=("a", "b"), lstm=3)
+    drawn = nn.unbox(initial_label_parameters(FLAIR, head, jax.random.key(0)))
+    params = {**drawn, "embeddings": flair_params()["embeddings"], "encoder": flair_params()["encoder"]}
+    batch = rows()
+    logits = jax.jit(lambda p, b: BertWithHead(FLAIR, head).apply({"params": p}, b)["logits"])(params, batch)
+    last, _ = Bert(FLAIR).apply({"params": params}, Tokens.of(jax.tree.map(jnp.asarray, batch)), method="encode")
+    own = params["token_head"]
+    for row, columns in texts_of(batch):
+        words = words_of(batch["input_ids"][row, columns])
+        features = last[row, columns[[first for first, _ in words]]][None]
+        ids = jnp.ones((1, len(words)), jnp.int32)
+        states = Lstm(3, FLAIR.target).apply({"params": own["lstm"]}, features, ids)
+        wanted = states[0] @ own["dense"]["kernel"] + own["dense"]["bias"][None]
+        for n, (first, end) in enumerate(words):
+            for column in columns[first : end + 1]:
+                np.testing.assert_allclose(logits[row, column], wanted[n], rtol=0, atol=1e-6)
+
+
+def test_a_layer_over_words_gives_each_piece_the_output_of_its_word():
+    x = jnp.arange(6.0)[None, :, None]
+    first, ids = jnp.asarray([[0, 1, 1, 3, 3, 5]]), jnp.asarray([[1, 1, 1, 2, 2, 0]])
+    seen = []
+
+    def layer(features, sequence_ids):
+        seen.append((features[0, :, 0].tolist(), sequence_ids[0].tolist()))
+        return features + 10
+
+    found = over_words(layer, x, ids, first)
+    assert found[0, :, 0].tolist() == [10, 11, 11, 13, 13, 15]
+    assert seen[0][0][:4] == [0, 1, 3, 5]
+    assert seen[0][1] == [1, 1, 2, 0, 0, 0]
+
+
+def test_words_begin_at_the_space_before_them_and_an_unknown_character_does_not_begin_one():
+    tokenizer = train_sentencepiece([["The rivers of Paris", "are the Seine's"]] * 20, 256, None, characters=True)
+    assert [piece for piece in tokenizer.pieces[5:] if len(piece) > 1] == []
+    assert not tokenizer.vocabulary.lowercase
+    ids = tokenizer.encode("The riveŁr Paris")
+    assert tokenizer.tokens(ids) == [*"▁The", *"▁rive", "<unk>", "r", *"▁Paris"]
+    starts = word_starts(tokenizer, tokenizer.size + 3)
+    assert [n for n, i in enumerate(ids) if starts[i]] == [0, 4, 11]
+    assert starts[[tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]].all()
+    assert starts[-3:].all()
+    pieces = train_wordpiece([["the rivers of paris river the"]] * 20, 40, True)
+    starts = word_starts(pieces, pieces.size)
+    assert starts[pieces.unk_id] == 1, "a word without pieces is one"
+    assert [bool(x) for x in starts[5:]] == [not piece.startswith("##") for piece in pieces.pieces[5:]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"direction": "left_to_right"}, r"model.direction=left_to_right is not for model.encoder=flair; leave it out \(both\)"),
+        ({"hidden_size": 7}, "each direction of model.encoder=flair uses half of it; set 8$"),
+        ({"character_cnn": True, "tied_decoder": False}, "model.character_cnn=True requires model.encoder=bilm"),
+        ({"positions": "none"}, "model.positions=none is not for model.encoder=flair"),
+        ({"num_layers": 0}, "model.num_layers=0 must be at least 1"),
+    ],
+)
+def test_settings_that_flair_does_not_have_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        ModelConfig(**{"encoder": "flair", "hidden_size": 8, "num_layers": 1} | fields)
