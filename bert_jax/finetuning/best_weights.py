@@ -22,6 +22,7 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
+from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
@@ -105,7 +106,7 @@ class BestWeights:
         """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
         task's head. Its card has the scores of `results`, if available. This is a collective that every process must call."""
         job, best = self._job, self.found
-        kept = {part: tree for part, tree in best["params"].items() if part not in job.program.objective.temporary}
+        kept = {part: tree for part, tree in best["params"].items() if part != CROSS_VIEW}
         params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}

@@ -37,8 +37,8 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.objectives.cross_view import WEIGHTS as VIEW_WEIGHTS
+from bert_jax.objectives.cross_view import CrossView
 from bert_jax.objectives.flops import forward_flops, task_row_flops
-from bert_jax.objectives.labels import Labels
 from bert_jax.objectives.model import unboxed
 from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
@@ -143,10 +143,10 @@ class Job:
 
     def init_state(self) -> TrainState:
         """Returns the state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
-        own = self.program.objective
-        assert isinstance(own, Labels)
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
-        params = {**params, **unboxed(own.training_parameters(jax.random.key(self.experiment.seed)))}
+        if self._inputs.unlabelled is not None:
+            views = CrossView(self.config, self.head).training_parameters(jax.random.key(self.experiment.seed))
+            params = {**params, **unboxed(views)}
         state: TrainState = self.program.init_state(dict, params)
         return state
 

@@ -1,4 +1,4 @@
-"""The attention of an encoder-decoder through the command: its numbers are those of a Marian written here in numpy."""
+"""The attention of an encoder-decoder through the command, compared with a Marian written here in numpy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE_WORDS, TARGET_WORDS = ("the", "cab", "of", "Paris", "[SEP]"), ("Apfel", "
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are files, but nobody draws them."""
+    """Replaces drawing: a figure's file is written without it."""
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
 
 
@@ -57,7 +57,7 @@ def linear(x: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarr
 
 
 def attended(x: np.ndarray, of: np.ndarray, weights: dict[str, np.ndarray], name: str, *, causal: bool = False) -> Any:
-    """(output, weights [head, from, to]) of an attention with 4 heads."""
+    """Returns (output, weights [head, from, to]) of an attention with 4 heads."""
     query, key, value = (
         linear(side, weights, f"{name}.{part}_proj").reshape(len(side), 4, -1).swapaxes(0, 1)
         for side, part in ((x, "q"), (of, "k"), (of, "v"))
@@ -71,7 +71,7 @@ def attended(x: np.ndarray, of: np.ndarray, weights: dict[str, np.ndarray], name
 
 
 def marian(directory: pathlib.Path, source: list[int], target: list[int]) -> dict[str, np.ndarray]:
-    """The attention [layer, head, from, to] of each part, in float64."""
+    """Returns the attention [layer, head, from, to] of each part, in float64."""
     weights = {name: x.astype(np.float64) for name, x in read_weights(directory / "model.safetensors").items()}
     table = weights["model.shared.weight"]
     width = table.shape[1]
@@ -115,13 +115,14 @@ def expected(translating: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def between_words(weights: np.ndarray, rows: list[int], columns: list[int]) -> np.ndarray:
-    """Sums over the pieces of attended words, means over those of attending ones; `rows` and `columns` number their words."""
+    """Sums over the pieces of attended words, and averages over the pieces of attending words; `rows` and `columns` number their
+    words."""
     summed = np.stack([weights[..., np.array(columns) == n].sum(-1) for n in range(max(columns) + 1)], axis=-1)
     return np.stack([summed[..., np.array(rows) == n, :].mean(-2) for n in range(max(rows) + 1)], axis=-2)
 
 
 def looked(directory: pathlib.Path, out: pathlib.Path, *flags: str) -> dict[str, Any]:
-    """The JSON of the command."""
+    """Runs the command and returns its JSON."""
     formats = [] if any(flag.startswith("--format") for flag in flags) else ["--format=json"]
     assert main(["attention", f"--model={directory}", f"--output={out}", *formats, *flags]) == 0
     found: dict[str, Any] = json.loads((out / "attention.json").read_text(encoding="utf-8"))
@@ -169,7 +170,7 @@ def test_the_matrices_of_words_sum_over_attended_pieces_and_average_over_attendi
 
 def test_each_word_of_the_target_is_aligned_to_the_word_that_a_layer_attends_to_most(translating, expected, tmp_path, capsys):
     means = between_words(expected["cross"], [0, 1, 2, 2, 2, 3], [0, 1, 1, 1, 2, 3, 4]).mean(1)[:, :3]
-    chosen = means[..., :4].argmax(-1)  # the ends align with nothing
+    chosen = means[..., :4].argmax(-1)  # the end tokens are not aligned
     sharpest = int(means[..., :4].max(-1).mean(-1).argmax()) + 1
     for layer in (1, 2, 3, None):
         flags = [] if layer is None else [f"--alignment-layer={layer}"]
@@ -268,7 +269,7 @@ def test_an_encoder_has_json_too_and_no_parts(translating, tmp_path, analyser, m
 
 
 def test_the_words_of_a_language_with_a_vocabulary_of_its_own(tmp_path, capsys):
-    """Two SentencePiece models: the target's words and its translation are those of target.spm."""
+    """With two SentencePiece models, the target's words and its translation come from target.spm."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.mkdir()
     write_marian(vocabulary, separate=True)

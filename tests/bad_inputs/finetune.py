@@ -278,7 +278,7 @@ CASES = [
     Case(
         "cross-view training on no corpus",
         "--config.cross_view.corpus=no_such_corpus",
-        "corpus no_such_corpus does not exist; build one with python -m bert_jax.corpus --output=no_such_corpus ...",
+        "corpus no_such_corpus ... does not exist; build one with python -m bert_jax.corpus --output=no_such_corpus",
     ),
     Case("a learning rate of nothing", "--config.training.learning_rate=0", "config.training.learning_rate=0.0 must be above 0"),
     Case(
