@@ -37,7 +37,7 @@ class ResampledSums:
         self.replicates: Float64[np.ndarray, " *shape _"] = np.zeros((*shape, replicates))
 
     def add(self, units: Sequence[int] | Int64[np.ndarray, " units"], values: Num[np.ndarray, "units *shape"]) -> None:
-        """Adds the numbers of units. One unit's numbers may be added in several calls."""
+        """Adds `values[i]`, the numbers of the unit `units[i]`. One unit's numbers may be added in several calls."""
         weights = poisson_weights(self._seed, units, self.replicates.shape[-1])
         self.sums += values.sum(0)
         self.replicates += np.tensordot(values.astype(np.float32), weights, axes=(0, 0))

@@ -212,7 +212,8 @@ class StudyExperiment:
         amount = {"tokens": self.budget.tokens, "seconds": self.budget.seconds}.get(self.budget.equal)
         if amount == 0:
             raise UserError(
-                f"config.budget.equal={self.budget.equal} needs the amount of every arm; set config.budget.{self.budget.equal}"
+                f"config.budget.equal={self.budget.equal} needs the number of {self.budget.equal} per arm; "
+                f"set config.budget.{self.budget.equal}"
             )
 
     def _check_arm(self, arm: ArmConfig, arms: Sequence[str]) -> None:

@@ -355,10 +355,10 @@ def assemble_features(
     empty.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
-    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; of a
-    layout per token word_starts int32 [B, L], 1 on the first pieces of the labelled words.
+    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; if
+    the layout is per token, word_starts int32 [B, L], 1 on the first pieces of the labelled words.
 
-    Slot p of a row has sequence_ids p + 1.
+    The tokens in slot p of a row have sequence id p + 1.
     """
     L, P, layout = shape.length, shape.slots, shape.layout
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")

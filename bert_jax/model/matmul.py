@@ -69,7 +69,7 @@ def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
 def batched_matmul(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], one_cpu: bool
 ) -> Float[Array, "*shape _ _"]:
-    """Computes `matmul` with gradients that also use `matmul`; axes[0] is -1."""
+    """Computes `matmul` with gradients that also use `matmul`. axes[0] must be -1."""
     return matmul(a, b, axes, one_cpu)
 
 

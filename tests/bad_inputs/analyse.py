@@ -174,7 +174,7 @@ CASES = [
         "nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file",
     ),
     Case("two words for one", "neighbours 'the house'", "'the house' is 2 words; give one word, or a sentence with one"),
-    Case("a word in context without a text", "neighbours 'the [house]'", "with the words of a text; name one with --input=FILE"),
+    Case("a word in context without a text", "neighbours 'the [house]'", "words of a text; name the text with --input=FILE"),
     Case(
         "a layer that does not exist",
         "neighbours house --input=$text --layer=2",

@@ -656,7 +656,7 @@ CASES = [
     Case(
         "sides of unlike numbers of files",
         "--source='parallel:*.en:a.de'",
-        "--source=parallel:*.en:a.de: 2 files and 1 match; each file needs the one of its translations (the first are a.en and",
+        "--source=parallel:*.en:a.de: 2 files and 1 match; give each file one file with its translations (the first are a.en and",
         files=SIDES | {"b.en": "One.\n"},
     ),
     Case(

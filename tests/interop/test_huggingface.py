@@ -77,7 +77,7 @@ def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
         "README.md",
     }  # fmt: skip
     others = {"spiece.model", "generation_config.json", *MARIAN_FILES, *TEXT_VECTORS}
-    assert (files - {"README.md"}) | others == set(FILES)  # which replace older ones
+    assert (files - {"README.md"}) | others == set(FILES)  # an export replaces FILES of an older one
     for name in ("config.json", "tokenizer_config.json"):
         assert re.match(r'\{\n  "\w+": ', (exported / name).read_text()), "people can read it"
     with safetensors.safe_open(exported / "model.safetensors", "np") as file:

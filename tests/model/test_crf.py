@@ -53,7 +53,7 @@ def path_scores(paths: np.ndarray, scores: jax.Array, transitions: Transitions) 
 
 
 def in_numpy(chain: Chain, transitions: Transitions) -> tuple[np.ndarray, Transitions]:
-    """Returns the scores and the transitions as numpy arrays, for sums without compilation."""
+    """Returns the scores and the transitions as numpy arrays, so that sums over them need no compilation."""
     return np.asarray(chain.scores), Transitions(*map(np.asarray, transitions))
 
 

@@ -28,7 +28,7 @@ def run(flags: argparse.Namespace) -> int:
     checked_layers(options.layers, engine.config.num_layers)
     plain = [word for word in flags.words if marked_window(engine, word) is None]
     if records is None and len(plain) < len(flags.words):
-        raise UserError("a word in context is compared with the words of a text; name one with --input=FILE")
+        raise UserError("a word in context is compared with the words of a text; name the text with --input=FILE")
     if plain and records and engine.config.spells_words:
         print("the nearest pieces are left out: a character model has no table of pieces", file=sys.stderr)
     elif plain:

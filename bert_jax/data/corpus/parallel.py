@@ -83,7 +83,7 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
     sources, targets = paths
     if len(sources) != len(targets):
         raise UserError(
-            f"{given}: {counted(len(sources), 'file')} and {len(targets)} match; each file needs the one of its "
+            f"{given}: {counted(len(sources), 'file')} and {len(targets)} match; give each file one file with its "
             f"translations (the first are {sources[0]} and {targets[0]})"
         )
     found = []
@@ -185,7 +185,7 @@ def _record(line: str) -> files.JsonObject:
 
 
 class _BadPair(ValueError):
-    """A line that is not a valid pair; the text follows the file and the number of the line."""
+    """Raised for a line that is not a valid pair. The message to the user has its text after the file and the line."""
 
 
 def _lines(path: str) -> Iterator[bytes]:

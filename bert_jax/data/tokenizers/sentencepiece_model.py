@@ -80,8 +80,8 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether a character at the edge of a piece is not part of it: white space, or dropped by the normalisation,
-        e.g. a control character."""
+        """Returns whether a piece's span leaves out this character at its edge: it is white space, or the normalisation drops
+        it, as it does control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]

@@ -43,7 +43,7 @@ class Block:
     number: int
     """The number of the sentence in the file, from 0."""
     document: int
-    """The number of its document, from 0; that of the sentence in a file without `# newdoc`."""
+    """The number of its document, from 0. In a file without `# newdoc` every sentence is a document."""
     rows: tuple[Line, ...]
     comments: tuple[str, ...]
     """The lines before the words that begin with "#"."""
@@ -56,7 +56,7 @@ class Sentence:
     place: str
     """The prefix of messages about it: "FILE, line 3: "."""
     document: int
-    """The number of its document, from 0; that of the sentence in a file without `# newdoc`."""
+    """The number of its document, from 0. In a file without `# newdoc` every sentence is a document."""
     words: tuple[str, ...]
     lemmas: tuple[str, ...]
     upos: tuple[str, ...]
