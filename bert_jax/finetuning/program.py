@@ -118,7 +118,10 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
         counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
     if weights and not takes:
-        raise UserError(f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} does not")
+        raise UserError(
+            f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} is not one; "
+            "leave it out"
+        )
     if weights and len(weights) != len(labels):
         raise UserError(
             f"config.training.class_weights has {counted(len(weights), 'number')}, but {task.name} has "

@@ -307,7 +307,7 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] of queries, keys or values; `module` are its name or parent."""
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] of queries, keys or values; `module` gives its name or parent."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
     return Dense((c.hidden_size,), shape, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, **module)

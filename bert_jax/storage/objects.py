@@ -50,7 +50,7 @@ class Content:
 
 
 def file_system() -> Any:
-    """Returns the gcsfs file system; epath's, too."""
+    """Returns the gcsfs file system, the same instance that epath uses."""
     import fsspec
 
     set_up()

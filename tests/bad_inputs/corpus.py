@@ -638,7 +638,7 @@ CASES = [
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
-        "--source=parallel:a.en: a.en is not a file of pairs by its name; name .tsv for columns ... parallel:GLOB.en:GLOB.de",
+        "--source=parallel:a.en: a.en does not end in .tsv (columns ... or give the files of both languages: parallel:GLOB.en:",
         files=SIDES,
     ),
     Case(

@@ -203,7 +203,7 @@ CASES = [
     Case(
         "weights for a number",
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.class_weights='[1, 2]'",
-        "config.training.class_weights is for tasks that choose one of several labels, and own/sequence does not",
+        "config.training.class_weights is for tasks that choose one of several labels, and own/sequence is not one; leave it out",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
     ),
     Case(

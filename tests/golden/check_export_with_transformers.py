@@ -9,7 +9,7 @@ check.
 
 `expected` holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
 `texts` to tokenise. `save_pretrained` writes the model again to `resaved`, for us to read back. `arguments` are arguments of
-`from_pretrained` that have no place in a config.json. The class is the one that config.json names.
+`from_pretrained` that have no place in a config.json. config.json names the model's class.
 `tests/interop/test_transformers_loads_exports.py` runs it for every interpreter in BERT_JAX_PEER_PYTHON.
 """
 

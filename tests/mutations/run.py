@@ -191,8 +191,8 @@ def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> Non
     sys.dont_write_bytecode = True
     import pytest
 
-    # a package above imports jaxtyping, which pytest counts among its plugins and says that it comes too late to be rewritten
-    # and pytest-randomly would undo the order, the nearest test first
+    # pytest warns that jaxtyping, one of its plugins, was imported too early to be rewritten: a package above imports it;
+    # pytest-randomly is off because it would undo the order of the tests, the nearest first
     arguments = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     status = int(pytest.main([*arguments, *tests]))

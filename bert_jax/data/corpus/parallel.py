@@ -133,8 +133,8 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
     suffix = pathlib.PurePath(bare_name(path)).suffix
     if suffix not in (".tsv", ".jsonl"):
         raise UserError(
-            f"{given}: {path} is not a file of pairs by its name; name .tsv for columns that are separated by tabs, "
-            ".jsonl for JSON lines, or the files of both languages: parallel:GLOB.en:GLOB.de"
+            f"{given}: {path} does not end in .tsv (columns separated by tabs) or .jsonl (JSON lines), as a file of pairs does; "
+            "rename it, or give the files of both languages: parallel:GLOB.en:GLOB.de"
         )
     lines, _, size = _survey(path)
     if suffix == ".tsv":

@@ -115,8 +115,8 @@ class AnswerPlaces:
 
 
 def _stated_place(context: str, text: str, start: int) -> int | None:
-    """Returns the character of `context` that the offset `start` means, if `text` is there: counted in characters, UTF-16 units
-    or bytes."""
+    """Returns the index of the character of `context` at which `text` begins, if that is at the offset `start`, counted in
+    characters, UTF-16 units or bytes; otherwise None."""
     if start < 0 or start > 4 * len(context):
         return None
     if context.startswith(text, start):

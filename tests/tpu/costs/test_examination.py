@@ -42,7 +42,7 @@ class Compiler:
 
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records the arguments of the reports."""
+    """Replaces the functions that make the reports with functions that return their arguments."""
     monkeypatch.setattr(examination, "calibrate", lambda compiler: ("calibration", type(compiler)))
     monkeypatch.setattr(examination, "program_memory", lambda *given: ("memory", *given))
     monkeypatch.setattr(examination, "record", lambda *given: {"record": given})
