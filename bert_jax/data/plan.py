@@ -147,8 +147,8 @@ def _documents(
 
 
 def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]) -> Int64[np.ndarray, " chosen"]:
-    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`. A pointer beyond the end
-    stops.
+    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`. A path ends at a
+    pointer beyond the end.
 
     This is pointer jumping (Wyllie 1979): after round k, all positions within 2**k steps are reached, and `jump` takes 2**k steps
     at once.

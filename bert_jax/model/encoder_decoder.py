@@ -148,7 +148,7 @@ class EncoderDecoder(Bert):
         return self.lm_head(hidden, self.target_embeddings.word_embeddings.embedding)
 
 
-# ------------------------------------------------------------------------------------------------- with the parameters of a model
+# --------------------------------------------------------------------------------------- functions that take a model's parameters
 def encode(params: Mapping[str, Any], config: ModelConfig, source: Tokens) -> Float[Array, "B source D"]:
     """Returns the encoder's output at every token of the source, without dropout."""
     return cast(Array, EncoderDecoder(config).apply({"params": params}, source, method="encode")[0])

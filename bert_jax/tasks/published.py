@@ -57,7 +57,8 @@ def published(task: str) -> tuple[Published, ...]:
 
 
 def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
-    """Yields a line for each row, after a heading for each split and note; the main `metric` comes first."""
+    """Yields a line for each row, and a heading wherever the split or the note changes. In a line the main
+    `metric` comes first."""
     heading = ""
     for row in rows:
         before, heading = heading, f"published, {row.split}" + (f" ({row.note})" if row.note else "")

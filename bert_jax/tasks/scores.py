@@ -5,9 +5,9 @@ Predictions and labels are arrays of the same shape: int [E] for classes, float 
 ValueError if their shapes differ, if they are empty, or if a label is not finite.
 
 SQuAD: in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers are
-`{question id: texts}`, without texts for a question without an answer (2.0), in the order of the data set, on which the last
-digit of a float sum depends. Predictions are `{question id: text}`, "" for "no answer"; those for other questions are ignored.
-The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
+`{question id: texts}`; a question without an answer (2.0) has no texts. They are in the order of the data set, because the last
+digit of a float sum depends on it. Predictions are `{question id: text}`, "" for "no answer"; those for other questions are
+ignored. The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
 (torchmetrics).
 
 A model that has learned anything must exceed the scores of constant predictions. The most frequent label of the training set may

@@ -240,7 +240,7 @@ CASES = [
     Case(
         "an alphabet of SentencePiece",
         "--train-vocab=sentencepiece --alphabet=10",
-        "--alphabet is the number of characters of WordPiece; SentencePiece keeps those that cover 99.95 % of it",
+        "--alphabet is a setting of WordPiece; SentencePiece keeps the characters that cover 99.95 % of the text; leave",
         without=NO_VOCAB,
     ),
     Case(

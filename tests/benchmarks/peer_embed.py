@@ -1,4 +1,5 @@
-"""The peer of `benchmark_embed.py`: sentence-transformers' `encode`, in an interpreter that has it. The last line is JSON."""
+"""The peer of `benchmark_embed.py`: sentence-transformers' `encode`, in an interpreter that has it. Its last line of
+output is JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Flair: the states at the ends of words against numpy on each text alone, and what heads and the language model read of them."""
+"""Flair: compares the states at the ends of words with numpy on each text alone, and tests what heads and the language model
+read of them."""
 
 from __future__ import annotations
 

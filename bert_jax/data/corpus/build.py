@@ -84,8 +84,8 @@ def build_corpus(
         languages = sources.languages_of(items)
         if languages and tokenizer.separate_vocabularies:
             raise UserError(
-                "--vocab is Marian's with a vocabulary for each language, and a corpus has one vocabulary; take a Marian whose "
-                "languages share one, or train one on both (--train-vocab=bpe)"
+                "--vocab is a Marian model with a vocabulary for each language, and a corpus has one vocabulary; take a Marian "
+                "model whose languages share one, or train one on both languages (--train-vocab=bpe)"
             )
         held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
         if config.eval_sources and not held_out:

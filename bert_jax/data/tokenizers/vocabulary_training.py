@@ -184,9 +184,12 @@ def train_sentencepiece(
 
     lowercase = bool(lowercase) if characters else lowercase is not False
     if alphabet:
-        raise UserError("--alphabet is the number of characters of WordPiece; SentencePiece keeps those that cover 99.95 % of it")
+        raise UserError(
+            "--alphabet is a setting of WordPiece; SentencePiece keeps the characters that cover 99.95 % of the text; "
+            "leave it out"
+        )
     if max_word_characters:
-        raise UserError("--max-word-characters is a limit of WordPiece; SentencePiece has none")
+        raise UserError("--max-word-characters is a limit of WordPiece; SentencePiece has none; leave it out")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -156,8 +156,8 @@ class Window:
         radius = fields.get("sliding_window")
         if radius is not None and radius != value // 2:
             raise UserError(
-                f"{source}: sliding_window={radius!r} and local_attention={value} contradict each other: the second is twice the "
-                "first; correct one of them"
+                f"{source}: sliding_window={radius!r} and local_attention={value} contradict each other: the second must be "
+                "twice the first; correct one of them"
             )
         return {"sliding_radius": value // 2}
 

@@ -254,7 +254,7 @@ def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
 
 def test_a_corpus_has_one_vocabulary(tmp_path):
     marian = load_tokenizer(write_marian(tmp_path, separate=True))
-    with pytest.raises(UserError, match="Marian's with a vocabulary for each language, and a corpus has one vocabulary; take a"):
+    with pytest.raises(UserError, match="Marian model with a vocabulary for each language, and a corpus has one vocabulary"):
         build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), marian)
 
 
