@@ -13,7 +13,7 @@ decoder two layers with attention, and dropout is the paper's 0.2. As features a
 encoder. The paper's smallest model learned from these captions too (MT-Small), but from GloVe vectors; here words start from
 random ones and know little beside what is seen in photographs. The larger ones had 210 thousand and 7 million pairs.
 
-Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: 30 to 60 minutes of one core, by its FLOPs (242 T), and
+Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: an hour or two of one core, for 242 TFLOP, and
 a held-out perplexity of 10 to 20 (word frequency alone: several hundred).
 """
 

@@ -4,7 +4,8 @@ r"""ModernBERT-base with its published recipe: 22 layers of width 768, 149.7 M p
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_base.py --workdir=runs/modern_base
 
 Hardware: v5e:4x4, on which a chip computes 8 rows of 1,024 or one of 8,192 at a time, in 5 of 16 GiB; with more chips lower
-`phases.*.accumulation` (the result is the same). Not run. `aot` estimates two days for the 250 G tokens in rows of 8,192.
+`phases.*.accumulation` (the result is the same). Not run. `aot` estimates nine days for the first
+1,719 G tokens and two for the 250 G in rows of 8,192.
 Expect: the paper's model had 1,964 hours of 8 H100 (section 2.2.2).
 
 Sources: arXiv:2412.13663 (section, Table), and AnswerDotAI/ModernBERT at 8c57a0f (file) for what the paper leaves open.
