@@ -2,9 +2,10 @@ r"""ModernBERT-large with its published recipe: 28 layers of width 1,024, 395.9 
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_large.py --workdir=runs/modern_large
 
-Hardware: v5e:4x4 or larger, on which a chip is meant to compute 7 rows of 1,024 or one of 8,192 at a time; with more chips lower
-`phases.*.accumulation` (the result is the same). It was neither run nor compiled, so its duration and its result are not known:
-try `aot` first. Corpus and sources are the same as in `modern_base.py`. Differences:
+Hardware: v5e:4x4 or larger, on which a chip is meant to compute 7 rows of 1,024 or one of 8,192 at a time; with more chips
+lower `phases.*.accumulation` (the result is the same). It was neither run nor compiled: `aot` estimates its hours. Expected:
+the scores of the released model, which nobody has checked here. Corpus and sources are the same as in `modern_base.py`.
+Differences:
 
 - Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G; then the run went back, and the last 800 G of
   1,719 G were trained at 5e-5, with a weight decay of 1e-6; 250 G in rows of 8,192 at 5e-5, constant; 50 G from there to 0 by

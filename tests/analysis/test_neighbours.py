@@ -182,7 +182,7 @@ def test_the_nearest_pieces_are_those_of_a_search_through_the_table(analyser, mo
 
 
 def test_a_model_without_a_table_of_pieces_is_named_and_refused():
-    model = types.SimpleNamespace(config=types.SimpleNamespace(character_cnn=True), tokenizer=None, source="elmo")
+    model = types.SimpleNamespace(config=types.SimpleNamespace(spells_words=True), tokenizer=None, source="elmo")
     with pytest.raises(UserError, match="elmo computes word vectors from characters, so it has no table of them; name another"):
         nearest_pieces(model, ["the"])
 

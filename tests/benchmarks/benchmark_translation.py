@@ -203,28 +203,39 @@ def compared(options: argparse.Namespace, directory: str, pairs: float) -> None:
     hows = {"peer as installed": {}, "peer, allocator tuned": TUNED} if options.peer_python else {}
     trains = [Side("ours", [*mine, "--ours=train"], environment)]
     trains += [Side(how, [*theirs, f"--steps={options.steps + 2}", "--batch-size=1", "--beams=0"], e) for how, e in hows.items()]
-    figures: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg(), "pairs_of_a_batch": pairs}
-    found = in_turns(trains, options.rounds, lambda _: [])
-    medians = {who: statistics.median([s for run in runs for s in run["seconds"][2:]]) for who, runs in found.items()}
-    rows = [["training", who, f"{pairs / s:,.1f}", f"{s / medians['ours']:.2f}", "-", "-"] for who, s in medians.items()]
-    figures["training"] = medians
+    trained = in_turns(trains, options.rounds, lambda _: [])
+    searched: dict[str, list[dict[str, Any]]] = {}
     if options.model:
         search = [Side("ours", [*mine, "--ours=translate", f"--model={options.model}"], environment)]
         exported = exported_model(options.model, directory)
         for size in BATCH_SIZES:
             flags = ["--steps=0", f"--batch-size={size}", f"--beams={BEAMS}", f"--model={exported}", "--repeats=2"]
             search += [Side(f"{how}, batch {size}", [*theirs, *flags], e) for how, e in hows.items()]
-        found = in_turns(search, options.rounds, lambda _: [])
-        times = {who: statistics.median([s for run in runs for s in run["translation_seconds"]]) for who, runs in found.items()}
-        answers = {who: runs[0]["translations"] for who, runs in found.items()}
-        figures["search"] = times
-        for who, seconds in times.items():
-            same = statistics.mean(a == b for a, b in zip(answers[who], answers["ours"], strict=True))
-            score = bleu(options, answers[who])
-            cells = [f"{len(answers[who]) / seconds:,.1f}", f"{seconds / times['ours']:.2f}", f"{100 * same:.1f} %"]
-            rows.append(["beam search", who, *cells, "-" if score is None else f"{score:.2f}"])
+        searched = in_turns(search, options.rounds, lambda _: [])
+    scores = {who: bleu(options, runs[0]["translations"]) for who, runs in searched.items()}
+    report(trained, searched, pairs, scores, options.json)
+
+
+def report(
+    trained: dict[str, list[dict[str, Any]]],
+    searched: dict[str, list[dict[str, Any]]],
+    pairs: float,
+    scores: dict[str, float | None],
+    file: pathlib.Path | None,
+) -> None:
+    """Prints a table of pairs per second in training and in beam search, and the factor by which ours is faster."""
+    figures: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg(), "pairs_of_a_batch": pairs, "bleu": scores}
+    steps = {who: statistics.median([s for run in runs for s in run["seconds"][2:]]) for who, runs in trained.items()}
+    calls = {who: statistics.median([s for run in runs for s in run["translation_seconds"]]) for who, runs in searched.items()}
+    rows = [["training", who, f"{pairs / s:,.1f}", f"{s / steps['ours']:.2f}", "-", "-"] for who, s in steps.items()]
+    for who, seconds in calls.items():
+        answers = searched[who][0]["translations"]
+        same = statistics.mean(a == b for a, b in zip(answers, searched["ours"][0]["translations"], strict=True))
+        cells = [f"{len(answers) / seconds:,.1f}", f"{seconds / calls['ours']:.2f}", f"{100 * same:.1f} %"]
+        score = scores[who]
+        rows.append(["beam search", who, *cells, "-" if score is None else f"{score:.2f}"])
     columns = ["of", "side", "pairs/s, median", "ours is times faster", "same translations", "BLEU"]
-    give(columns, rows, figures, options.json)
+    give(columns, rows, figures | {"training": steps, "search": calls}, file)
 
 
 def exported_model(model: str, directory: str) -> str:

@@ -119,6 +119,13 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
     ),
     "step": lambda file: _module("step").report({("ours", "bert-128"): [0.5], ("peer", "bert-128"): [1.0]}, file),
     "tpu_programs": lambda file: _module("tpu_programs").compare(_tpu_results(), file),
+    "translation": lambda file: _module("translation").report(
+        {who: [{"seconds": [9.0, 1.0, 0.5, 0.6]}] for who in ("ours", "peer")},
+        {who: [{"translation_seconds": [2.0], "translations": [[7]]}] for who in ("ours", "peer, batch 32")},
+        242.0,
+        {"ours": 38.5, "peer, batch 32": None},
+        file,
+    ),
 }
 
 

@@ -30,7 +30,7 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
         ("lr", ["training.learning_rate"], ["phases.0.learning_rate"]),
         ("learning_rate", ["training.learning_rate"], ["phases.0.learning_rate"]),
         ("epochs", ["training.epochs", "sweep.epochs"], []),
-        ("batch_size", ["training.batch_size"], ["evaluation.batch_size", "phases.0.batch_size"]),
+        ("batch_size", ["cross_view.batch_size", "training.batch_size"], ["evaluation.batch_size", "phases.0.batch_size"]),
         ("optimizer.wd", ["optimizer.weight_decay"], ["optimizer.weight_decay"]),
         ("wd", ["optimizer.weight_decay"], ["optimizer.weight_decay"]),
         ("max_seq_length", ["task.length"], ["examples.length", "phases.0.length"]),

@@ -37,8 +37,8 @@ def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
         "--config.mesh.fsdp=2",
         "--config.phases.1.batch_size=128 (in another --workdir: it changes the trained model)",
     ]
-    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in memory.advice
-    assert "The workdir is unchanged" in memory.advice
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in memory.notes
+    assert "The workdir is unchanged" in memory.notes
 
 
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 2}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
@@ -99,7 +99,7 @@ def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
         memory = state_advice(whole, make_mesh(whole.mesh))
         assert flags(memory.remedies) == advised
         assert memory.what == "the state (parameters and optimizer)"
-        assert "--topology=v5e:4x4` reports" in memory.advice
+        assert "--topology=v5e:4x4` reports" in memory.notes
     scored = scoring_advice(
         FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
     )
@@ -120,7 +120,7 @@ def test_an_evaluation_has_a_batch_of_its_own():
     memory = evaluation_advice(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
     assert memory.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
     assert list(memory.remedies) == ["--config.evaluation.batch_size=128"]
-    assert "--step=eval --phase=0`" in memory.advice
+    assert "--step=eval --phase=0`" in memory.notes
 
 
 class Rows:
@@ -142,7 +142,7 @@ def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
         "--config.training.batch_size=16 (in another --workdir: it changes the trained model)",
         "--config.task.length below 384 (in another --workdir: it changes the trained model)",
     ]
-    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in memory.advice
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in memory.notes
 
 
 def test_a_task_of_one_row_a_device_that_trains_its_head_alone_has_little_left():

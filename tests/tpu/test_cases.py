@@ -42,7 +42,7 @@ def wanted(*flags: str) -> list[Case]:
         ([f"--config={BASE}", "--topology=v5e:4x4", "--phase=7"], "has the phases 0 to 1"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=finetune"], "--step=finetune, but .* pretrains"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--rows=0"], "--rows=0 must be at least 1"),
-        ([f"--config={BASE}", "--topology=v5e:4x4", "--rows=9"], "--rows=9, but .* has the number of steps"),
+        ([f"--config={BASE}", "--topology=v5e:4x4", "--rows=9"], "--rows=9, but .* sets its number of steps"),
         ([f"--config={BASE}", "--topology=v5e:4x4", "--step=eval", "--save=x"], "--save=x saves .* no command loads the eval"),
         ([MRPC, "--topology=v5e:1x1", "--save=x"], "no command loads the finetune step of"),
         ([MRPC, "--topology=v5e:1x1", "--phase=0"], "--phase=0, but .* fine-tunes and has no phases"),

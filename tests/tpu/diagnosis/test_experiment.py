@@ -158,7 +158,7 @@ def test_the_advice_on_a_step_that_is_too_large_is_that_of_its_kind(monkeypatch:
         "the training step does not fit in memory: it needs 2.00 GiB of HBM, and there are 1.00 GiB; "
         "lower --config.training.batch_size below 32, or set --config.training.accumulation=6"
     )
-    advice = types.SimpleNamespace(sentence=lambda shortage: f"the advice on {shortage}")
+    advice = types.SimpleNamespace(message=lambda shortage: f"the advice on {shortage}")
     asked: list[Any] = []
     monkeypatch.setattr(experiment, "pretraining_advice", lambda *given: asked.append(given) or advice)
     assert experiment.too_large(PRETRAINING, program, DoesNotFit(0, 0, "hbm")).startswith("the advice on needs more HBM")
