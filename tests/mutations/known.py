@@ -110,6 +110,24 @@ SEEN = [
 """Mistakes that once passed unnoticed; a test for each kind has been added."""
 EQUIVALENT: list[Equivalent] = [
     Equivalent(
+        "bert_jax/model/config.py",
+        "layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1",
+        "layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 2",
+        "it changes the time of a step, not its result",
+    ),
+    Equivalent(
+        "bert_jax/training/data_parallel.py",
+        "check_vma=False,",
+        "check_vma=True,",
+        "a check of JAX's own, which the function passes",
+    ),
+    Equivalent(
+        "bert_jax/interface/command.py",
+        "threading.Timer(0.05, _signal_main_thread).start()",
+        "threading.Timer(0.1, _signal_main_thread).start()",
+        "the signal comes again a moment later",
+    ),
+    Equivalent(
         "bert_jax/objectives/model.py",
         'return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}',
         'return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(stddev, (outputs,))}',

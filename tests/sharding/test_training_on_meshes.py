@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import types
 from typing import Any
 
@@ -144,16 +145,31 @@ def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
     assert sums[0]["mlm_loss"] == sums_of_one[0]["mlm_loss"]
 
 
+class Total(Objective):
+    """The sum of the vectors of all words, and of all other arrays."""
+
+    def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
+        others = sum(array.sum() for name, array in params.items() if name != "embedding")
+        return {"total": params["embedding"][batch["input_ids"]].sum() + others}
+
+    def loss(self, sums: Any, counts: Any) -> jax.Array:
+        return sums["total"]
+
+
+def test_a_table_of_words_is_gathered_in_the_type_of_the_products_and_other_arrays_in_float32():
+    mesh = make_mesh(MeshConfig())
+    shardings = {name: NamedSharding(mesh, PartitionSpec("data")) for name in ("embedding", "counts")}
+    differentiate = gradients_over_data(shardings, mesh, dataclasses.replace(DROPPING, dtype="bfloat16"), "float32")
+    params = {"embedding": np.zeros((8, 2), np.float32), "counts": np.zeros((8, 3), np.float32)}
+    batch = {"input_ids": np.zeros((8, 1), np.int32)}
+    with jax.set_mesh(mesh):
+        made = jax.make_jaxpr(lambda p: differentiate(Total(), p, batch, {}, StepSeed(0, np.int32(0)), 1))(params)
+    gathered = re.findall(r"(\w+)\[(\d+,\d+)\] = all_gather", str(made))
+    assert {*gathered} == {("bf16", "8,2"), ("f32", "8,3")}
+
+
 def test_what_a_word_learns_from_many_places_adds_up_in_float32_whatever_the_products_are():
     """In bfloat16, a sum of ones stops at 256."""
-
-    class Total(Objective):
-        def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
-            return {"total": params["embedding"][batch["input_ids"]].sum()}
-
-        def loss(self, sums: Any, counts: Any) -> jax.Array:
-            return sums["total"]
-
     mesh, places = make_mesh(MeshConfig()), 8 * 1_000
     shardings = {"embedding": NamedSharding(mesh, PartitionSpec("data"))}
     differentiate = gradients_over_data(shardings, mesh, dataclasses.replace(DROPPING, dtype="bfloat16"), "float32")
