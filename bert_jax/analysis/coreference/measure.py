@@ -36,7 +36,7 @@ SECTIONS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Antecedents:
-    """How many antecedents each head and each rule finds, by document and group of mentions."""
+    """The number of antecedents that each head and each rule finds, by document and group of mentions."""
 
     right: NamedArray
     """[document, group, chooser]: the mentions whose chosen candidate is an antecedent; int32. The choosers are the heads, named
