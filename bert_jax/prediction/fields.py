@@ -7,10 +7,10 @@ every line. A line that cannot be read is a record with a problem; the lines aft
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 import json
+import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +34,7 @@ from bert_jax.storage.records import (
     split_lines,
     table_rows,
 )
+from bert_jax.tasks.readers.own_rows import SENTENCE, plain, short, written_list
 from bert_jax.tasks.readers.squad import read_squad
 
 MOST_BYTES = 64 << 20
@@ -238,20 +239,26 @@ class FileReader:
         if header.problem:
             raise UserError(f"{self.name}, line {header.number}: {header.problem}")
         delimiters = "\t" if self.suffix in TAB_TABLES else DELIMITERS
-        folded = {delimiter: [cell.casefold() for cell in _cells(header.text, delimiter)] for delimiter in delimiters}
-        delimiter = next((d for d in delimiters if self._found_columns(folded[d]) is not None), None)
+        by_delimiter = {delimiter: _cells(header.text, delimiter) for delimiter in delimiters}
+        delimiter = next((d for d in delimiters if self._found_columns(by_delimiter[d]) is not None), None)
         if delimiter is None:
-            delimiter = max(delimiters, key=lambda d: len(folded[d]))
-            known = set(folded[delimiter])
-            required = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
-            missing = next(n for n in (x if isinstance(x, str) else x[0] for x in required) if n.casefold() not in known)
+            delimiter = max(delimiters, key=lambda d: len(by_delimiter[d]))
+            known = {cell.casefold() for cell in by_delimiter[delimiter]}
+            stated = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
+            required = (name for some in stated for name in ([some] if isinstance(some, str) else some))
+            missing = next(name for name in required if name.casefold() not in known)
             raise UserError(
                 f"{self.name} is read as a table, and its first line names no column {missing!r} (it is "
                 f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines or one per line in a "
                 ".txt"
             )
-        names = _cells(header.text, delimiter)
-        columns = self._found_columns(folded[delimiter]) or {}
+        names = by_delimiter[delimiter]
+        if SENTENCE in names and any(f.words for f in self.fields):
+            raise UserError(
+                f"{self.name} has a word in each row, whose sentence is in the column {SENTENCE!r}; give a sentence in each row, "
+                'or as JSON lines with "words"'
+            )
+        columns = self._found_columns(names) or {}
         used = {i for some in columns.values() for i in some}
         quoted = delimiter != "\t" or self.suffix == ".csv"
         for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted):
@@ -280,16 +287,19 @@ class FileReader:
 
         try:
             with open_columns(kind, self.path) as file:
-                known = [column.casefold() for column in file.schema.names]
-                columns = self._found_columns(known)
+                names = file.schema.names
+                if repeated := [name for name in names if names.count(name) > 1]:
+                    raise UserError(f"{self.name}: two columns are named {repeated[0]!r}; give each a different name")
+                columns = self._found_columns(names)
                 if columns is None:
-                    shown = ", ".join(file.schema.names[:8])
+                    shown = ", ".join(names[:8])
+                    known = {column.casefold() for column in names}
                     missing = next(f.name for f in self.fields if not f.optional and f.name not in known)
                     raise UserError(
                         f"{self.name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines"
                     )
                 used = {i for some in columns.values() for i in some}
-                rows = (row for batch in file.batches(file.schema.names) for row in batch.to_pylist())
+                rows = (plain(row) for batch in file.batches(names) for row in batch.to_pylist())
                 for number, row in enumerate(rows, 1):
                     values = list(row.items())
                     given = {
@@ -304,22 +314,33 @@ class FileReader:
     def _names_columns(self, line: str) -> bool:
         """Returns whether a first line is the header of a table: it has the names of the required fields, and others."""
         for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
-            names = [cell.casefold() for cell in _cells(line, delimiter)]
+            names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
                 continue
-            if self._found_columns(names) is not None or (len(names) > 1 and USUAL_COLUMNS.issuperset(names)):
+            is_usual = len(names) > 1 and USUAL_COLUMNS.issuperset(name.casefold() for name in names)
+            if is_usual or self._found_columns(names) is not None:
                 return True
         return False
 
     def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Returns field -> the indices of its columns among `names`, or None if a required field has none."""
+        """Returns field -> the indices of its columns among `names`, or None if a required field has none. If no column has a
+        name in the same case, another case will do. Raises UserError for two columns with the name of a field."""
+
+        def places(name: str) -> list[int]:
+            exact = [i for i, other in enumerate(names) if other == name]
+            found = exact or [i for i, other in enumerate(names) if other.casefold() == name.casefold()]
+            if len(found) > 1:
+                raise UserError(f"{self.name}: two columns are named {names[found[0]]!r}; give each a different name")
+            return found
+
         found: dict[str, tuple[int, ...]] = {}
         for f in self.fields:
             stated = self.columns.get(f.name, f.name)
             wanted = [stated] if isinstance(stated, str) else stated
             for some in (wanted, [f.name]):
-                if all(name.casefold() in names for name in some):
-                    found[f.name] = tuple(names.index(name.casefold()) for name in some)
+                there = [place for name in some for place in places(name)]
+                if len(there) == len(some):
+                    found[f.name] = tuple(there)
                     break
             else:
                 if not f.optional:
@@ -343,10 +364,15 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return cell
     if len(cells) > 1:
         return [text.strip() for text in cells]
-    if cell.startswith("["):
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return list(ast.literal_eval(cell))
-    return cell.split() if of.words and not cell.startswith("[") else cell
+    try:
+        items = written_list(cell)
+    except ValueError:  # `_problem` says that it is not a list
+        return cell
+    return items if items is not None else cell.split() if of.words else cell
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_json(value: Any) -> bool:
@@ -410,8 +436,12 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`."""
+    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
+    field with `many` become texts, as in training."""
     names = {f.name for f in fields}
+    for f in fields:
+        if f.many and isinstance(items := given.get(f.name), list):
+            given = given | {f.name: [json.dumps(item) if _is_number(item) else item for item in items]}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
     problems = (_problem(f, given) for f in fields)
@@ -427,10 +457,10 @@ def _problem(of: Field, given: JsonObject) -> str | None:
         return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "")
     if of.number:
         count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        return None if count else f"its {of.name} is {json.dumps(value)[:40]}, not a count of characters from 0"
+        return None if count else f"its {of.name} is {short(value)}, not a count of characters from 0"
     texts = value if of.many else [value]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        return f"its {of.name} is {json.dumps(value)[:40]}, not {'a list of texts' if of.many else 'text'}"
+        return f"its {of.name} is {short(value)}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
         return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}"
     if not is_utf8("".join(texts)):

@@ -16,6 +16,7 @@ import csv
 import io
 import mmap
 import pathlib
+import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
@@ -83,11 +84,23 @@ def is_cut(line: bytes, most: int) -> bool:
     return len(line) == most and not line.endswith(b"\n")
 
 
+def refuse_pipe(path: pathlib.Path) -> None:
+    """Raises UserError if `path` is a pipe or a device. These files are read several times, and opening a pipe without a writer
+    would wait for one forever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # opening it will report the reason
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a pipe or a device, but this file is read several times; save it to a file first")
+
+
 def text_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields the lines of a text file with their line ends, without the byte order mark. Compressed files are decompressed.
 
-    Raises UserError if the file is missing, damaged, empty, in another format, or not UTF-8 (with the byte and the line).
+    Raises UserError if the file is missing, damaged, empty, a pipe, in another format, or not UTF-8 (with the byte and the line).
     """
+    refuse_pipe(path)
     characters, is_blank = 0, True
     try:
         with open_packed(path) as file:

@@ -55,8 +55,9 @@ class OwnDataConfig:
                 f"task.own.label_names=[{self.label_names[0]}] is one label, and there is nothing to choose; name two or more as "
                 "[a,b], or none to use the labels of the training file"
             )
-        if len(set(self.label_names)) < len(self.label_names):
-            raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
+        for name, things in (("label_names", "label"), ("columns", "column")):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise UserError(f"task.own.{name}={getattr(self, name)} names a {things} twice; name each once")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

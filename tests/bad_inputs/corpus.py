@@ -580,7 +580,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, and use --source=jsonl:",
+        "a.json is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(
@@ -626,7 +626,7 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and cannot be ... or use --source=embedded, text: or jsonl:",
+        "tfds:a is not prepared in ... tensorflow_datasets, and cannot be ... or use embedded, text: or jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text
     Case(

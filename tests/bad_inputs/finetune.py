@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import add_line, cut, extra_tensors, keys, not_finite, remove, replace, without_last_column
 from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
@@ -679,6 +681,29 @@ CASES = [
         "a label named twice",
         "--config.task.own.label_names=\"['good', 'good']\"",
         "label_names=('good', 'good') names a label twice; name each once",
+    ),
+    Case(
+        "a column named twice",
+        f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'label']\"",
+        "task.own.columns=('text', 'label', 'label') names a column twice; name each once",
+        files=train("it was fine,good,poor\nit was bad,poor,good\n"),
+    ),
+    *(
+        Case(
+            f"a pipe for {what}",
+            f"--config.task.own.train={name} {flags}",
+            f"{name} is a pipe or a device, but this file is read several times; save it to a file first",
+            spoil=lambda directory, name=name: os.mkfifo(directory / name),
+        )
+        for what, name, flags in (
+            ("a table", "pipe.csv", ""),
+            ("JSON lines", "pipe.jsonl", ""),
+            ("a Parquet file", "pipe.parquet", ""),
+            ("a file of an unknown name", "pipe", ""),
+            ("a file of words", "pipe.conll", "--config.task.name=own/token"),
+            ("a treebank", "pipe.conllu", "--config.task.name=own/token"),
+            ("a file of questions", "pipe.json", "--config.task.name=own/span"),
+        )
     ),
     Case(
         "columns of another number",

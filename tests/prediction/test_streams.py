@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import datetime
+import decimal
 import gzip
 import json
 import lzma
@@ -20,12 +21,15 @@ from bert_jax.prediction import answers, fields, streams
 from bert_jax.prediction.answers import in_groups
 from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import check_not_files, read_records, read_texts
+from bert_jax.tasks.config import OwnDataConfig
+from bert_jax.tasks.readers.own_data import load_own_data
 from tests.compressed import PACK, compressed
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
 QUESTION = (Field("question"), Field("context"))
 CHOICE = (Field("prompt"), Field("choices", many=True))
+WORDS = (Field("words", many=True, words=True),)
 
 
 def read(path: pathlib.Path, content: bytes, fields=TEXT, **flags: Any) -> list[Record]:
@@ -175,7 +179,7 @@ def test_absent_and_null_optional_fields_are_none(tmp_path):
         (TEXT, '{"text": "\\ud800"}', "its text holds half a surrogate pair"),
         (PAIR, '{"text": "a", "text_b": ["b"]}', 'its text_b is ["b"], not text'),
         (CHOICE, '{"prompt": "p", "choices": "x"}', 'its choices is "x", not a list of texts'),
-        (CHOICE, '{"prompt": "p", "choices": ["x", 1]}', 'its choices is ["x", 1], not a list of texts'),
+        (CHOICE, '{"prompt": "p", "choices": ["x", null]}', 'its choices is ["x", null], not a list of texts'),
         (CHOICE, '{"prompt": "p", "choices": []}', "its choices holds no text or an empty one"),
     ],
 )
@@ -368,10 +372,34 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
 
 
-@pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']"])
+@pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']", "['a b' 'c']", "('a b', 'c')"])
 def test_a_list_in_a_cell_is_a_list(tmp_path, cell):
     (record,) = read_any(tmp_path / "t.tsv", f"prompt\tchoices\nx\t{cell}\n", CHOICE)
     assert record.values["choices"] == ["a b", "c"]
+
+
+@pytest.mark.parametrize(
+    "cell", ["a b", "['a', 'b']", "['a' 'b']", "('a', 'b')", '["it\'s"]', "[1, 2.5]", "[laughter] a", "[ a ]", "(a) b", "[true]"]
+)
+def test_the_words_in_a_cell_are_those_of_training(tmp_path, cell):
+    path = tmp_path / "t.tsv"
+    (record,) = read_any(path, f"words\n{cell}\n", WORDS)
+    rows = [{"words": record.values["words"], "labels": ["O"] * len(record.values["words"])}]
+    path.write_text(f"words\tlabels\n{cell}\t{json.dumps(rows[0]['labels'])}\n")
+    (example,) = load_own_data(OwnDataConfig(train=str(path)), "token").train
+    assert list(example.words) == record.values["words"]
+
+
+@pytest.mark.parametrize("cell", ["['a', 'b'", "['a', None]", "[['a'], ['b']]"])
+def test_a_list_in_a_cell_that_cannot_be_read_is_a_problem(tmp_path, cell):
+    (record,) = read_any(tmp_path / "t.tsv", f"words\n{cell}\n", WORDS)
+    assert (record.problem or "").endswith("not a list of texts")
+
+
+@pytest.mark.parametrize("line", ['{"words": ["a", 1, 2.5, true]}', "words\n[\"a\", 1, 2.5, true]"])
+def test_numbers_among_words_are_texts_as_in_training(tmp_path, line):
+    (record,) = read_any(tmp_path / ("t.jsonl" if line[0] == "{" else "t.tsv"), f"{line}\n", WORDS)
+    assert record.values["words"] == ["a", "1", "2.5", "true"]
 
 
 def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
@@ -487,6 +515,27 @@ def test_columns_of_parquet_that_json_cannot_hold_are_left_out_of_what_goes_with
     assert (record.values, record.rest) == ({"text": "a"}, {"id": 7})
 
 
+@pytest.mark.parametrize(
+    ("values", "text", "problem"),
+    [
+        ([b"a"], "a", None),  # as in training
+        ([b"\xff"], None, 'its text is "b'),
+        ([datetime.date(2020, 1, 1)], None, 'its text is "2020-01-01", not text'),
+        ([decimal.Decimal("1.5")], None, "its text is 1.5, not text"),
+        ([{"en": b"\xff"}], None, 'its text is {"en": '),
+        ([[b"a"]], None, 'its text is ["a"], not text'),
+    ],
+)
+def test_a_column_of_parquet_in_another_type_is_read_if_it_holds_text(tmp_path, values, text, problem):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": values}), tmp_path / "t.parquet")
+    (record,) = read_texts([], str(tmp_path / "t.parquet"), TEXT)
+    assert (record.values["text"] if text else None, bool(record.problem)) == (text, bool(problem))
+    assert (record.problem or "").startswith(problem or "")
+
+
 def test_a_column_of_its_own_name_serves_where_that_of_training_is_absent(tmp_path):
     (record,) = read_any(tmp_path / "t.csv", "text,label\na,pos\n", TEXT, columns={"text": "review"})
     assert (record.values, record.rest) == ({"text": "a"}, {"label": "pos"})
@@ -550,6 +599,37 @@ def test_two_fields_of_a_tsv_are_not_one_text(tmp_path):
 def test_text_that_only_resembles_other_formats_is_text(tmp_path, line):
     first, second = read_any(tmp_path / "t.txt", f"{line}\nmore\n")
     assert (first.values["text"], second.values["text"]) == (line, "more")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.parquet"])
+def test_two_columns_of_one_name_are_refused_and_the_case_of_a_name_decides(tmp_path, name):
+    import pyarrow
+    from pyarrow import parquet
+
+    def read_columns(names: list[str]) -> list[Record]:
+        if name == "t.parquet":
+            arrays = [pyarrow.array([letter]) for letter in "abc"]
+            parquet.write_table(pyarrow.Table.from_arrays(arrays, names), tmp_path / name)
+        else:
+            sign = "," if name == "t.csv" else "\t"
+            (tmp_path / name).write_text("".join(f"{sign.join(row)}\n" for row in (names, "abc")))
+        return list(read_texts([], str(tmp_path / name), TEXT))
+
+    for columns in (["text", "id", "text"], ["id", "text", "text"]):
+        with pytest.raises(UserError, match=rf"{name}: two columns are named 'text'; give each a different name"):
+            read_columns(columns)
+    (record,) = read_columns(["Text", "id", "text"])
+    assert record.values == {"text": "c"}
+
+
+def test_the_column_that_a_table_lacks_is_named(tmp_path):
+    with pytest.raises(UserError, match="its first line names no column 'e1' "):
+        read_any(tmp_path / "t.csv", "ctx,e0,y\np,a,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
+
+
+def test_a_table_with_a_word_in_each_row_is_no_sentences(tmp_path):
+    with pytest.raises(UserError, match=r"t.csv has a word in each row, whose sentence is in the column 'Sentence #'; give a s"):
+        read_any(tmp_path / "t.csv", "Sentence #,words\nSentence: 1,a\n,b\n", WORDS)
 
 
 def test_names_of_files_are_not_read_as_texts(tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def _read_own(span: Span) -> Iterator[Document]:
             yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
     if number + 1 < span.stop:
         raise UserError(
-            f"--source={span.item.path} gives {counted(number + 1, 'document')}, but gave {span.item.length:,} when they were "
+            f"{span.item.path} gives {counted(number + 1, 'document')}, but gave {span.item.length:,} when they were "
             "counted; their order and number must depend on the files only"
         )
 

@@ -306,7 +306,7 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
     columns: tuple[str, ...] = ()
     paths = _table_files(source, say)
     for path in paths:
-        found = tables.inspect(source.kind, path, column, source.name)
+        found = tables.inspect(source.kind, path, column, source.name, source.flag)
         column, columns = found.column, columns or found.columns
         if found.rows:
             weight = max(1.0, found.text_bytes)
@@ -336,7 +336,7 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
         if split is None and any(sign in name for sign in "*?["):
             return [str(path) for path in _remote_files(source)]
         return [str(path) for path in fetch_chosen(name, flag, choose)]
-    there = _local_files(Source(source.kind, name))
+    there = _local_files(dataclasses.replace(source, name=name))
     if isinstance(there, pathlib.Path):
         names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
         return [str(there / chosen) for chosen in choose(names)]
@@ -400,7 +400,7 @@ def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = head.removeprefix(BOM).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on its own line, and use --source=jsonl:"
+        return "is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]

@@ -264,7 +264,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         except OSError as error:
             raise UserError(
                 f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_name_hint(name)}; prepare it on a "
-                "machine with a network, and give its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
+                "machine with a network, and give its directory with --tfds-directory; or use embedded, text: or jsonl:"
             ) from error
     if path is not None:
         try:

@@ -17,6 +17,8 @@ from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers.tables import Say, note
 
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
+_LONG = 1_000
+"""The number of words above which a sentence is probably several, without empty lines between them."""
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that begins every sentence of MultiCoNER: "# id UUID domain=train"."""
 
@@ -55,6 +57,9 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
     close()
     if not sentences:
         raise UserError(f"{path} holds no words; give a file with a word and its tag on each line")
+    longest = max(len(sentence.words) for sentence in sentences)
+    if longest > _LONG:
+        say(f"WARNING: {path}: a sentence of {counted(longest, 'word')}; end each sentence with an empty line")
     return sentences
 
 
@@ -138,7 +143,7 @@ class _Columns:
 
 
 def _split(line: str, has_tabs: bool) -> list[str]:
-    return line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
+    return [cell.strip() for cell in (line.split("\t") if has_tabs else re.split(" +", line.strip(" ")))]
 
 
 def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:

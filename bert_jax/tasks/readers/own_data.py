@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import pathlib
 import re
 import unicodedata
@@ -35,11 +36,12 @@ from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.conll import conll_width, read_conll
-from bert_jax.tasks.readers.conllu import read_conllu
+from bert_jax.tasks.readers.conllu import TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
     COLUMNAR,
     DELIMITERS,
     JSON,
+    SENTENCE,
     Row,
     class_names,
     data_files,
@@ -112,6 +114,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     if named and not names:
         raise UserError("the labels are not known: set train to the training file, or label_names")
     _report_labels(config, names, examples["train"], say)
+    _report_shared_files(config, say)
     return OwnData(examples["train"], examples["dev"], examples["test"], names)
 
 
@@ -123,6 +126,17 @@ def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise UserError(f"{first} names a class of {column} twice; give each class a different name")
     return names
+
+
+def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
+    """Warns about a file of several splits."""
+    splits: dict[str, list[str]] = {}
+    for split in SPLITS:
+        for path in data_files(pathlib.Path(given), split) if (given := getattr(config, split)) else ():
+            splits.setdefault(os.path.realpath(path), []).append(split)
+    if shared := {path: some for path, some in splits.items() if len(some) > 1}:
+        path, some = next(iter(shared.items()))
+        say(f"WARNING: {' and '.join(some)} are the same file, {path}, so their scores say nothing about other text")
 
 
 def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
@@ -194,7 +208,7 @@ def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say:
     wanted = {
         *(value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)),
         *(config.choices if kind == "choice" else config.label_names),
-        _SENTENCE,
+        SENTENCE,
     }
     rows = read_own_rows(
         path,
@@ -397,7 +411,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     first = next(rows, None)
     if first is None:
         return
-    column = config.sentence or (_SENTENCE if _SENTENCE in first.values else None)
+    column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)
         raise Location(path, 1).error(f"no column {config.words!r}; {known}; {_IN_COLUMNS}")
@@ -416,8 +430,6 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         )
 
 
-_SENTENCE = "Sentence #"
-"""The column that numbers sentences in the best known table of entities."""
 _IN_COLUMNS = (
     "a file with a word and its tag on each line has spaces or TABs between them, an empty line after each sentence, no names of "
     "columns, and a name that ends in .conll"
@@ -453,7 +465,8 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     """Returns the sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending == ".conllu":
-        return _placed(path, read_conllu(path, may_lack_tags=split == "test", say=say))
+        column = TAGS[0] if config.labels == OwnDataConfig.labels else config.labels
+        return _placed(path, read_conllu(path, column=column, may_lack_tags=split == "test", say=say))
     if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
         return None
     if ending not in COLUMN_FILES and (ending not in DELIMITERS or not _has_word_lines(config, path)):

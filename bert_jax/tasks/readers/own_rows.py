@@ -36,6 +36,7 @@ from bert_jax.storage.records import (
     is_utf8,
     open_columns,
     read_text,
+    refuse_pipe,
     split_lines,
     text_lines,
 )
@@ -129,7 +130,7 @@ def read_columnar(
         decode = _decoders(path, file.schema) if by_name else {}
         number = 0
         for batch in file.batches(names):
-            columns = [[decode.get(name, _plain)(value) for value in batch.column(name).to_pylist()] for name in names]
+            columns = [[decode.get(name, plain)(value) for value in batch.column(name).to_pylist()] for name in names]
             for i in range(batch.num_rows):
                 number += 1
                 yield (
@@ -149,6 +150,7 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
     if path.suffix not in COLUMNAR:
         raise UserError(f"{path} is compressed as a whole; decompress it first")
     kind = path.suffix[1:]
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -162,10 +164,12 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
         yield file
 
 
-def _plain(value: Any) -> Any:
-    """Converts a value for JSON: UTF-8 bytes become text."""
+def plain(value: Any) -> Any:
+    """Converts a value of a Parquet or Arrow file for JSON: UTF-8 bytes become text, decimals become floats."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode("utf-8")
@@ -219,6 +223,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON, one object a line or one list of objects."""
+SENTENCE = "Sentence #"
+"""The column that numbers sentences in the best known table of entities, which has a word in each row."""
 MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
     "NaT", "None", "n/a", "nan", "null",
@@ -348,26 +354,34 @@ class Row:
         return list(listed)
 
     def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
-        """Returns the items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
+        """Returns the items of `written_list`. Raises UserError for a list that cannot be read."""
+        try:
+            return written_list(text, strict=strict)
+        except ValueError as error:
+            raise self.location.error(f"{name} is {short(text)}, {error}") from error
 
-        A text in square brackets that is not such a list is refused if it is `strict`, or has quotes, commas or brackets as a
-        list has them. Otherwise it is words, such as "[laughter]".
-        """
-        bare = text.strip()
-        if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or words
-            items = _parse_list(bare[1:-1])
-            if items is not None and (len(items) < 2 or "," in bare):
-                return items
-        inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
-        if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
-            return None  # brackets that are words
-        items = None if inside is None else _parse_list(inside)
-        if items is not None:
+
+def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
+    """Returns the items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
+
+    A text in square brackets that is not such a list raises ValueError, with the problem and the remedy, if it is `strict`, or
+    has quotes, commas or brackets as a list has them. Otherwise it is words, such as "[laughter]".
+    """
+    bare = text.strip()
+    if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or words
+        items = _parse_list(bare[1:-1])
+        if items is not None and (len(items) < 2 or "," in bare):
             return items
-        is_list = bare[:2] in ("['", '["', "[[", "[{") or _PYTHON_OBJECT.fullmatch(bare)
-        if is_list or (inside is not None and (strict or ("," in inside and not set("[]") & set(inside)))):
-            raise self.location.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
-        return None
+    inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
+    if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
+        return None  # brackets that are words
+    items = None if inside is None else _parse_list(inside)
+    if items is not None:
+        return items
+    is_list = bare[:2] in ("['", '["', "[[", "[{") or _PYTHON_OBJECT.fullmatch(bare)
+    if is_list or (inside is not None and (strict or ("," in inside and not set("[]") & set(inside)))):
+        raise ValueError('not a list that can be read; write it as ["a", "b"]')
+    return None
 
 
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:
@@ -511,6 +525,7 @@ def _table_rows(
 
 def _head(path: pathlib.Path) -> bytes:
     """Returns the first bytes of a file; empty if it cannot be read, which its reader will report."""
+    refuse_pipe(path)
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
     return b""

@@ -279,6 +279,15 @@ def test_words_in_columns_that_cannot_be_read_are_refused(
         labels_of(put(tmp_path / name, *rows), "token", **settings)
 
 
+def test_the_column_of_a_treebank_is_that_of_the_labels(tmp_path: pathlib.Path):
+    rows = ["1\ta\t_\tDET\tDT\t_\t0\troot\t_\t_", "2\tb\t_\tNOUN\tNN\t_\t1\tdep\t_\t_"]
+    path = put(tmp_path / "a.conllu", *rows)
+    assert labels_of(path, "token") == labels_of(path, "token", labels="upos") == [(("a", "b"), ("DET", "NOUN"))]
+    assert labels_of(path, "token", labels="xpos") == [(("a", "b"), ("DT", "NN"))]
+    with pytest.raises(UserError, match="column='misc' holds no tags; known: upos, xpos"):
+        labels_of(path, "token", labels="misc")
+
+
 def test_a_test_file_of_words_in_columns_may_lack_the_tags(tmp_path: pathlib.Path):
     train, test = put(tmp_path / "train.tsv", "a\tN\tB-X", "", "b\tN\tO"), put(tmp_path / "test.tsv", "a\tN", "", "b\tN")
     assert load_own_data(OwnDataConfig(train=train, test=test), "token").test == [
@@ -590,6 +599,17 @@ def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
     put(tmp_path / "b-0.csv", "text,label", "a,x")
     data = load_own_data(OwnDataConfig(train=str(tmp_path / "b-*.csv")), "sequence")
     assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
+
+
+def test_a_file_of_two_splits_is_told(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", "one,x", "two,y")
+    (tmp_path / "link.csv").symlink_to(path)
+    other = put(tmp_path / "b.csv", "text,label", "three,x")
+    for dev, told in ((path, True), (str(tmp_path / "link.csv"), True), (other, False), (f"{tmp_path}/*.csv", True)):
+        said: list[str] = []
+        load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
+        message = f"WARNING: train and dev are the same file, {path}, so their scores say nothing about other text"
+        assert said == [message] * told
 
 
 def test_blanks_around_a_label_are_not_part_of_it(tmp_path: pathlib.Path):
