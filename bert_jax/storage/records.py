@@ -32,6 +32,7 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_CELL = 128 << 20  # in characters; quotes that do not match are found within it
 _SKIPPED_BYTES = 1 << 20  # read at a time of the rest of a line that is too long
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of the columns that are read in a batch; rows in a batch
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
 _READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
 
@@ -235,7 +236,8 @@ def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
         file = ipc.open_file(source)
         yield ColumnFile(file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches))))
         return
-    if mapped[-4:] != bytes(4):  # the end of a stream; batches could be missing without any other sign
+    end = _STREAM_END if mapped[:4] == _STREAM_END[:4] else bytes(4)  # streams before Arrow 0.15 have the second half alone
+    if mapped[-len(end) :] != end:  # batches could be missing without any other sign
         raise EOFError("the mark at its end is missing")
     stream = ipc.open_stream(source)
     yield ColumnFile(stream.schema, _in_bounded_memory(mapped, stream))

@@ -33,7 +33,7 @@ class OwnDataConfig:
     text_b: str | None = None
     label: Name = "label"
     words: Name = "words"
-    labels: Name = "labels"
+    labels: Name = "labels"  # in CoNLL-U: upos, or xpos if it is named
     document: str | None = None  # None: every sentence is a document of its own
     sentence: str | None = None  # in a table with one word per row: its sentence; None: the column "Sentence #", if any
     question: Name = "question"

@@ -620,7 +620,7 @@ CASES = [
     ),
     in_lines(
         "one object for the whole table",
-        "train.jsonl is one object of columns, as pandas' to_json writes them; give one object per row",
+        "train.jsonl is one object for the whole table, as pandas' to_json writes it; give one object per row",
         '{"text": {"0": "it was fine"}, "label": {"0": "good"}}\n',
     ),
     in_lines(

@@ -622,6 +622,41 @@ def test_two_columns_of_one_name_are_refused_and_the_case_of_a_name_decides(tmp_
     assert record.values == {"text": "c"}
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.txt", "a\rb\r"),
+        ("t.txt", "\ufeffa\rb"),
+        ("t.csv", "text,id\ra,1\rb,2\r"),
+        ("t.csv", 'text,id\r"a",1\r"b",2'),
+        ("t.tsv", "text\tid\ra\t1\rb\t2\r"),
+        ("t.jsonl", '{"text": "a"}\r{"text": "b"}\r'),
+        ("t.json", '[{"text": "a"},\r{"text": "b"}]\r'),
+    ],
+)
+def test_lines_may_all_end_in_cr_as_in_training(tmp_path, name, content):
+    assert [(r.number, r.values["text"], r.problem) for r in read_any(tmp_path / name, content)] == [
+        (number, text, None) for number, text in enumerate("ab", 2 if name in ("t.csv", "t.tsv") else 1)
+    ]
+
+
+def test_a_list_of_json_and_a_file_of_squad_are_read_whatever_their_name(tmp_path):
+    listed = '[{"text": "a"}, {"text": "b"}]\n'
+    assert [r.values["text"] for r in read_any(tmp_path / "t.jsonl", listed)] == ["a", "b"]
+    squad = {"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 1, "question": "q", "answers": []}]}]}]}
+    for name in ("t.json", "t.jsonl"):
+        (record,) = read_any(tmp_path / name, json.dumps(squad), QUESTION)
+        assert (record.values, record.rest) == ({"question": "q", "context": "c"}, {"id": "1"})
+
+
+def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes_are_a_problem(tmp_path):
+    content = '"text"\t"label"\n"he said ""a"""\t"x"\n"a\nb"\t"y"\n'
+    assert [r.values["text"] for r in read_any(tmp_path / "t.tsv", content)] == ['he said "a"', "a\nb"]
+    first, second = read_any(tmp_path / "t.tsv", 'text\tlabel\n"he said ""a"""\tx\nb\ty\n')
+    assert (first.problem or "").startswith('"he said ""a""" is in double quotes; give a table between TABs without quotes')
+    assert second.values == {"text": "b"}
+
+
 def test_the_column_that_a_table_lacks_is_named(tmp_path):
     with pytest.raises(UserError, match="its first line names no column 'e1' "):
         read_any(tmp_path / "t.csv", "ctx,e0,y\np,a,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})

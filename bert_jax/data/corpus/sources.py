@@ -362,7 +362,7 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
 def _require_text(source: Source, path: str, head: bytes) -> None:
     """Raises UserError if the first bytes of a file show that it is not text or, with text:, that it is JSON."""
     found = recognise(head, path)
-    if found is not None:
+    if found is not None and not (found.kind == "html" and source.kind == "text"):  # of which cleaning drops the markup
         remedy = found.remedy
         if found.kind in COLUMNAR:
             saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))

@@ -147,9 +147,9 @@ def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
-    if path.suffix not in COLUMNAR:
+    if path.suffix.lower() not in COLUMNAR:
         raise UserError(f"{path} is compressed as a whole; decompress it first")
-    kind = path.suffix[1:]
+    kind = path.suffix.lower()[1:]
     refuse_pipe(path)
     try:
         with path.open("rb") as file:
@@ -159,7 +159,7 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
     if not head:
         raise UserError(f"{path} is empty; fetch it again, or give another file")
     if (found := recognise(head, path.name)) and found.kind != kind:
-        raise UserError(f"{path} {found.what}, not {COLUMNAR[path.suffix]}; {found.remedy}")
+        raise UserError(f"{path} {found.what}, not {KINDS[kind]}; {found.remedy}")
     with columns_explained(kind, path), open_columns(kind, path) as file:
         yield file
 
@@ -185,6 +185,8 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
                 return [decode(item) for item in value]
             if value is None or value == -1:  # -1: unknown, as in the test sets of GLUE
                 return None
+            if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers beside missing ones
+                value = int(value)
             if not isinstance(value, int):
                 return value
             if not 0 <= value < len(names):
@@ -201,6 +203,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
     features: Any = None
     with contextlib.suppress(ValueError, KeyError, TypeError):
         features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    if isinstance(features, list):  # as in the header of a README.md on the hub
+        features = {each["name"]: each for each in features if isinstance(each, dict) and "name" in each}
     if not isinstance(features, dict) and (beside := path.parent / "dataset_info.json").is_file():
         features = read_object(beside, "save the data set again").get("features")
     found = {column: _names_in(feature) for column, feature in (features if isinstance(features, dict) else {}).items()}
@@ -208,18 +212,24 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Returns the names of a ClassLabel, or of one in lists; () for another feature."""
+    """Returns the names of a ClassLabel, or of one in lists, in the spellings of `datasets` and of a README.md on the hub; () for
+    another feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
         return ()
-    if feature.get("_type") == "ClassLabel":
+    if feature.get("_type") == "ClassLabel" or (feature.keys() <= {"names", "id"} and "names" in feature):
         names = feature.get("names")
+        if isinstance(names, dict) and {*names} == {str(i) for i in range(len(names))}:  # {"0": "no", "1": "yes"}
+            names = [names[str(i)] for i in range(len(names))]
         return tuple(map(str, names)) if isinstance(names, list) else ()
-    return _names_in(feature.get("feature")) if feature.get("_type") in ("Sequence", "List", "LargeList") else ()
+    if feature.get("_type") in ("Sequence", "List", "LargeList"):
+        return _names_in(feature.get("feature"))
+    inside = (feature[key] for key in ("class_label", "dtype", "sequence", "list") if isinstance(feature.get(key), dict))
+    return next(filter(None, map(_names_in, inside)), ())
 
 
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON, one object a line or one list of objects."""
@@ -318,7 +328,7 @@ class Row:
     def _label(self, name: str, label: str, known: Container[str]) -> str:
         if label in known or label in self.classes:
             return label
-        if label in MISSING or label in ("Infinity", "-Infinity"):
+        if label in MISSING or label in ("Infinity", "-Infinity", "inf", "-inf"):
             raise self.location.error(
                 f"{name} is {label!r}, which marks a missing value; {_FILL_IN} (if it is a class, list all classes in "
                 "label_names)"
@@ -337,11 +347,10 @@ class Row:
         if isinstance(value, str):
             listed = self._written(name, value, strict=strict)
             if listed is None and self.has_cells:
-                listed = value.split(self.separator or " ")
-                if (self.separator or " ") == " " or not value.strip():
-                    listed = [part for part in listed if part]  # any number of spaces separates two items
+                if (self.separator or " ") == " " or not value.strip():  # spaces, TABs and line ends, of any number
+                    listed = [part for part in re.split("[ \t\r\n]+", value) if part]
                 else:
-                    listed = [part.strip() for part in listed]
+                    listed = [part.strip() for part in value.split(self.separator)]
         if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float | None) for part in listed):
             raise self.location.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
         for i, part in enumerate(listed, 1):
@@ -452,8 +461,8 @@ def short(value: Json) -> str:
 
 
 def suffix(path: pathlib.Path) -> str:
-    """Returns the suffix of a file's name, without the one of a compression."""
-    return pathlib.Path(bare_name(path.name)).suffix
+    """Returns the suffix of a file's name in lower case, without the one of a compression."""
+    return pathlib.Path(bare_name(path.name)).suffix.lower()
 
 
 def read_own_rows(
@@ -580,9 +589,17 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
         raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
     if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
         raise UserError(f"{path} is one object ({', '.join(value)}); {_LIST_WANTED}")
-    if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
-        raise UserError(f"{path} is one object of columns, as pandas' to_json writes them; {_LIST_WANTED}")
+    if is_first and isinstance(value, dict) and _is_whole_table(value):
+        raise UserError(f"{path} is one object for the whole table, as pandas' to_json writes it; {_LIST_WANTED}")
     return value
+
+
+def _is_whole_table(value: JsonObject) -> bool:
+    """Returns whether an object has the rows of a table by their numbers, or columns whose cells have the numbers of rows."""
+    inside = list(value.values())
+    if not inside or not all(isinstance(held, dict) and held for held in inside):
+        return False
+    return all(map(str.isdecimal, value)) or all(key.isdecimal() for held in inside for key in held)
 
 
 _LIST_WANTED = "give one object per row, one per line or all in a list (pandas: to_json with orient='records')"

@@ -132,7 +132,7 @@ def test_answers_are_unknown_if_the_file_does_not_have_them_or_says_that_there_a
     [
         (as_lines({"answers": ["Bo"]}) * 2, "its first line is an object of its own: name it .jsonl if each line is one"),
         ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
-        ("<!DOCTYPE html>\n", "it is a web page: fetch the file itself"),
+        ("<?xml version='1.0'?>\n", "it is a web page: fetch the file itself"),
         ('{"data": [', "fetch it again"),
     ],
 )
@@ -143,3 +143,6 @@ def test_another_format_under_the_name_of_json_is_recognised(tmp_path: pathlib.P
         read_squad(path)
     assert str(error.value).startswith(f"{path} is not JSON (")
     assert str(error.value).endswith(f"); {remedy}")
+    path.write_text("<!DOCTYPE html>\n")
+    with pytest.raises(UserError, match="x.json is a web page, not text; fetch the file itself"):
+        read_squad(path)
