@@ -5,7 +5,18 @@ from __future__ import annotations
 import os
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import add_line, cut, extra_tensors, keys, not_finite, remove, replace, without_last_column
+from tests.bad_inputs.damage import (
+    add_file,
+    add_line,
+    cut,
+    extra_tensors,
+    keys,
+    link,
+    not_finite,
+    remove,
+    replace,
+    without_last_column,
+)
 from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
 from tests.compressed import zstd
 
@@ -121,6 +132,25 @@ CASES = [
         "--workdir=run --config.init_from=$classifier",
         "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration",
         copies="run",
+    ),
+    Case(
+        "a workdir whose checkpoints could not be read",
+        "--workdir=lr[1e-4]",
+        "--workdir=lr[1e-4] holds '[', which Orbax reads as a pattern ... name a directory without *, ? and [ in its path",
+    ),
+    Case(
+        "a workdir that is a link to nothing",
+        "--workdir=link",
+        "--workdir=link cannot be written (a link to gone, which does not exist); name a directory you may write to",
+        spoil=link("link", "gone"),
+    ),
+    Case(
+        "checkpoints that are a file",
+        "--workdir=run",
+        "run/checkpoints is not a directory, so checkpoints cannot be saved in it; move it away",
+        copies="run",
+        spoil=[remove("run/checkpoints"), remove("run/results.json"), add_file("run/checkpoints")],
+        leaves="run/*",
     ),
     Case(
         "a workdir of other files",

@@ -144,5 +144,5 @@ def test_another_format_under_the_name_of_json_is_recognised(tmp_path: pathlib.P
     assert str(error.value).startswith(f"{path} is not JSON (")
     assert str(error.value).endswith(f"); {remedy}")
     path.write_text("<!DOCTYPE html>\n")
-    with pytest.raises(UserError, match="x.json is a web page, not text; fetch the file itself"):
+    with pytest.raises(UserError, match=r"x\.json is a web page, not text; fetch the file itself"):
         read_squad(path)
