@@ -209,7 +209,7 @@ def test_a_model_saved_without_pooler_and_nsp_head_fills_masks(pretrained, predi
     assert_same_candidates(found.masks[0], predictor.fill_mask(["the [MASK]"])[0].masks[0])
 
 
-def test_pairs_that_are_too_long_are_cut_where_the_longer_part_ends(predictor):
+def test_too_long_pairs_are_truncated_at_the_end_of_the_longer_text(predictor):
     for a, b in itertools.product((1, 10, 18, 19, 60), repeat=2):
         pair = ("the " * a, "of " * b)
         left, right = a, b

@@ -73,7 +73,7 @@ def test_a_full_workdir_makes_the_model_go_to_another_directory(model, workdir, 
     assert list(workdir.iterdir()) == []
 
 
-def test_a_run_without_results_of_its_own_exports_the_model_alone(model, workdir, monkeypatch):
+def test_a_run_without_own_results_exports_only_the_model(model, workdir, monkeypatch):
     export_trained(workdir, model, {}, None)
     assert [path.name for path in workdir.iterdir()] == ["model"]
     shutil.rmtree(workdir / "model")
