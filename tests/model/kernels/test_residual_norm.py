@@ -26,6 +26,7 @@ from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
 from bert_jax.training.data_parallel import own_rows
+from tests.model.attention_cases import largest_error
 from tests.model.kernels.blocks import blocks_outside, calls
 from tests.model.lowbias32 import rate_at_a_word
 
@@ -74,11 +75,6 @@ def results(norm: Any, arrays: list[Any]) -> list[np.ndarray]:
     found = run(*arrays)
     assert [a.dtype for a in found] == [a.dtype for a in (arrays[0], *arrays[:4])]
     return [np.asarray(a.astype(jnp.float32)) for a in found]
-
-
-def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """Returns the largest error, relative to the largest element of each array."""
-    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize(
