@@ -1,4 +1,4 @@
-"""CoVe: its encoder and its decoder with attention against numpy on each pair alone."""
+"""CoVe: its encoder, and its decoder with attention, compared with numpy on single pairs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch_of(length: int = 12) -> dict[str, np.ndarray]:
 
 
 def pairs_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """(row, columns of the source, columns of the target) of each pair."""
+    """Returns (row, columns of the source, columns of the target) of each pair."""
     slots = [(row, n + 1) for row, pairs in enumerate(PAIRS) for n in range(len(pairs))]
     return [
         (row, *(np.nonzero(batch[f"{prefix}sequence_ids"][row] == n)[0] for prefix in ("", DECODER))) for row, n in slots
@@ -64,7 +64,7 @@ def pairs_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray, np.nda
 
 
 def encoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> np.ndarray:
-    """The hidden states [S, n, D] of one text."""
+    """Returns the hidden states [S, n, D] of one text."""
     states = [np.float64(params["embeddings"]["word_embeddings"]["embedding"])[tokens]]
     for n in range(config.num_layers):
         layer = jax.tree.map(lambda stack, n=n: stack[n], params["encoder"]["layers"])
@@ -73,7 +73,7 @@ def encoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> n
 
 
 def decoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-    """The outputs [n, D] of the decoder for one translation."""
+    """Returns the outputs [n, D] of the decoder for one translation."""
     decoder = jax.tree.map(np.float64, params["decoder"])
     d, count = config.hidden_size, config.decoder_layers
     states, fed, outputs = [(np.zeros(d), np.zeros(d))] * count, np.zeros(d), []
@@ -96,7 +96,7 @@ def decoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray, enco
 
 
 @CONFIGS
-def test_states_and_logits_of_packed_pairs_are_those_of_each_pair_alone(config):
+def test_states_and_logits_of_packed_pairs_equal_single_pairs(config):
     params, batch = random_params(config), batch_of()
     outputs = jax.jit(lambda p, b: CoveTranslator(config).apply({"params": p}, b))(params, batch)
     table = np.float64(params["lm_head"].get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
@@ -132,7 +132,7 @@ def test_the_second_layer_reads_both_directions_of_the_first():
     assert moved[2, :, 4:].any(-1).all()
 
 
-def test_the_gradient_of_the_decoder_is_that_of_finite_differences():
+def test_the_gradient_of_the_decoder_equals_finite_differences():
     params, batch = random_params(COVE), batch_of()
     objective = objective_for(COVE, False)
 
@@ -165,7 +165,7 @@ def test_parameters_survive_a_round_trip_and_layers_may_be_a_list(config):
     np.testing.assert_array_equal(apply(params, batch), apply(unstacked_layers(params), batch))
 
 
-def test_dropout_is_drawn_from_the_seed_in_the_encoder_and_in_the_decoder():
+def test_dropout_follows_the_seed_in_encoder_and_decoder():
     config = dataclasses.replace(COVE, hidden_dropout=0.5)
     params, batch = random_params(config), batch_of()
     apply = jax.jit(lambda p, b, seed: CoveTranslator(config).apply({"params": p}, b, seed))
@@ -187,6 +187,6 @@ def test_dropout_is_drawn_from_the_seed_in_the_encoder_and_in_the_decoder():
         ({"character_cnn": True, "tied_decoder": False}, "model.character_cnn=True requires model.encoder=bilm"),
     ],
 )
-def test_settings_that_cove_does_not_have_are_refused(fields, message):
+def test_unsupported_settings_of_cove_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         ModelConfig(**{"encoder": "cove", "hidden_size": 8, "num_layers": 2, "decoder_layers": 2} | fields)

@@ -1,4 +1,4 @@
-"""Cross-view training: what each view sees, and its loss against a loop over words in numpy."""
+"""Cross-view training: what each view sees, and its loss compared with a loop over words in numpy."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.objectives.cross_view import VIEWS, WEIGHTS, CrossView, check_views, next_words
 from bert_jax.objectives.labels import Labels
-from tests.model.test_bilm import BILM, STATIC, states_in_numpy
+from tests.model.test_bilm import BILM, STATIC, log_softmax, states_in_numpy
 
 HEAD = TokenHead(labels=("a", "b", "c"))
 PLAIN = dataclasses.replace(BILM, vocab_multiple=1)
 WORDS = ((1, 3, 4, 7, 10, 11), (1, 2, 6))
-"""The columns where words begin: the first row holds texts of 6 and 7 tokens, [CLS] at 0 and 6, [SEP] at 5 and 12."""
+"""The columns where words start: the first row has texts of 6 and 7 tokens, [CLS] at 0 and 6, [SEP] at 5 and 12."""
 LENGTHS = ((6, 7), (9,))
 CASES = [(PLAIN, HEAD), (STATIC, dataclasses.replace(HEAD, lstm=4))]
 
 
 def batch_of() -> dict[str, np.ndarray]:
-    """Without labels."""
+    """Returns a batch without labels."""
     ids = np.zeros((2, 13), np.int32)
     starts = np.zeros_like(ids)
     for row, lengths in enumerate(LENGTHS):
@@ -50,12 +50,7 @@ def random_of(objective: CrossView) -> dict:
     return jax.tree.map(lambda x: (0.5 * rng.standard_normal(x.shape)).astype(np.float32), shapes)
 
 
-def log_softmax(x: np.ndarray) -> np.ndarray:
-    x = np.float64(x)
-    return x - np.log(np.exp(x - x.max()).sum()) - x.max()
-
-
-def test_the_loss_is_that_of_a_loop_over_words_and_views():
+def test_the_loss_equals_a_loop_over_words_and_views():
     objective = CrossView(PLAIN, HEAD)
     params, batch, w = random_of(objective), batch_of(), PLAIN.word_width
     logits = BertWithHead(PLAIN, HEAD).apply({"params": params}, batch)["logits"]
@@ -66,7 +61,7 @@ def test_the_loss_is_that_of_a_loop_over_words_and_views():
             lowest = states_in_numpy(PLAIN, params, batch["input_ids"][row, columns])[1]
             begins = [n for n, column in enumerate(columns) if column in WORDS[row]]
             for at, following in zip(begins, [*begins[1:], len(columns) - 1], strict=True):
-                p = log_softmax(np.asarray(logits[row, columns[at]]))
+                p = log_softmax(np.float64(logits[row, columns[at]]))
                 read = {
                     "forward": lowest[following - 1, :w],
                     "backward": lowest[at, w:],
@@ -76,7 +71,7 @@ def test_the_loss_is_that_of_a_loop_over_words_and_views():
                 for view, states in read.items():
                     own = params["cross_view"][view]
                     hidden = np.maximum(states @ own["hidden"]["kernel"] + own["hidden"]["bias"], 0)
-                    q = log_softmax(hidden @ own["output"]["kernel"] + own["output"]["bias"])
+                    q = log_softmax(np.float64(hidden @ own["output"]["kernel"] + own["output"]["bias"]))
                     wanted += (np.exp(p) * (p - q)).sum()
                 words += 1
     sums, counts = jax.jit(objective.sums)(params, batch, None), objective.counts(batch)
@@ -87,7 +82,7 @@ def test_the_loss_is_that_of_a_loop_over_words_and_views():
 
 
 @pytest.mark.parametrize(("config", "head"), CASES, ids=["biLM", "static vectors"])
-def test_a_view_sees_its_part_of_the_sentence_alone(config: ModelConfig, head: TaskHead):
+def test_a_view_sees_only_its_part_of_the_sentence(config: ModelConfig, head: TaskHead):
     objective = CrossView(config, head)
     params, batch = random_of(objective), batch_of()
     views = jax.jit(lambda p, b: objective.views(p, b, None))
@@ -114,7 +109,7 @@ def test_a_view_sees_its_part_of_the_sentence_alone(config: ModelConfig, head: T
 
 
 @pytest.mark.parametrize(("config", "head"), CASES, ids=["biLM", "static vectors"])
-def test_the_prediction_is_fixed_and_the_views_train_their_modules_and_the_layers_that_they_read(config, head):
+def test_views_train_their_modules_and_layers_and_not_the_prediction(config, head):
     objective = CrossView(config, head)
     params, batch = random_of(objective), batch_of()
     gradient = jax.jit(jax.grad(lambda p: objective.sums(p, batch, None)["view_loss"]))(params)
@@ -131,7 +126,7 @@ def test_the_prediction_is_fixed_and_the_views_train_their_modules_and_the_layer
         assert not np.any(kernels[1])
 
 
-def test_a_batch_with_labels_has_the_loss_of_the_labels_alone():
+def test_a_labelled_batch_has_only_the_loss_of_its_labels():
     objective, plain = CrossView(PLAIN, HEAD), Labels(PLAIN, HEAD)
     params, batch = random_of(objective), batch_of()
     batch["label_weights"] = batch.pop(WEIGHTS)
@@ -144,7 +139,7 @@ def test_a_batch_with_labels_has_the_loss_of_the_labels_alone():
     assert {title: name for name, score in objective.shown_scores().items() if (title := score.title) in names} == names
 
 
-def test_the_next_word_of_the_last_one_is_the_end_of_its_text():
+def test_the_last_word_of_a_text_is_followed_by_its_end():
     batch = batch_of()
     found = next_words(jnp.asarray(batch["word_starts"]), jnp.asarray(batch["sequence_ids"]))
     assert found[0].tolist() == [1, 3, 3, 4, 5, 7, 7, 10, 10, 10, 11, 12, 12]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -23,8 +21,6 @@ from bert_jax.errors import UserError
 from bert_jax.interface.ranges import MAX_COUNT
 from tests.data.conftest import english
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
-
 
 @pytest.fixture
 def run_corpus(monkeypatch, capsys):
@@ -39,7 +35,7 @@ def run_corpus(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("flags", "lowercase"), [((), False), (("--cased",), False), (("--lowercase",), True)])
-def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_flag_decides(
+def test_contradictory_casing_is_reported_unless_a_flag_decides(
     tmp_path, text_file, tiny_vocabulary, run_corpus, flags, lowercase
 ):
     words = tmp_path / "words"
@@ -52,7 +48,7 @@ def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_fla
     assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
 
 
-def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, run_corpus):
+def test_several_sources_are_built_into_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, run_corpus):
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"body": text}) + "\n" for text in english(50, seed=1))
     printed = run_corpus(
@@ -70,7 +66,7 @@ def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, ti
     assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "eval").num_documents == 350
 
 
-def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, run_corpus):
+def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_file, run_corpus):
     corpus = tmp_path / "new" / "corpus"
     flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={corpus}"]
     run_corpus(*flags)
@@ -88,9 +84,7 @@ def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text
         run_corpus(*flags)
 
 
-def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_come_next(
-    tmp_path, text_file, run_corpus, monkeypatch
-):
+def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, text_file, run_corpus, monkeypatch):
     asked, training_text = [], corpus_module.training.training_text
 
     def fails(items, config, limit):
@@ -112,7 +106,7 @@ def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_co
         run_corpus(*flags, "--vocab-megabytes=3")
 
 
-def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its_manifest_last(
+def test_a_bucket_corpus_is_built_locally_and_uploaded_with_its_manifest_last(
     tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch
 ):
     asked = []
@@ -128,7 +122,7 @@ def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its
     assert open_corpus(tmp_path / "local").num_documents > 0
 
 
-def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, run_corpus):
+def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, text_file, run_corpus):
     train = ["--train-vocab=sentencepiece", "--vocab-size=89", "--cased"]
     run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
     build = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab/tokenizer", f"--output={tmp_path}/corpus", "--shards=2"]
@@ -138,32 +132,6 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
         UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
     ):
         run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sorce=embedded"], "unknown argument --sorce=embedded: did you mean '--source'"),
-        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--eval-fraction'"),
-        (["--source=txt:a"], "did you mean 'text'"),
-        (["embedded"], "unexpected 'embedded': every argument is a flag"),
-        (["--layout=sentence"], "invalid choice"),
-        (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
-        (["--eval-fraction=1"], "--eval-fraction=1 must be at least 0 and below 1"),
-        (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
-        (["--shard=2/2"], "--shard=2/2 must be I/N"),
-        (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
-        (["--shard=0/100000"], "--shard=0/100000 must be I/N with N at most 99,999"),
-        (["--shard=first"], "--shard=first must be I/N"),
-        (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
-        (["--vocab-only"], "--vocab-only trains a new vocabulary"),
-        (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
-    ],
-)
-def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
-    with pytest.raises(UserError, match=message):
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
-    assert not (tmp_path / "corpus").exists()
 
 
 NUMBERS = ("vocab-size", "vocab-megabytes", "max-word-characters", "max-sentence-characters", "min-document-characters")
@@ -191,17 +159,19 @@ def test_every_number_has_a_range(tmp_path, flag, value):
         ("min-document-characters", MAX_COUNT),
     ],
 )
-def test_the_ends_of_a_range_are_in_it_and_nothing_beyond(flag, most):
+def test_ranges_include_their_ends(flag, most):
     for value in (1, most):
         assert getattr(_parser().parse_args([f"--{flag}={value}"]), flag.replace("-", "_")) == value
     with pytest.raises(UserError, match=rf"--{flag}={most + 1} must be at least 1 and at most"):
         _parser().parse_args([f"--{flag}={most + 1}"])
 
 
-def test_a_fraction_is_at_least_0_and_below_1_and_the_last_of_all_hosts_has_a_part():
+def test_a_fraction_is_at_least_0_and_below_1_and_hosts_are_at_most_99_999():
     assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
     assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
     assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+    with pytest.raises(UserError, match="--shard=0/100000 must be I/N with N at most 99,999"):
+        _parser().parse_args(["--shard=0/100000"])
 
 
 @pytest.mark.parametrize("flag", ["output", "verify"])
@@ -210,15 +180,8 @@ def test_an_empty_directory_name_is_refused(flag):
         _parser().parse_args([f"--{flag}="])
 
 
-def test_what_is_to_be_read_and_where_it_goes_must_be_said(run_corpus):
-    with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
-        run_corpus("--output=x", "--vocab=y")
-    with pytest.raises(UserError, match="--output is missing, for example --output="):
-        run_corpus("--source=embedded", "--vocab=y")
-
-
 @pytest.mark.parametrize("place", [".", "model", "tokenizer"])
-def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_path, tiny, place):
+def test_a_vocabulary_may_come_from_a_model_a_workdir_or_a_corpus(tmp_path, tiny, place):
     tiny.save(tmp_path / "given" / place)
     (tmp_path / "given" / "checkpoints").mkdir()
     assert load_tokenizer(find_vocabulary(str(tmp_path / "given"))).vocabulary == tiny.vocabulary
@@ -226,7 +189,7 @@ def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_pat
     assert find_vocabulary(str(tmp_path / "given")) == tmp_path / "given" / place
 
 
-def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
+def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="is a workdir without an exported model yet; name the corpus that it trains on"):
         find_vocabulary(str(tmp_path))
@@ -237,12 +200,7 @@ def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
         load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 
-def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
-    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: hosts build in a directory that all"):
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
-
-
-def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
+def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verification, "_TICK", 0.02)
     run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
@@ -262,27 +220,10 @@ def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, ru
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
-def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, run_corpus):
-    with pytest.raises(UserError, match="give either --vocab=PATH"):
-        run_corpus(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
-
-
-def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, run_corpus):
+def test_an_uncertain_vocabulary_is_reported_although_its_casing_is_stated(tmp_path, text_file, run_corpus):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
     flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
-    with pytest.raises(UserError, match="does not show its casing; give --lowercase or --cased"):
-        run_corpus(*flags, f"--output={tmp_path}/corpus")
     assert "WARNING" in run_corpus(*flags, f"--output={tmp_path}/corpus", "--lowercase")
-
-
-def test_mistakes_end_the_process_with_a_sentence_and_no_traceback(tmp_path, tiny_vocabulary):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
-    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}"]
-    result = subprocess.run([*command, f"--output={tmp_path}/corpus"], cwd=REPOSITORY, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-    assert "is not UTF-8 at byte 3" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_help_explains_every_layout_and_rule(run_corpus, capsys):
@@ -294,9 +235,7 @@ def test_help_explains_every_layout_and_rule(run_corpus, capsys):
 
 
 @pytest.mark.parametrize("vocabulary", ["--vocab", "--train-vocab=wordpiece"])
-def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_same_output(
-    tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary
-):
+def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary):
     flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
     (tmp_path / "bad.txt").write_bytes(b"A line.\n" * 40_000 + b"\xff\n")
     (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
@@ -313,7 +252,7 @@ def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_sa
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
-def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, run_corpus):
+def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
     said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
