@@ -111,7 +111,7 @@ class FileReader:
             return
         if found:
             raise UserError(f"{self.name} {found.what}, not text; {found.remedy}")
-        if self.fields[0].whole and (head or first).startswith(UTF16):
+        if (head or first).startswith(UTF16):
             raise UserError(f"{self.name} is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)")
         lines = itertools.chain(begun, lines)
         text = first.removeprefix(BOM).strip()
@@ -400,7 +400,7 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
     if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
-        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line"
+        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line (if it is UTF-16: iconv -f UTF-16LE)"
     try:
         return line.removeprefix(BOM).decode("utf-8"), None
     except UnicodeDecodeError as error:

@@ -96,6 +96,14 @@ def refuse_pipe(path: pathlib.Path) -> None:
         raise UserError(f"{path} is a pipe or a device, but this file is read several times; save it to a file first")
 
 
+def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
+    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere. Without its target the texts would
+    be fewer than the user believes. Hidden links, such as the locks of editors, are left out."""
+    for path in paths:
+        if path.name[0] != "." and path.is_symlink() and not path.exists():
+            raise UserError(f"{missing_path(path)} cannot be read; restore its target, or remove the link")
+
+
 def text_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields the lines of a text file with their line ends, without the byte order mark. Compressed files are decompressed.
 

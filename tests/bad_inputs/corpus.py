@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut
+from tests.bad_inputs.damage import cut, link
 from tests.compressed import zstd
 
 
@@ -270,6 +270,20 @@ CASES = [
         "no file of a pattern",
         "--source='text:nowhere/*.txt'",
         "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern; ** matches",
+    ),
+    *(
+        Case(
+            f"a link to nothing, {name}",
+            f"--source={source}",
+            f"{path} (a link to gone, which does not exist) cannot be read; restore its target, or remove the link",
+            files={f"d/a.{suffix}": "A sentence of words.\n"},
+            spoil=link(path, "gone"),
+        )
+        for name, source, path, suffix in (
+            ("by its name", "text:d/b.txt", "d/b.txt", "txt"),
+            ("among the files of a pattern", "text:d/*.txt", "d/b.txt", "txt"),
+            ("among the Parquet files of a directory", "parquet:d", "d/b.parquet", "parquet"),
+        )
     ),
     Case(
         "a directory for a pattern",

@@ -145,6 +145,13 @@ CASES = [
         spoil=link("link", "gone"),
     ),
     Case(
+        "a link to nothing among the files of a pattern",
+        "--config.task.own.train=t*.csv",
+        "t2.csv (a link to gone, which does not exist) cannot be read; restore its target, or remove the link",
+        files={"t1.csv": GOOD},
+        spoil=link("t2.csv", "gone"),
+    ),
+    Case(
         "checkpoints that are a file",
         "--workdir=run",
         "run/checkpoints is not a directory, so checkpoints cannot be saved in it; move it away",

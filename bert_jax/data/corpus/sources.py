@@ -38,7 +38,7 @@ from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetch_chosen, fetched_files
 from bert_jax.storage.formats import bare_name, compression, open_packed, reading_explained, recognise
 from bert_jax.storage.paths import checked, is_remote
-from bert_jax.storage.records import BOM, UTF16
+from bert_jax.storage.records import BOM, UTF16, refuse_broken_links
 from bert_jax.storage.records import KINDS as COLUMNAR
 
 KINDS = {
@@ -275,6 +275,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
             )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    refuse_broken_links(map(pathlib.Path, sorted(matches)))
     paths = sorted(path for path in matches if pathlib.Path(path).is_file())
     if not paths and matches:
         return pathlib.Path(matches[0])
@@ -338,7 +339,9 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
         return [str(path) for path in fetch_chosen(name, flag, choose)]
     there = _local_files(dataclasses.replace(source, name=name))
     if isinstance(there, pathlib.Path):
-        names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
+        inside = sorted(there.rglob("*"))
+        refuse_broken_links(path for path in inside if path.suffix == f".{source.kind}")
+        names = [path.relative_to(there).as_posix() for path in inside if path.is_file()]
         return [str(there / chosen) for chosen in choose(names)]
     return there
 

@@ -36,6 +36,7 @@ from bert_jax.storage.records import (
     is_utf8,
     open_columns,
     read_text,
+    refuse_broken_links,
     refuse_pipe,
     split_lines,
     text_lines,
@@ -59,7 +60,9 @@ def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
         if path.exists() or not any(sign in str(path) for sign in "*?["):
             return [path]
         above = pathlib.Path(path.anchor)
-        found = sorted(file for file in above.glob(str(path.relative_to(above))) if file.is_file() and file.name[0] != ".")
+        matches = sorted(above.glob(str(path.relative_to(above))))
+        refuse_broken_links(matches)
+        found = [file for file in matches if file.is_file() and file.name[0] != "."]
     except OSError:  # too long, or in an unreadable directory: opening the file will report it
         return [path]
     except ValueError as error:
