@@ -400,7 +400,7 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
     if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
-        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line (if it is UTF-16: iconv -f UTF-16LE)"
+        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line (UTF-16: iconv -f UTF-16LE)"
     try:
         return line.removeprefix(BOM).decode("utf-8"), None
     except UnicodeDecodeError as error:
