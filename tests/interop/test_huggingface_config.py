@@ -186,6 +186,8 @@ def test_missing_fields_have_the_defaults_of_transformers():
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "gives 'a' the id 1, and id2label the id 0; correct"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": {"b": "0"}}, "gives 'b' the id '0', and id2label the id 1; correct one"),
         ({"id2label": {"0": "a", "1": "b"}, "label2id": ["a", "b"]}, "label2id=.* must be an object such as"),
+        ({"id2label": {"0": "a", "1": None}}, "id2label gives the output 1 the name None, which is no label; name it, or `con"),
+        ({"id2label": {"0": " ", "1": "b"}}, "id2label gives the output 0 the name ' ', which is no label; name it"),
         ({"id2label": dict.fromkeys("012", "x")}, "id2label gives the outputs 0, 1, 2 the same label 'x'; give"),
         ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "gives the outputs 0, 1 the same label 'same'"),
         ({"num_labels": 1_000_001}, "num_labels=1000001 must be a whole number up to 1,000,000; copy"),
