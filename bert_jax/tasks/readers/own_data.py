@@ -138,8 +138,9 @@ def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
     """Warns about a file of several splits."""
     splits: dict[str, list[str]] = {}
     for split in SPLITS:
-        for path in data_files(pathlib.Path(given), split) if (given := getattr(config, split)) else ():
-            splits.setdefault(os.path.realpath(path), []).append(split)
+        given = data_files(pathlib.Path(value), split) if (value := getattr(config, split)) else []
+        for path in {os.path.realpath(path) for path in given}:
+            splits.setdefault(path, []).append(split)
     if shared := {path: some for path, some in splits.items() if len(some) > 1}:
         path, some = next(iter(shared.items()))
         say(f"WARNING: {' and '.join(some)} are the same file, {path}, so their scores say nothing about other text")

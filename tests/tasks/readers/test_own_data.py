@@ -244,7 +244,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         with pytest.raises(UserError, match=r"each of its 2 sentences has one word; set sentence=COLUMN .*, an empty line after"):
             labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
     said: list[str] = []
-    path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": ["O"]} for word in "ab"))
+    path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": [tag]} for word, tag in (("a", "O"), ("b", "X"))))
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
     assert said == [f"WARNING: {path}: each of its 2 sentences has one word, so no word has a context"]
 
