@@ -73,9 +73,8 @@ def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array
 def best_labels(chain: Chain, transitions: Transitions) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
     """Returns (labels, logits) of the best label sequence, by the Viterbi algorithm. The labels are the argmax of the logits.
 
-    The logits of a word are the scores of each label, given the best labels of the words before it and followed by the best
-    labels of the words after it. Labels and logits of tokens that are not words are meaningless.
-    """
+    The logits of a word are the scores of each label, given the best labels of all words before and after it. Labels and logits
+    of tokens that are not words are meaningless."""
     behind = _from_the_right(chain, transitions, jnp.max)
 
     def step(

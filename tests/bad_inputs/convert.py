@@ -38,7 +38,7 @@ CASES = [
     Case(
         "a window that sees nothing",
         "--from=m",
-        "m/config.json: ... with model.sliding_radius=0 they see no other token; set",
+        "m/config.json: ... with model.sliding_radius=0 a token sees no other token; set",
         files=modern(local_attention=1),
     ),
     Case(

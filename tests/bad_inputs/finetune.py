@@ -260,7 +260,7 @@ CASES = [
     ),
     in_lines(
         "cross-view training on a Transformer",
-        "config.cross_view reads the two directions of an LSTM apart, which a Transformer does not have; start from a biLM, or "
+        "config.cross_view needs two independent LSTM directions, which a Transformer does not have; start from a biLM, or "
         "from static vectors with config.head.lstm",
         '{"words": ["it", "was"], "labels": ["a", "b"]}\n',
         "--config.task.own.dev=train.jsonl --config.task.name=own/token --config.cross_view.corpus=$corpus",

@@ -172,7 +172,7 @@ CASES = [
     Case(
         "a type for another number of layers",
         "--config.model.layer_types=['full']",
-        "model.layer_types lists 1 layer, but model.num_layers=2; list each layer once, or leave layer_types out",
+        "model.layer_types lists 1 layer, but model.num_layers=2; list one type per layer, or leave layer_types out",
     ),
     Case(
         "a tiling without a model",
@@ -480,7 +480,7 @@ CASES = [
     Case(
         "an objective of another direction",
         "--config.objective=next_token",
-        "config.objective=next_token does not train a model with direction=both; leave it out (then it is bert), or set",
+        "config.objective=next_token cannot train a model with direction=both; leave it out (then it is bert), or set",
     ),
     Case(
         "a kernel without a left-to-right mask",
@@ -679,7 +679,7 @@ CASES = [
     Case(
         "the objective of another model",
         "--config.model.encoder=bilm --config.examples.pairs=none --config.objective=next_token",
-        "does not train a model with encoder=bilm; leave it out (then it is bilm), or set config.model.encoder",
+        "cannot train a model with encoder=bilm; leave it out (then it is bilm), or change config.model.encoder",
     ),
     Case(
         "judging pairs by an LSTM",

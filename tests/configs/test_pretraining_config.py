@@ -165,7 +165,7 @@ def test_settings_that_go_together_are_possible(values):
         (WITH_MAPS | {"model": {"scan_layers": True}}, "attention_weight=0.5 compares attention maps"),
         (
             {"objective": "bert", "model": {"encoder": "bilm"}, "examples": ALONE},
-            "objective=bert does not train a model with encoder=bilm; leave it out",
+            "objective=bert cannot train a model with encoder=bilm; leave it out",
         ),
     ],
 )
@@ -235,10 +235,10 @@ def test_a_row_may_predict_all_its_next_tokens():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"objective": "next_token"}, "config.objective=next_token does not train a model with direction=both; leave it out"),
+        ({"objective": "next_token"}, "config.objective=next_token cannot train a model with direction=both; leave it out"),
         (
             {"objective": "bert", "model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}},
-            "config.objective=bert does not train a model with direction=left_to_right; leave it out",
+            "config.objective=bert cannot train a model with direction=left_to_right; leave it out",
         ),
         ({"model": {"direction": "left_to_right"}}, "config.examples.pairs=original .* set config.examples.pairs=none"),
         ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave it out"),

@@ -158,7 +158,7 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
         ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
-        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 they see no other token"),
+        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 a token sees no other token"),
         ("modernbert_masked", {"sliding_window": 6}, "sliding_window=6 and local_attention=6 contradict each other"),
         ("modernbert_masked", {"layer_norm_eps": 1e-6}, "norm_eps=1e-05 and layer_norm_eps=1e-06 contradict each other"),
         ("modernbert_masked", {"classifier_activation": "relu"}, "classifier_activation='relu' contradicts another field"),

@@ -189,7 +189,7 @@ class TaskHead:
 
     @property
     def outputs(self) -> Outputs:
-        """The loss and the predictions of its `problem`."""
+        """The `Outputs` of this head's `problem`, with its loss and its predictions."""
         return OUTPUTS[self.problem]
 
     @property

@@ -148,7 +148,7 @@ def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B Q D"], 
 def _attend_backward(
     plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B Q D"]
 ) -> tuple[tuple[Num[Array, "B _ D"] | None, ...]]:
-    """Returns the gradients of `Inputs`: query, key and value have one, ids and seeds have none."""
+    """Returns the gradients of `Inputs`: query, key and value have a gradient, ids and seeds do not."""
     return ((*_kernels(plan).backward(plan, *residuals, gradient), None, None),)
 
 

@@ -88,9 +88,8 @@ def backward(
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
     """Returns the gradients of x and y, and of scale and bias (float32).
 
-    `words` and `scale` are arguments of `forward`, `z` is its first result, `g` is the gradient of its second result, and
-    `of_sum` of its first if `returns_sum`.
-    """
+    `words` and `scale` are arguments of `forward`, and `z` is its first result. `of_sum` is the gradient of its first result if
+    `returns_sum`, and `g` the gradient of its second."""
     read = [z, g] if of_sum is None else [z, g, of_sum]
     *arrays, sums = _call(plan, _backward_kernel, words, [*read, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)

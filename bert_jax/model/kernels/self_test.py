@@ -2,8 +2,8 @@
 
 `dispatch` chooses a kernel by its shapes, but only a comparison on the device shows that the kernel is correct there. It takes
 seconds, and is repeated only for a new kind of chip, version of JAX or its compilers, or content of the kernels' source files. It
-runs programs, so it cannot happen within a trace, in `dispatch`; a run makes it when it starts, before the first step is traced.
-"""
+runs programs, so it cannot happen inside a trace or in `dispatch`. A run makes it at its start, before the first step is
+traced."""
 
 from __future__ import annotations
 
