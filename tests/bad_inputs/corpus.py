@@ -279,14 +279,14 @@ CASES = [
     Case(
         "a pipe",
         "--source=text:a.txt",
-        "--source=text:a.txt: a.txt is a pipe or a device; write the text to a file, which is read in parts",
+        "--source=text:a.txt: a.txt is a pipe or a device, but the text must be read in parts; write it to a file",
         spoil=lambda root: os.mkfifo(root / "a.txt"),
     ),
     Case("an empty file", "--source=text:a.txt", "the corpus is empty: there is no text in text:a.txt", files={"a.txt": ""}),
     Case(
         "a file of blank lines",
         "--source=text:a.txt",
-        "the corpus is empty: of 0 documents none was kept (the sources hold no text); see --keep",
+        "the corpus is empty: 0 documents read, none kept (the sources hold no text); see --keep",
         files={"a.txt": "\n\n \n"},
         leaves="corpus*",
     ),
@@ -398,7 +398,7 @@ CASES = [
     Case(
         "a table as text",
         "--source=text:a.csv.gz",
-        "a.csv.gz has the name of a table; write its texts to Parquet or JSON lines, or, if it is prose, rename it",
+        "a.csv.gz has the name of a table; write its texts to Parquet or JSON lines, or rename it",
         files={"a.csv.gz": gzip.compress(b"id,text\n1,A sentence.\n")},
     ),
     Case(
@@ -592,7 +592,7 @@ CASES = [
     Case(
         "lines that end in CR alone",
         "--source=text:a.txt",
-        r"the lines of a.txt end in CR alone, which is not a line end here; convert it (tr '\r' '\n')",
+        r"the lines of a.txt end in CR, which is not recognised as a line end here; convert it (tr '\r' '\n')",
         files={"a.txt": b"A sentence of words.\r\rAnother one.\r"},
     ),
     Case(
@@ -626,7 +626,7 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and cannot be ... or use --source=embedded, text: or jsonl:",
+        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use --source=embedded, text: or jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text
     Case(
@@ -650,13 +650,14 @@ CASES = [
     Case(
         "both sides the same file",
         "--source=parallel:a.en:a.en",
-        "--source=parallel:a.en:a.en: both sides are a.en; name the file of the translations second",
+        "--source=parallel:a.en:a.en: both sides are the same file a.en; name the file with the translations second",
         files=SIDES,
     ),
     Case(
         "sides of unlike numbers of files",
         "--source='parallel:*.en:a.de'",
-        "--source=parallel:*.en:a.de: 2 files and 1 match; give each file one file with its translations (the first are a.en and",
+        "--source=parallel:*.en:a.de: the first pattern matches 2 files, the second 1; each file needs exactly one file with "
+        "its translations (the first two are a.en and",
         files=SIDES | {"b.en": "One.\n"},
     ),
     Case(
@@ -675,13 +676,14 @@ CASES = [
     Case(
         "a side of blank lines",
         "--source=parallel:a.en:b.de",
-        "--source=parallel:a.en:b.de: b.de has no text in 3 lines, so this language is empty; give the file of the translations",
+        "--source=parallel:a.en:b.de: b.de has 3 lines but no text in them, so this language is empty; give the file with the "
+        "translations",
         files=SIDES | {"b.de": "\n \n\n"},
     ),
     Case(
         "a side of a table that is empty",
         "--source=parallel:a.tsv",
-        "the corpus is empty: of 2 documents none was kept (2 empty-sides)",
+        "the corpus is empty: 2 documents read, none kept (2 empty-sides)",
         files={"a.tsv": "A cat.\t\nA dog.\t \n"},
         leaves="corpus*",
     ),
@@ -701,13 +703,13 @@ CASES = [
     Case(
         "one field for both",
         "--source=parallel:a.tsv --pair-fields=1",
-        "--pair-fields=1 must name the text and its translation, as en,de, or 1,2 for columns",
+        "--pair-fields=1 must name two fields, the text and its translation: en,de, or 1,2 for columns",
         files={"a.tsv": "A cat.\tEine Katze.\n"},
     ),
     Case(
         "fields of files of lines",
         "--source=parallel:a.en:a.de --pair-fields=en,de",
-        "--pair-fields=en,de: parallel:a.en:a.de has a side in each file, and no fields; leave it out",
+        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave it out",
         files=SIDES,
     ),
     Case(
@@ -719,7 +721,7 @@ CASES = [
     Case(
         "records of three texts",
         "--source=parallel:a.jsonl",
-        "the first record of a.jsonl has 3 fields of text (en, de, fr); choose two with --pair-fields=SOURCE,TARGET",
+        "the first record of a.jsonl has 3 fields with text (en, de, fr); choose two with --pair-fields=SOURCE,TARGET",
         files={"a.jsonl": '{"en": "A cat.", "de": "Eine Katze.", "fr": "Un chat."}\n'},
     ),
     Case(
@@ -732,19 +734,19 @@ CASES = [
     Case(
         "two directions",
         "--source=parallel:a.en:a.de --source=parallel:a.de:a.en",
-        "a.de is de to en, and a.en en to de; a corpus has one direction: build one of each",
+        "a.de is de to en, but a.en is en to de; a corpus has only one direction: build one corpus for each",
         files=SIDES,
     ),
     Case(
         "pairs and documents",
         "--source=parallel:a.en:a.de --source=text:$text",
-        "a.en holds pairs of a text and its translation, and $text documents; build a corpus of each",
+        "a.en holds pairs of a text and its translation, but $text holds documents; build one corpus for each",
         files=SIDES,
     ),
     Case(
         "documents held out of pairs",
         "--source=parallel:a.en:a.de --eval-source=text:$text",
-        "--eval-source is documents, and --source pairs, en to de; hold out texts of the same kind",
+        "--eval-source is documents, but --source is pairs, en to de; hold out texts of the same kind",
         files=SIDES,
     ),
     Case(
@@ -775,7 +777,8 @@ CASES = [
     Case(
         "a vocabulary of one language",
         "--source=parallel:a.en:a.el",
-        "the vocabulary knows one language only: 67% of the tokens are unknown in el (more than 10%), 0.0% in en; train one on",
+        "the vocabulary fits only one of the two languages: 67% of the tokens are unknown in el (more than 10%), 0.0% in en; "
+        "train a vocabulary on",
         files=SIDES | {"a.el": "Μια γάτα.\nΈνα σκυλί.\nΈνα πουλί.\n"},
         leaves="corpus*",
     ),
@@ -843,7 +846,8 @@ CASES = [
     Case(
         "a mask that is not a piece",
         "--vocab=words",
-        "words/tokenizer.json: the files next to it have mask_token='<mask>', which is not in it; correct one",
+        "words/tokenizer.json: the files next to it have mask_token='<mask>', but this piece is not in the vocabulary; correct "
+        "one",
         files={"words/tokenizer.json": bytes_vocabulary(), "words/special_tokens_map.json": '{"mask_token": "<mask>"}'},
         without="--lowercase",
     ),

@@ -198,7 +198,7 @@ CASES = [
     Case(
         "a corpus that is a file",
         "--config.corpus.directory=$text",
-        "corpus $text is a file; give the directory that python -m bert_jax.corpus --output=DIR has made",
+        "corpus $text is a file; give the directory made by python -m bert_jax.corpus --output=DIR",
     ),
     Case(
         "a corpus that is another directory",
@@ -636,7 +636,7 @@ CASES = [
     Case(
         "more predictions than places",
         "--config.phases.0.max_predictions=40",
-        "config.phases.0: max_predictions=40 must be at most 29, the places in 32",
+        "config.phases.0: max_predictions=40 must be at most 29, the number of tokens that can be predicted at length=32",
     ),
     Case(
         "no examples in a row",

@@ -111,7 +111,7 @@ def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(fol
         ("import nothing_of_this_name", "raises ModuleNotFoundError; correct the file here:"),
         (
             "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n",
-            "gives 7 documents, but gave 8 when they were counted; their order and number must depend on the files only",
+            "the first count gave 8, but reading gave 7 documents; the function must yield the same documents in the same order",
         ),
     ],
 )

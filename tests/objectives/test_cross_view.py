@@ -158,7 +158,8 @@ def test_the_next_word_of_the_last_one_is_the_end_of_its_text():
         (dataclasses.replace(PLAIN, direction="left_to_right"), HEAD, False, "which an LSTM of one direction does not have"),
         (PLAIN, HEAD, True, "config.training.freeze_encoder keeps the encoder unchanged; leave one of them out"),
         (STATIC, HEAD, False, "set config.head.lstm"),
-        (PLAIN, dataclasses.replace(HEAD, crf="free"), False, "does not support a CRF (head.crf=free), because it predicts each word on its own; set head.crf=none"),
+        (PLAIN, dataclasses.replace(HEAD, crf="free"), False, "does not support a CRF .head.crf=free., because it predicts "
+                                                              "each word on its own"),
         (PLAIN, SequenceHead(labels=("a", "b")), False, "is for tagging, not for a sequence head"),
     ],
 )

@@ -77,7 +77,8 @@ def test_a_small_objective_keeps_the_contract_and_its_loss_is_the_mean():
         ({"baselines": {"my loss": majority_baseline("yes", "tokens")}}, "the baseline of 'my loss' needs 'yes', which neither"),
         ({"sums": lambda self, *inputs: {"mine": jnp.zeros(3)}}, "sums must return a dict of scalars (name -> sum"),
         ({"sums": lambda self, *inputs: {"masked": jnp.zeros(())}}, "'masked' is both a sum and a count; give"),
-        ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', a name that is reserved for the training step"),
+        ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', a name that is reserved for the "
+                                                                   "training"),
         ({"counts": lambda self, batch: {"masked": jnp.ones(())}}, "counts lacks 'tokens'; start it with `super().counts("),
         ({"loss": lambda self, sums, counts: jnp.ones(2) * sums["mine"]}, "loss must return a scalar, not an array (2,)"),
         ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so microbatches would not"),

@@ -316,6 +316,6 @@ def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_sa
 def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
-    said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
+    said = f"WARNING: {text_file} is matched by more than one --source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300

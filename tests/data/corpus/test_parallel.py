@@ -238,8 +238,8 @@ def test_the_report_shows_each_language(tmp_path, tokenizer):
 def test_a_vocabulary_that_was_made_for_one_language_is_named(tmp_path, tokenizer):
     greek = [(source, "".join(chr(0x3B1 + ord(c) % 20) for c in target)) for source, target in PAIRS]
     build(tmp_path / "corpus", write_lines(tmp_path, "a", greek), tokenizer, pairs={"max_length_ratio": 100.0})
-    (warning,) = (line for line in files.read_json(tmp_path / "corpus" / "report.json")["warnings"] if "made for one" in line)
-    assert warning.startswith("the vocabulary cuts de into ")
+    (warning,) = (x for x in files.read_json(tmp_path / "corpus" / "report.json")["warnings"] if "made for only one" in x)
+    assert warning.startswith("the vocabulary needs ")
 
 
 def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
@@ -254,7 +254,7 @@ def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
 
 def test_a_corpus_has_one_vocabulary(tmp_path):
     marian = load_tokenizer(write_marian(tmp_path, separate=True))
-    with pytest.raises(UserError, match="Marian model with a vocabulary for each language, and a corpus has one vocabulary"):
+    with pytest.raises(UserError, match="Marian model with one vocabulary per language, but a corpus has a single vocabulary"):
         build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), marian)
 
 
@@ -263,12 +263,13 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     (tmp_path / "b.txt").write_text("A text of its own.\n")
     text = TextConfig(ReadOptions(), CleaningConfig(), 0.0)
     both = tuple(map(parse_source, (source, f"text:{tmp_path}/b.txt")))
-    with pytest.raises(UserError, match=r"a.en holds pairs of a text and its translation, and .*b.txt documents; build a corpus"):
+    with pytest.raises(UserError, match=r"a.en holds pairs of a text and its translation, but .*b.txt holds documents; build "
+                                        r"one corpus"):
         build_corpus(
             BuildConfig(both, text, 1, enough_eval=False), tokenizer, tmp_path / "corpus", workers=1, host=(0, 1), command=""
         )
     held_out = (parse_source(f"text:{tmp_path}/b.txt"),)
-    with pytest.raises(UserError, match="--eval-source is documents, and --source pairs, en to de; hold out texts of the"):
+    with pytest.raises(UserError, match="--eval-source is documents, but --source is pairs, en to de; hold out texts of the"):
         build_corpus(
             BuildConfig(both[:1], text, 1, enough_eval=False, eval_sources=held_out),
             tokenizer,
@@ -284,7 +285,7 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     [
         ("{not JSON", r"the first record of .*a.jsonl is not JSON \(.*\); correct it, or name the fields with --pair-fi"),
         ("[1, 2]", "the first record of .*a.jsonl is a JSON list, not an object; correct it"),
-        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field of text \(en\); choose two with --pair-fields"),
+        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field with text \(en\); choose two with --pair-fields"),
     ],
 )
 def test_a_first_record_that_does_not_show_the_two_texts_is_refused_unless_they_are_named(line, says, tmp_path, tokenizer):

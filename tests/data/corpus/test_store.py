@@ -112,7 +112,7 @@ def test_documents_whose_offsets_do_not_ascend_are_refused(directory, name):
     offsets = getattr(corpus, name).copy()
     offsets[3] = offsets[4]
     damaged = dataclasses.replace(corpus, **{name: offsets})
-    says = rf"corrupted corpus: {directory}: the offsets of documents 0 to 4 of the train split do not ascend; compare"
+    says = rf"corrupted corpus: {directory}: the offsets of documents 0 to 4 of the train split do not ascend; check"
     with pytest.raises(CorruptedCorpus, match=says):
         damaged.part([(0, 5)])
     part = damaged.part([(200, 210), (100, 103)])
@@ -151,7 +151,7 @@ def test_what_is_no_corpus_is_refused_in_a_sentence(tmp_path, directory):
     with pytest.raises(UserError, match="no split 'evla'; did you mean 'eval'"):
         open_corpus(directory, "evla")
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file is a file; give the directory that python -m bert_jax.corpus"):
+    with pytest.raises(UserError, match=r"file is a file; give the directory made by python -m bert_jax.corpus"):
         open_corpus(tmp_path / "file")
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(UserError, match=r"is unfinished \(not all shards are done\)"):
@@ -311,14 +311,15 @@ def test_a_vocabulary_in_another_order_is_refused(directory):
 def test_a_vocabulary_with_another_casing_is_refused(directory):
     (directory / "tokenizer" / "tokenizer.json").unlink()
     changed(directory / "tokenizer" / "tokenizer_config.json", do_lower_case=False)
-    with pytest.raises(UserError, match=r"tokenizer says lowercase=False; expected True, as the text was tokenised; copy"):
+    with pytest.raises(UserError, match=r"tokenizer says lowercase=False; expected True, with which the text was tokenised; "
+                                        r"copy"):
         open_corpus(directory)
 
 
 def test_a_corpus_of_another_format_is_refused(directory):
     manifest = json.loads((directory / "manifest.json").read_text())
     (directory / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
-    with pytest.raises(UserError, match="has format 99, this version reads format 1"):
+    with pytest.raises(UserError, match="has format 99, but this version of bert_jax reads format 1"):
         open_corpus(directory)
 
 

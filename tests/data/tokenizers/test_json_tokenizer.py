@@ -370,7 +370,7 @@ def test_a_missing_role_and_a_name_that_is_no_piece_are_refused(tmp_path):
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]"}')
-    with pytest.raises(UserError, match=r"have mask_token='\[MASK\]', which is not in it; correct one"):
+    with pytest.raises(UserError, match=r"have mask_token='\[MASK\]', but this piece is not in the vocabulary; correct one"):
         load_tokenizer(tmp_path)
 
 
