@@ -330,5 +330,5 @@ def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp
         analyser.dependencies(path)
     relations = Relations()
     assert [relations.number(f"r{i}", "") for i in range(MOST_RELATIONS)] == list(range(1, MOST_RELATIONS + 1))
-    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, and 255 is the maximum"):
+    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, but at most 255 are supported"):
         relations.number("det", "x, line 3: ")

@@ -192,7 +192,7 @@ def test_a_model_without_a_table_of_pieces_is_named_and_refused():
     [
         ("the cab", "'the cab' is 2 words; give one word, or a sentence with one word in brackets"),
         ("the [cab of] Paris", r"\[cab of\] in .* is 2 words; put one word in brackets"),
-        ("the [cab] of [Paris]", "has 2 words in brackets; put one in brackets"),
+        ("the [cab] of [Paris]", "has 2 words in brackets; put only one in brackets"),
         ("the [cab] " + "of " * 50, "more than the 40 of the model's position table; shorten it"),
     ],
 )

@@ -145,9 +145,9 @@ def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
         analyser.probes(*files, words=0)
     tags = tmp_path / "tags.txt"
     tags.write_text("a X\nb Y\n")
-    with pytest.raises(UserError, match="have no annotation in common; give two files of one format"):
+    with pytest.raises(UserError, match="have no annotation in common; give two files of the same format"):
         analyser.probes(files[0], tags)
-    with pytest.raises(UserError, match="have no kind of label in common; give two files of one format"):
+    with pytest.raises(UserError, match="have no kind of label in common; give two files of the same format"):
         analyser.probes(files[0], tags, probes=("labels",))
     with pytest.raises(UserError, match=r"tags\.txt has no tree .* to train parsers on; give a treebank in CoNLL-U"):
         analyser.probes(files[0], tags, probes=("parsers",))
@@ -176,7 +176,7 @@ def test_sentences_of_one_word_have_probes_of_labels_alone(analyser, tmp_path):
     found = analyser.probes(*files, seeds=1, epochs=1)
     assert found.labels is not None
     assert (found.structure, found.parsers) == (None, None)
-    with pytest.raises(UserError, match=r"train\.conllu has no tree with one root and two words or more to train structure on"):
+    with pytest.raises(UserError, match=r"train\.conllu has no tree with one root and two or more words to train structure on"):
         analyser.probes(*files, probes=("structure",))
 
 

@@ -181,7 +181,7 @@ def test_windows_hold_what_fits_own_every_word_once_and_begin_between_sentences(
 
 def test_what_cannot_be_measured_is_an_error(analyser, tmp_path):
     alone = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1)"))
-    with pytest.raises(UserError, match="holds no mention with an antecedent"):
+    with pytest.raises(UserError, match="has no mention with an antecedent"):
         analyser.coreference(alone)
     with pytest.raises(UserError, match="there is only one document"):
         analyser.coreference(write(tmp_path, PARIS))

@@ -139,7 +139,7 @@ def test_split_antecedents_are_counted_and_are_no_antecedents(tmp_path):
     file = CorefudFile(path)
     assert file.notes == ()
     assert list(file) == list(file)
-    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are no antecedent",)
+    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together do not count as an antecedent",)
 
 
 TREE = ["(TOP(S(NP(NP*", "*)", "(PP*", "(NP*)))", "(VP*", "(NP(NP*", "*)", "*))", "*))"]
@@ -233,7 +233,7 @@ def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_la
 
 
 def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_sentence_may_end_with_it(tmp_path):
-    with pytest.raises(UserError, match="has no document that can be read; give a file of CoNLL-2012"):
+    with pytest.raises(UserError, match="has no document that can be read; give a CoNLL-2012 file"):
         list(Conll2012File(write(tmp_path, "\n\n")))
     (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))
     assert (document.words, len(problems)) == (tuple(WORDS), 1)
@@ -250,7 +250,8 @@ def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_senten
             "#begin document x\n#end document\n" + conll2012(rows()).partition("\n")[2],
             "line 3: a sentence outside of '#begin doc",
         ),
-        (conll2012(rows()).replace("#end document\n", ""), "line 11: the file ends without '#end document'; is it whole?"),
+        (conll2012(rows()).replace("#end document\n", ""), "line 11: the file ends without '#end document'; check that it is "
+                                                           "complete"),
     ],
 )
 def test_what_cannot_be_read_of_conll_2012_is_reported_and_the_rest_is_read(tmp_path, text, problem):
@@ -356,7 +357,8 @@ def test_a_parse_may_nest_deeper_than_python_does():
 def test_sentences_of_conll_2012_that_are_not_apart_are_told(tmp_path):
     one = ["a NN * * (1)", "b NN * * -"]
     (document,), problems = read(tmp_path, conll2012(one, one, one).replace("\n\n", "\n", 1))
-    assert problems == ["line 4: the word 0 follows 1; end the sentence before it with an empty line; the sentence is left out"]
+    assert problems == ["line 4: the word 0 follows the word 1; end the previous sentence with an empty line; the sentence is "
+                        "left out"]
     assert document.words == ("a", "b")
 
 
