@@ -251,7 +251,7 @@ ENDINGS = {
     "z": r"has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one$",
     "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
     "S": r"has no token type for the second text of a pair; set config.examples.pairs=none$",
-    "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
+    "D": r"a choice head reads \[CLS\], but \w+ reads from left to right, so its \[CLS\] sees no text; name a model",
 }
 """By letter: a pattern that the error has to match. WORKS is an exit status of 0."""
 SAME = "="

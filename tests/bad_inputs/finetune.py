@@ -85,7 +85,7 @@ CASES = [
     Case(
         "a kept head with other labels",
         "--config.init_from=model --config.keep_head=true",
-        "config.keep_head keeps the head of model, which has a ... leave keep_head out to start a new head",
+        "config.keep_head keeps the head of model, which has a ... leave keep_head out to start with a new head",
         copies="model=classifier",
         spoil=keys("model/config.json", id2label={"0": "no", "1": "yes"}, label2id=None),
     ),
@@ -164,7 +164,7 @@ CASES = [
     Case(
         "the head of a model that has none",
         "--config.keep_head=true",
-        "config.keep_head keeps the head of $model, which has no head, ... leave keep_head out to start a new head",
+        "config.keep_head keeps the head of $model, which has no head, ... leave keep_head out to start with a new head",
     ),
     Case(
         "an LSTM on a head for choices",
@@ -203,7 +203,8 @@ CASES = [
     Case(
         "weights for a number",
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.class_weights='[1, 2]'",
-        "config.training.class_weights is for tasks that choose one of several labels, and own/sequence is not one; leave it out",
+        "config.training.class_weights is for tasks that choose one of several labels, but own/sequence is not such a task; "
+        "leave it out",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
     ),
     Case(

@@ -161,7 +161,8 @@ CASES = [
     Case(
         "a model of 8,192 tokens and a corpus of another vocabulary",
         "--config=$repository/experiments/pretrain/modern_laptop.py --config.init_from=m --config.corpus.directory=$corpus",
-        "config.init_from=m has a vocabulary of 97 entries, and the corpus $corpus one of 132; build the corpus with --vocab=m",
+        "config.init_from=m has a vocabulary of 97 entries, but the vocabulary of the corpus $corpus has 132; build the corpus "
+        "with --vocab=m",
         files=modern(),
     ),
     Case(
@@ -772,7 +773,7 @@ CASES = [
     Case(
         "a teacher with another vocabulary",
         "--config.teacher=$model",
-        "config.teacher=$model has another vocabulary than the corpus ... build the corpus with --vocab=$model",
+        "config.teacher=$model has a different vocabulary than the corpus ... build the corpus with --vocab=$model",
     ),
     Case(
         "a teacher of masked words for a model that reads from left to right",

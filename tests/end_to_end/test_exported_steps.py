@@ -59,5 +59,6 @@ def test_a_run_that_is_not_done_has_the_tokenizer_of_its_corpus(late: Ended, tmp
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(uninterrupted: Ended, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"--step=7: .* has those of 20, 24, not .*keep_at='\[7\]'"):
+    with pytest.raises(UserError, match=r"--step=7: .* has no checkpoint of that step \(it has those of steps 20, 24\); "
+                                        r".*keep_at='\[7\]'"):
         main([f"--from={uninterrupted.workdir}", "--step=7", f"--to={tmp_path}"])

@@ -43,7 +43,8 @@ def test_a_fingerprint_tells_the_vocabulary_the_splits_their_order_and_their_tok
 
 def test_a_corpus_of_another_vocabulary_is_refused_with_the_remedy_that_fits_the_start():
     size = CORPUS.vocabulary.size
-    with pytest.raises(UserError, match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out: it is {size} then"):
+    with pytest.raises(UserError, match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out, which then is "
+                                        rf"{size} then"):
         check_corpus(of_size(9), CORPUS, OTHER)
     with pytest.raises(UserError, match=rf"config\.model\.vocab_size={size + 8:,}, but"):
         check_corpus(of_size(size + 8), CORPUS, OTHER)

@@ -50,7 +50,8 @@ def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(
     file = save_program(tmp_path, lowered, lowered.compile(), one)
     program = load_program(tmp_path, step.lower(*arguments), one)
     np.testing.assert_array_equal(program(*arguments)[0], [1, 2, 3, 4])
-    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*, but of another step \(configuration or code differ\)"):
+    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*, but for a different step \(configuration or code "
+                                        r"differ\)"):
         load_program(tmp_path, other.lower(*arguments), one)
     with pytest.raises(UserError, match=r"for 1 x cpu, .*; this run needs a program of its step for 8 x cpu, .*: make"):
         load_program(tmp_path, lowered, jax.devices())
@@ -95,7 +96,7 @@ def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configu
     status, said = as_a_person("pretrain", *flags, f"--workdir={tmp_path / 'other'}", "--config.phases.0.learning_rate=1e-2")
     assert status == 2
     assert "error: --compiled=" in said
-    assert "of another step (configuration or code differ)" in said
+    assert "for a different step (configuration or code differ)" in said
     assert "Traceback" not in said
 
 
