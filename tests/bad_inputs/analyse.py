@@ -233,7 +233,7 @@ CASES = [
     Case(
         "a column that a file of tags lacks",
         "probe --input=x.txt --eval=x.txt --column=2",
-        "x.txt has 2 columns, none of them tag=2; give one from -2 to 1",
+        "x.txt has 2 columns, but no column tag=2; give a number from -2 to 1",
         files={"x.txt": "a X\n"},
     ),
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),

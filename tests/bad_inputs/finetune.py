@@ -399,7 +399,7 @@ CASES = [
     Case(
         "a list with a single word without quotes",
         "--config.task.own.label_names=[pos]",
-        "task.own.label_names=[pos] is one label, and ... name two or more as [a,b], or none to use",
+        "task.own.label_names=[pos] is only one label, so ... name two or more as [a,b], or leave label_names empty to use",
     ),
     Case(
         "one label only",
@@ -464,13 +464,13 @@ CASES = [
     Case(
         "several labels with commas",
         f"{TRAIN} --config.task.own.problem=multi_label",
-        "train.csv, line 2: label is \"good,long\"; set separator=',' if that is between its items, or list them as",
+        "train.csv, line 2: label is \"good,long\"; set separator=',' if this separates its items, or list them as",
         files=train('text,label\nit was fine,"good,long"\nit was bad,poor\n'),
     ),
     Case(
         "words in rows of their own",
         f"{TRAIN} --config.task.name=own/token",
-        "train.csv: each of its 2 sentences has one word; set sentence=COLUMN if ... an empty line after each sentence",
+        "train.csv: each of its 2 sentences has only one word; set sentence=COLUMN if ... an empty line after each sentence",
         files=train("words,labels\nit,O\nada,B-PER\n"),
     ),
     Case(
@@ -482,7 +482,7 @@ CASES = [
     Case(
         "choices in a text",
         f"{TRAIN} --config.task.name=own/choice",
-        'train.csv, line 2: choices is "it was", not a list like ["a", "b"]; set separator to what is between the choices',
+        'train.csv, line 2: choices is "it was", not a list like ["a", "b"]; set separator to the text between the choices',
         files=train("prompt,choices,label\nso,it was,0\n"),
     ),
     Case(
@@ -586,7 +586,7 @@ CASES = [
     ),
     in_lines(
         "JSON that is not an object",
-        "train.jsonl, line 1: [1, 2] is not an object; each line is one object with the columns as its fields",
+        "train.jsonl, line 1: [1, 2] is not an object; each line must be one object with the columns as its fields",
         "[1, 2]\n",
     ),
     in_lines(
@@ -619,7 +619,7 @@ CASES = [
     ),
     in_lines(
         "one object for the whole table",
-        "train.jsonl is one object of columns, as pandas' to_json writes them; give one object per row",
+        "train.jsonl is a single object of columns, as written by pandas' to_json; give one object per row",
         '{"text": {"0": "it was fine"}, "label": {"0": "good"}}\n',
     ),
     in_lines(
@@ -728,14 +728,15 @@ CASES = [
     Case(
         "a row of GAP that is there twice",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "has the ID 'x' too, by which predictions are named; give each its own",
+        "the ID 'x' is also in ... but predictions are named by ID; give each row its own",
         copies="data=gap",
         spoil=[add_line("data/gap-development.tsv", "x\tshe saw ada and bob\tshe\t0\tada\t8\tTRUE\tbob\t16\tFALSE\t-")] * 2,
     ),
     Case(
         "a pronoun of no gender",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, GAP is scored by gender",
+        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, since GAP is scored by "
+        "gender",
         copies="data=gap",
         spoil=add_line("data/gap-development.tsv", "x\tit saw ada and bob\tit\t0\tada\t7\tTRUE\tbob\t15\tFALSE\t-"),
     ),
@@ -784,14 +785,14 @@ CASES = [
     Case(
         "a line of white space that is not an empty line",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 2: the line holds only white space (U+00A0), neither a word nor the empty line ... correct",
+        "data/train.txt, line 2: the line has only white space (U+00A0), and is neither a word nor the empty line ... correct",
         copies="data=conll",
         files={"data/train.txt": "ada NNP I-NP I-PER\n\u00a0\nran VBD I-VP O\n"},
     ),
     Case(
         "a treebank whose sentences are not apart",
         f"--config.task.name=pos {OFFICIAL_DATA}",
-        "data/a-train.conllu, line 2: the ID 1 follows 1; end the sentence before it with an empty line",
+        "data/a-train.conllu, line 2: the ID 1 follows the ID 1; end the previous sentence with an empty line",
         files={"data/a-train.conllu": TREE * 2, "data/a-dev.conllu": TREE},
     ),
     Case(
@@ -830,7 +831,7 @@ CASES = [
     Case(
         "JSON lines with the name of SQuAD",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each",
+        "data/train-v1.1.json is not JSON (Extra data: ... its first line is a complete object: name the file .jsonl if each",
         files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
     ),
     Case(

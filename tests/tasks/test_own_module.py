@@ -56,7 +56,7 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
         ("NAMES = (", "colours.py, line 1: "),
         ("1 / 0", "colours.py raises ZeroDivisionError; correct the file here:\n"),
         ("import sys\nsys.exit(0)", "ended the program"),
-        (WHOLE + "return 3", "the task that load returns lacks name, head, metric, "),
+        (WHOLE + "return 3", "the task returned by load lacks name, head, metric, "),
     ],
 )
 def test_a_file_that_holds_no_task_is_told_what_is_wanted(text: str, says: str, tmp_path: pathlib.Path):

@@ -50,7 +50,7 @@ def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_p
         task.features("train", tokenizer)
     task.features("dev", tokenizer)
     assert [line.partition(", train: ")[2] for line in said] == [
-        "1 word without a character that the tokenizer reads: [UNK]",
+        "1 word without a character that the tokenizer can read, replaced by [UNK]",
         "1 word longer than 10 pieces; the rest of these words is not read",
     ]
 
@@ -272,7 +272,7 @@ def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(token
     for _ in range(2):
         features = task.features("dev", tokenizer)
     assert notes == [
-        "wnut17, dev: 1 word without a character that the tokenizer reads: [UNK]",
+        "wnut17, dev: 1 word without a character that the tokenizer can read, replaced by [UNK]",
         "wnut17, dev: 1 word longer than 6 pieces; the rest of these words is not read",
     ]
     pieces = [tokenizer.tokens(feature.ids[0])[1:-1] for feature in features]
@@ -340,7 +340,7 @@ def test_why_tags_are_scored_as_words_is_said(labels: str, tmp_path):
     assert task.metric == "accuracy"
     (note,) = notes
     assert note.startswith(f"WARNING: {path}, line 1 has the label ")
-    assert "accuracy over words is the metric" in note
+    assert "the metric is accuracy over words" in note
 
 
 def test_words_with_classes_of_their_own_need_no_warning(tmp_path):

@@ -287,7 +287,7 @@ def test_a_row_of_gap_that_cannot_be_read_is_left_out(tmp_path):
     texts, problems = read(tmp_path, HEADER + "".join(rows))
     assert len(texts) == 1
     assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5", "line 6", "line 7"]
-    assert "line 7: line 4 has the ID '1' too, by which predictions are named; give each its own" in problems
+    assert "line 7: the ID '1' is also in line 4, but predictions are named by ID; give each row its own" in problems
 
 
 def test_the_first_line_tells_the_format(tmp_path):
