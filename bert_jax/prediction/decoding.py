@@ -1,5 +1,5 @@
-"""The continuation of texts by a left-to-right model, and the translation of sources by an encoder-decoder, one token at a time:
-the most probable, a random one, or by beam search.
+"""Decoding, one token at a time: continues texts with a left-to-right model, and translates sources with an encoder-decoder. The
+next token is the most probable one, a random one, or found by beam search.
 
 All loops run on the device and stop when every text has ended. The tokens equal those of transformers' `generate`.
 """
@@ -28,7 +28,8 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of entries that are not chosen: of beams before the first token, and of texts that have not ended."""
+"""The score of entries that are never chosen, such as beams before the first token, and hypotheses of texts that have not
+ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """Fills texts that ended before others."""
+    """Fills the texts that end before others."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
@@ -48,17 +49,17 @@ class Decoding:
     beams: int = 1
     """More than 1: beam search with this many hypotheses."""
     gnmt_penalty: bool = False
-    """Divides the log-probability of a hypothesis of n tokens by ((5 + n) / 6)^`length_penalty`, as GNMT (Wu et al.,
-    arXiv:1609.08144, equation 14) and the Transformer of 2017 do; False: by n^`length_penalty`, as transformers does."""
+    """Divides the log-probability of a hypothesis of n tokens by ((5 + n) / 6)^`length_penalty`, like GNMT (Wu et al.,
+    arXiv:1609.08144, equation 14) and the Transformer of 2017. False: divides it by n^`length_penalty`, like transformers."""
     early_stopping: bool = False
-    """Ends the search of a text when `beams` hypotheses have ended, as `early_stopping=True` of transformers; False: when no
-    running hypothesis is expected to beat them."""
+    """Ends the search of a text when `beams` hypotheses have ended, like `early_stopping=True` in transformers. False: ends it
+    when no running hypothesis is expected to beat these."""
     barred: tuple[int, ...] = ()
-    """Tokens that are never chosen, `bad_words_ids` of transformers."""
+    """Tokens that are never chosen, like `bad_words_ids` in transformers."""
     forced_end: bool = False
-    """Ends every text at the limit with `end_id`, `forced_eos_token_id` of transformers."""
+    """Ends every text at the limit with `end_id`, like `forced_eos_token_id` in transformers."""
     pieces: int | None = None
-    """The size of the vocabulary, if the model may have more logits than that; None: all ids can be chosen."""
+    """The size of the vocabulary, if the model has more logits than that; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
@@ -74,9 +75,9 @@ class Knobs(NamedTuple):
     """The numbers that do not change the compiled program."""
 
     limit: Int[Array, ""] | Int[Array, " B"] | int
-    """The maximum number of new tokens, of all texts or of each, at most `room`."""
+    """The maximum number of new tokens, for all texts or for each; at most `room`."""
     temperature: Float[Array, ""] | float = 1.0
-    """Divides the logits before a draw."""
+    """The divisor of the logits before tokens are sampled."""
     top_p: Float[Array, ""] | float = 1.0
     length_penalty: Float[Array, ""] | float = 1.0
     """The score of a hypothesis is its log-probability divided by its length to this power (see `Decoding.gnmt_penalty`)."""
@@ -90,18 +91,18 @@ class Search(NamedTuple):
     room: int
     """The number of columns for new tokens."""
     read: Callable[[Int[Array, " X"], Any], tuple[Float[Array, "X V"], Any]]
-    """(a further token of each hypothesis, cache) -> (the logits of the next one, cache)."""
+    """(one more token of each hypothesis, cache) -> (the logits of the next token, cache)."""
     reorder: Callable[[Any, Int[Array, "B W"]], Any] = lambda cache, parents: cache
-    """(cache, for each hypothesis the one of the same text that it continues) -> cache."""
+    """(cache, for each hypothesis the index of the hypothesis of the same text that it continues) -> cache."""
 
 
 class Continued(NamedTuple):
     """The new tokens of B texts."""
 
     ids: Int[Array, "B N"]
-    """The new tokens with the one that ends the text, then padding."""
+    """The new tokens, including the token that ends the text, then padding."""
     log_probability: Float[Array, " B"]
-    """The natural logarithm of the probability of the new tokens, by the model without temperature."""
+    """The natural logarithm of the probability of the new tokens, according to the model without temperature."""
     score: Float[Array, " B"] | None = None
     """With beams, the score that ranks them: the log-probability divided by the length to the power `length_penalty`."""
 
@@ -110,7 +111,8 @@ class Continued(NamedTuple):
 def continued(
     params: Mapping[str, Any], prompts: Prompts, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> Continued:
-    """Up to `knobs.limit` new tokens of each text; `room` is the number of new columns, a shape of the compiled program."""
+    """Returns up to `knobs.limit` new tokens for each text; `room` is the number of new columns, a shape of the compiled
+    program."""
     rows, length = prompts.ids.shape
     cache = empty_cache(config, rows, length + room)
     logits, cache = read_tokens(params, config, cache, prompts.ids, prompts.real)
@@ -150,7 +152,7 @@ def translated(
     cache = start_targets(params, config, source, beams, room)
     logits, cache = read(jnp.full(rows * beams, start_id, jnp.int32), cache)
     search = Search(knobs, decoding, room, read, continue_targets)
-    keys = jax.random.split(jax.random.key(0), rows)  # which only draws would read
+    keys = jax.random.split(jax.random.key(0), rows)  # only needed for sampling
     return _beam_search(logits, cache, search) if beams > 1 else _one_by_one(logits, cache, keys, search)
 
 
@@ -158,7 +160,7 @@ def translated(
 def _one_by_one(
     logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """Returns the most probable or a drawn token each time, from the `logits` of the first one."""
+    """Takes the most probable token or samples one at each step, starting from the `logits` of the first new token."""
     pad, rows = search.decoding.pad_id, len(logits)
 
     def add(number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]) -> Any:
@@ -185,7 +187,7 @@ def _one_by_one(
 
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
-    """Returns the next token of each text: the most probable one, or a draw."""
+    """Returns the next token of each text: the most probable one, or a sample."""
     logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
@@ -194,7 +196,7 @@ def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knob
 
 
 def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
-    """Returns `scores`, -inf for the ids that have no piece or are barred."""
+    """Returns `scores`, with -inf for ids that do not belong to a piece or are barred."""
     if decoding.barred:
         scores = scores.at[..., jnp.array(decoding.barred)].set(-jnp.inf)
     if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
@@ -203,10 +205,11 @@ def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array
 
 
 def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
-    """`logits`, -inf for the tokens beyond the `top_k` most probable ones, and then for those outside of the nucleus.
+    """Returns `logits`, with -inf for tokens that are not among the `top_k` most probable ones, and then for tokens outside of
+    the nucleus.
 
-    The nucleus holds the most probable tokens up to the one with which their probabilities reach `top_p`, and at least one.
-    """
+    The nucleus holds the most probable tokens, up to the token with which their probabilities reach `top_p`; it has at least one
+    token."""
     if decoding.top_k:
         least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[1]))[0][:, -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
@@ -214,7 +217,7 @@ def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding
         ascending = jnp.sort(logits, axis=1)
         outside = jnp.cumsum(jax.nn.softmax(ascending), axis=1) <= 1 - knobs.top_p
         least = jnp.where(outside, jnp.inf, ascending).min(1, keepdims=True)
-        least = jnp.minimum(least, ascending[:, -1:])  # the most probable token stays for any top_p
+        least = jnp.minimum(least, ascending[:, -1:])  # the most probable token is kept for any top_p
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return logits
 
@@ -224,9 +227,9 @@ class _Beams(NamedTuple):
     """The hypotheses of B texts, W beams each."""
 
     number: Int[Array, ""]  # tokens of the running hypotheses
-    ids: Int[Array, "B W N"]  # of the running ones, best first
+    ids: Int[Array, "B W N"]  # for the running hypotheses, best first
     scores: Float[Array, "B W"]  # their log-probabilities
-    ended_ids: Int[Array, "B W N"]  # the best ones that have ended
+    ended_ids: Int[Array, "B W N"]  # the best hypotheses that have ended
     ended_scores: Float[Array, "B W"]  # divided by the length penalty
     ended_totals: Float[Array, "B W"]  # their log-probabilities
     has_ended: Bool[Array, "B W"]
@@ -236,7 +239,7 @@ class _Beams(NamedTuple):
 
 
 def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
-    """Returns `scores` of the token of that number, from 1, in which only the end has one at a text's limit."""
+    """Returns `scores` of token number `number` (from 1). At a text's limit, only the end token keeps its score."""
     if not search.decoding.forced_end:
         return scores
     limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))
@@ -246,10 +249,10 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
-    compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
-    by the length penalty of its length so far, is worse than its worst ended one.
-    """
+    """Beam search as transformers does it by default. Of the 2 W best continuations, those among the best W that end a text
+    compete with the hypotheses that have already ended. The best W others are continued. A text is done when the score of its
+    best running hypothesis (divided by the length penalty for its current length) is worse than the score of its worst ended
+    hypothesis."""
     width = search.decoding.beams
     rows = len(logits) // width
     nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
@@ -270,7 +273,7 @@ def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Con
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
-    """Returns the hypotheses with one more token, of `logits` [B W, V]."""
+    """Returns the hypotheses with one more token, chosen by `logits` [B W, V]."""
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     vocabulary = logits.shape[1]
@@ -309,11 +312,11 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
 
 
 def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
-    """Returns the hypotheses `chosen` of each text, from `array` [B, W, ...]."""
+    """Returns the `chosen` hypotheses of each text, from `array` [B, W, ...]."""
     return jnp.take_along_axis(array, chosen.reshape(*chosen.shape, *(1,) * (array.ndim - 2)), axis=1)
 
 
 def _select_rows(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
-    """Returns the cache of other rows, in their order."""
+    """Returns the cache with the given rows, in their order."""
     layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
     return dataclasses.replace(cache, layers=layers, tokens=tokens)

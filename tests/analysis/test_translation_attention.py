@@ -232,7 +232,7 @@ def test_a_part_and_a_head_are_chosen(translating, tmp_path, capsys):
         (["--part=cross", "--head=4-1"], r"--head=4-1 does not exist: the decoder has layers 1 to 3 with heads"),
         (["--alignment-layer=4"], r"--alignment-layer=4 does not exist: the decoder has layers 1 to 3$"),
         (["--part=encoder", "--alignment-layer=1"], r"--alignment-layer=1 requires the part cross; give --part=encoder,cross"),
-        (["the " * 24], r"is 25 tokens with its end, more than the 24 positions of .*; divide it into sentences"),
+        (["the " * 24], r"is 25 tokens with its end token, more than the 24 positions of .*; split it into sentences"),
         (["x", "is " * 24], r"the target .* is 25 tokens with its start token, more than the 24 positions of .*; shorten it"),
         (["x", "\u200b"], r"the target '\\u200b' has no tokens; give text"),
     ],

@@ -89,7 +89,7 @@ CASES = [
     Case(
         "a source longer than the positions of a translator",
         f"attention --model=$translator '{'the ' * 24}'",
-        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        "is 25 tokens with its end token, more than the 24 positions of $translator; split it into sentences",
     ),
     Case(
         "a target longer than the positions of a translator",
@@ -148,7 +148,7 @@ CASES = [
     Case(
         "a table without the column of texts",
         "heads --input=in.csv",
-        "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+        "in.csv is read as a table, but its first line has no column 'text' (it is 'review,label'); name the column text, or",
         files={"in.csv": "review,label\nthe house,1\n"},
         leaves="out",
     ),

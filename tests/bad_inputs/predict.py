@@ -167,7 +167,8 @@ CASES = [
     Case(
         "a label between TABs for a text",
         f"{CLASSIFY} --input=in.tsv",
-        "in.tsv, line 1: 'good' seems to be a label, not a text_b, and the model must not read it; leave the label out, or give",
+        "in.tsv, line 1: 'good' seems to be a label, not a text_b, but the model must not read labels; leave the label out, or "
+        "give",
         exit=1,
         files={"in.tsv": "it was fine\tgood\n"},
     ),
@@ -225,7 +226,7 @@ CASES = [
     Case(
         "a table without the column of texts",
         f"{CLASSIFY} --input=in.csv",
-        "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+        "in.csv is read as a table, but its first line has no column 'text' (it is 'review,label'); name the column text, or",
         files={"in.csv": "review,label\nit was fine,good\n"},
     ),
     Case(
@@ -326,7 +327,7 @@ CASES = [
     Case(
         "a name that is the pronoun",
         f"{RESOLVE} 'she saw ada and eve' she she eve",
-        "a='she' is the pronoun itself; give the two names it may mean",
+        "a='she' is the pronoun itself; give the two names that it may refer to",
         exit=1,
     ),
     Case(
@@ -468,7 +469,7 @@ CASES = [
     Case(
         "a source over the limit of a translator",
         f"translate --model=$translator '{'the ' * 24}'",
-        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        "is 25 tokens with its end token, more than the 24 positions of $translator; split it into sentences",
         exit=1,
     ),
     Case("a gap for a translator", "fill-mask --model=$translator [MASK]", "$translator is an encoder-decoder, and its encoder"),

@@ -113,7 +113,7 @@ def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
 
 def test_one_name_twice_a_pronoun_that_is_a_name_and_a_model_that_cannot_resolve_are_refused(labelled):
     model, predictor = labelled(HEAD)
-    with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names it may mean"):
+    with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names that it may refer to"):
         predictor.resolve([(" ".join(WORDS), "is", "river", "is")])
     with pytest.raises(UserError, match=r"a and b are both 'river' at character [0-9]+; give the two names it may mean"):
         predictor.resolve([(" ".join(WORDS), "is", "river", "river")])
