@@ -293,8 +293,8 @@ def test_three_models_are_averaged(model, vocabulary, tmp_path):
         (["--new=sequence_head", "--labels=a,,b"], "'a,,b' is not a list"),
         (["--new=sequence_head", "--labels=a,a"], "repeats a label"),
         (["--new=span_head", "--labels=a"], "a span head has no labels"),
-        (["--labels=a,b"], "need a task head, which the model lacks"),
-        (["--drop=pooler"], "nsp_head reads the pooler, which the model lacks"),
+        (["--labels=a,b"], "need a task head, but the model has none"),
+        (["--drop=pooler"], "nsp_head reads the pooler, but the model has none"),
         (["--max-position=0"], "--max-position=0 must be at least 1 and at most 1,048,576"),
         (["--max-position=-3"], "--max-position=-3 must be at least 1"),
         (["--max-position=10000000000000"], "--max-position=10000000000000 must be at least 1 and at most 1,048,576"),
@@ -360,5 +360,5 @@ def test_a_source_that_is_nothing_is_said_to_be_nothing(tmp_path):
 
 def test_the_command_ends_with_a_sentence_not_a_traceback(tmp_path):
     (done,) = forked.run(tmp_path, ("convert", f"--from={tmp_path}", f"--to={tmp_path / 'm'}"))
-    says = "is not a model directory: config.json and model.safetensors missing; name one that holds them, or a workdir"
+    says = "is not a model directory: config.json and model.safetensors missing; name a directory with these files, or a workdir"
     assert (done.status, done.output) == (2, f"error: {tmp_path} {says}\n")

@@ -414,7 +414,7 @@ CASES = [
     Case(
         "the same name twice",
         f"{RESOLVE} 'she saw ada and eve' she ada ada",
-        "a and b are both 'ada' at character 8; give the two names it may mean",
+        "a and b are both 'ada' at character 8; give the two names that the pronoun may refer to",
         exit=1,
     ),
     # --------------------------------------------------------------------------------------------------------------- the model
@@ -561,7 +561,7 @@ CASES = [
     ),
     scored(
         "a configuration of another model",
-        "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
+        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than config.json",
         spoil=keys("model/config.json", hidden_size=32),
     ),
     scored(
@@ -596,7 +596,7 @@ CASES = [
     ),
     scored(
         "one token type in place of two",
-        "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
+        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than config.json",
         spoil=keys("model/config.json", type_vocab_size=1),
     ),
     *(
@@ -679,7 +679,7 @@ CASES = [
     Case(
         "one label twice",
         "classify --model=model x",
-        "model/config.json: id2label gives the outputs 0, 1 the same label 'no'; give each another label",
+        "model/config.json: id2label has the same label 'no' for the outputs 0, 1; give each a different label",
         copies="model=classifier",
         spoil=keys("model/config.json", id2label={"0": "no", "1": "no"}, label2id=None),
     ),

@@ -182,7 +182,8 @@ def test_fields_that_are_carried_along_are_told_and_not_those_that_are_read(tmp_
 
 def test_the_vocabulary_of_an_original_is_its_own():
     path = str(GOLDEN / "tf1" / "bert")
-    with pytest.raises(UserError, match="--vocab=V: a checkpoint of the original has its vocabulary in its directory; copy it"):
+    with pytest.raises(UserError, match="--vocab=V: a checkpoint of the original BERT needs its vocabulary in its own "
+                                        "directory; copy it"):
         next(read_all([path], flags_of("--vocab=V", remote="B")))
     with pytest.raises(UserError, match="no part 'nsp': did you mean 'nsp_head'"):
         next(read_all([path], flags_of("--new=nsp", remote="B")))

@@ -180,7 +180,8 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("nomic_bert_masked", {"qkv_proj_bias": True}, "qkv_proj_bias=True cannot be .*; only qkv_proj_bias=False is"),
         ("nomic_bert_masked", {"num_experts": 8}, "num_experts=8 cannot be represented; only num_experts=0 is supported"),
         ("nomic_bert_masked", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 cannot be .*; only .*=None is supported"),
-        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which means another value"),
+        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which stands for another "
+                                                                       "value"),
     ],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_computed_or_contradicts_itself_is_a_sentence(tmp_path, case, fields, says):
@@ -309,7 +310,7 @@ def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(case
     tensors = safetensors.numpy.load_file(directory / "model.safetensors")
     safetensors.numpy.save_file({f"module.{name}": x for name, x in tensors.items()}, directory / "model.safetensors")
     model = import_model(directory)
-    assert "names were read without 'module.', with which they begin" in model.notes
+    assert "names start with 'module.', which was removed" in model.notes
     jax.tree.map(np.testing.assert_array_equal, model.params, imported(case).params)
 
 
@@ -397,7 +398,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
         ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
-        ("modernbert_sequence", "--pooling=mean", "has a sequence_head, which gives labels; leave it out with --drop"),
+        ("modernbert_sequence", "--pooling=mean", "has a sequence_head that returns labels; leave the head out with --drop"),
         ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
     ],
 )

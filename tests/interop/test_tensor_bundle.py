@@ -348,7 +348,7 @@ def test_a_checkpoint_is_found_by_its_directory_its_beginning_and_any_of_its_fil
 def test_of_several_the_one_that_the_file_checkpoint_names_is_taken(folder, tmp_path):
     for step in (0, 1000):
         (tmp_path / f"model.ckpt-{step}.index").touch()
-    with pytest.raises(UserError, match=r"holds several checkpoints; name one of .*model\.ckpt-0, .*model\.ckpt-1000"):
+    with pytest.raises(UserError, match=r"has several checkpoints; name one of them: .*model\.ckpt-0, .*model\.ckpt-1000"):
         find_bundle(tmp_path)
     (tmp_path / "model.ckpt-900.index").touch()
     state = tmp_path / "checkpoint"

@@ -161,7 +161,7 @@ def test_a_model_of_the_same_sizes_stays_as_it_is(vocabulary, tmp_path):
             {"num_heads": 6, "hidden_size": 48, "num_key_value_heads": 3},
             r"num_key_value_heads=3 lets 2 query heads share a key head, but in m 1 share one; set it to 6$",
         ),
-        ({"layer_types": ()}, r"m has sliding layers and config\.model has none; name the attention of each of 4 layers in"),
+        ({"layer_types": ()}, r"m has sliding layers, but config\.model has none; set the attention of each of 4 layers in"),
     ],
 )
 def test_what_cannot_be_tiled_is_refused(vocabulary, changes: dict[str, Any], said: str):

@@ -263,7 +263,7 @@ def test_without_a_limit_texts_are_cut_at_the_position_table(made_for, predictor
 )
 def test_a_module_that_is_not_known_here_is_refused_until_the_pooling_is_said(made_for, pretrained, modules, settings, unknown):
     made = made_for(*modules, **settings)
-    with pytest.raises(UserError, match=rf"pools in a way that is not implemented here \({unknown}\); choose one with --pooling"):
+    with pytest.raises(UserError, match=rf"has a pooling that is not implemented here \({unknown}\); choose one with --pooling"):
         made.embed(["the"])
     np.testing.assert_allclose(made.embed(["the"], pooling="cls")[0], vector_by_hand(pretrained, "the", "cls"), atol=WITHIN)
 

@@ -77,7 +77,7 @@ def test_an_exception_leaves_what_was_there_before(tmp_path):
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
 def test_what_cannot_be_written_from_the_end_back_is_refused(output):
-    refused = pytest.raises(UserError, match=r"is not a regular file, and the header of a \.npy is written last; name a file")
+    refused = pytest.raises(UserError, match=r"is not a regular file, but the header of a .npy file is written last; name a file")
     with refused, VectorWriter(output):
         pass
 
