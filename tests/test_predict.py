@@ -210,7 +210,7 @@ def test_people_get_text(ask, command):
             "only `embed` of whole texts gives one array of vectors; name a .jsonl",
         ),
         (["classify", "--model=M", "x"], r"has no sequence_head, so it cannot classify \(it has pooler, mlm_head, nsp_head\)"),
-        (["--model=M", "embed", "x"], "comes after the command: python"),
+        (["--model=M", "embed", "x"], "must come after the command: python"),
         (["fill-mask", "--model=M", "--output=x.npy", "[MASK]"], "only `embed` of whole texts"),
         (["embed", "--model=M", "--output=nowhere/x.npy", "x"], r"there is no directory nowhere \(looked for in .*create it"),
         (["embed", "--model=M", "--layers", "-1,-2", "x"], "write --flag=VALUE, with the sign"),

@@ -15,7 +15,8 @@ CASES = [
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("a command that is none", "head", "unknown command 'head': did you mean 'heads'?; python -m bert_jax.analyse --help"),
     Case(
-        "a flag before the command", "--model=$model heads", "--model=$model comes after the command: python -m bert_jax.analyse"
+        "a flag before the command", "--model=$model heads", "--model=$model must come after the command: python -m "
+                                                             "bert_jax.analyse"
     ),
     Case("no model", HEADS, "the following arguments are required: --model", without="--model"),
     Case("no output", HEADS, "the following arguments are required: --output", without="--output"),

@@ -274,7 +274,7 @@ CASES = [
     Case(
         "cross-view training beside a teacher",
         "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
-        "config.cross_view learns from the model itself and config.distillation from another; leave one out",
+        "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out",
     ),
     Case(
         "cross-view training on no corpus",
@@ -321,12 +321,12 @@ CASES = [
     Case(
         "random weights and a kept head",
         "--config.init_random=true --config.keep_head=true",
-        "config.init_random starts from random weights and excludes keep_head and init_new; leave them out",
+        "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out",
     ),
     Case(
         "a decay for pretraining",
         "--config.optimizer.decay_power=2.0",
-        "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are for pretraining; ",
+        "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are only for pretraining; ",
     ),
     Case("texts too short for anything", "--config.task.length=4", "config.task.length=4 must be at least 8"),
     Case("a negative number of training rows", "--config.task.train_rows=-1", "config.task.train_rows=-1 must be at least 0"),
@@ -410,7 +410,7 @@ CASES = [
     Case(
         "quotes that do not match",
         TRAIN,
-        "train.csv, line 4: the quotes of this row do not match (unexpected end of data); double a quote inside quotes",
+        "train.csv, line 4: the quotes in this row are not balanced (unexpected end of data); double every quote inside quotes",
         files=train(f'{GOOD}"it was ""fine,good\nit was bad,poor\n'),
     ),
     Case(
@@ -524,7 +524,7 @@ CASES = [
     Case(
         "a NUL in a table",
         TRAIN,
-        "train.csv, line 4: character 46 of the file is NUL, which text does not contain; is it UTF-16",
+        "train.csv, line 4: character 46 of the file is NUL, which text must not contain; if the file is UTF-16",
         files=train(f"{GOOD}a\0b,good\n"),
     ),
     Case(

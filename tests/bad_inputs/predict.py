@@ -32,7 +32,8 @@ CASES = [
     Case(
         "a flag before the command",
         "--json embed x",
-        "--json comes after the command: python -m bert_jax.predict ... commands are fill-mask, next-sentence, score, generate,",
+        "--json must come after the command: python -m bert_jax.predict ... commands are fill-mask, next-sentence, score, "
+        "generate,",
     ),
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
@@ -232,7 +233,7 @@ CASES = [
     Case(
         "a table without quotes that match",
         f"{CLASSIFY} --input=in.csv",
-        "in.csv, line 2: the quotes of this row do not match (unexpected end of data); double a quote inside quotes",
+        "in.csv, line 2: the quotes in this row are not balanced (unexpected end of data); double every quote inside quotes",
         files={"in.csv": 'text,label\n"it was fine,good\n'},
     ),
     Case(

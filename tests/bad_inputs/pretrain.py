@@ -54,7 +54,7 @@ CASES = [
     Case(
         "an argument for an experiment that takes none",
         "--config=$experiment:small",
-        "--config=$experiment:small: its get_config takes no argument; leave `:small` out",
+        "--config=$experiment:small: its get_config does not take an argument; leave `:small` out",
     ),
     Case(
         "a misspelt argument of an experiment",
@@ -77,7 +77,8 @@ CASES = [
         "--workdir=s3://bucket/run",
         "--workdir=s3://bucket/run is a URL; give a local path, or gs://BUCKET/PATH for Google Cloud Storage",
     ),
-    Case("steps in a bucket", "--compiled=gs://b/steps", "--compiled=gs:/b/steps: this flag takes a local path; copy it"),
+    Case("steps in a bucket", "--compiled=gs://b/steps", "--compiled=gs:/b/steps: this flag only accepts a local path; copy "
+                                                         "the file"),
     Case(
         "a workdir in a mistyped bucket",
         "--workdir=gs:/bucket/run",
@@ -99,7 +100,7 @@ CASES = [
     Case(
         "one process of several without the others",
         "--processes=2",
-        "--coordinator, --process missing: --coordinator=HOST:PORT --processes=N --process=I go together",
+        "--coordinator, --process missing: --coordinator=HOST:PORT, --processes=N and --process=I must be given together",
     ),
     Case(
         "no processes",
@@ -114,7 +115,7 @@ CASES = [
     Case(
         "a coordinator without a port",
         "--coordinator=localhost --processes=2 --process=0",
-        "--coordinator=localhost must be HOST:PORT of process 0, ... --coordinator=localhost:8476 is one",
+        "--coordinator=localhost must be HOST:PORT of process 0, ... for example --coordinator=localhost:8476",
     ),
     Case(
         "a number of processes that is none",
@@ -216,13 +217,13 @@ CASES = [
     Case(
         "a workdir under a file",
         "--workdir=file/run",
-        "--workdir=file/run cannot be written (a file is in the way); name a directory you may write to",
+        "--workdir=file/run cannot be written (a file is in the way); name a directory that you may write to",
         files={"file": ""},
     ),
     Case(
         "a workdir that is a file",
         "--workdir=file",
-        "--workdir=file cannot be written (a file is in the way); name a directory you may write to",
+        "--workdir=file cannot be written (a file is in the way); name a directory that you may write to",
         files={"file": ""},
     ),
     Case(
@@ -252,7 +253,7 @@ CASES = [
     Case(
         "a model directory for a workdir",
         "--workdir=model",
-        "model holds a config.json that is not from a run (a model directory?); name another --workdir",
+        "model holds a config.json that was not written by a run (a model directory?); name another --workdir",
         copies="model",
     ),
     Case(
@@ -262,7 +263,7 @@ CASES = [
     ),
     Case(
         "a workdir whose configuration is a list",
-        says="run holds a config.json that is not from a run (a model directory?); name another --workdir",
+        says="run holds a config.json that was not written by a run (a model directory?); name another --workdir",
         files={"run/config.json": "[]", "run/metrics.jsonl": ""},
     ),
     Case(
@@ -377,7 +378,7 @@ CASES = [
     Case(
         "a coordinator's port of more digits than Python reads",
         f"--coordinator=localhost:{'9' * 5000} --processes=2 --process=0",
-        " must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",
+        " must be HOST:PORT of process 0, with a port of at ... for example --coordinator=localhost:8476",
     ),
     Case(
         "a phase of more digits than Python reads", f"--config.phases.{'9' * 5000}.steps=1", "' in config.phases; it has 0 to 1"
@@ -385,7 +386,8 @@ CASES = [
     Case(
         "a coordinator's port that is not a port",
         "--coordinator=localhost:99999 --processes=2 --process=0",
-        "--coordinator=localhost:99999 must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",
+        "--coordinator=localhost:99999 must be HOST:PORT of process 0, with a port of at ... for example "
+        "--coordinator=localhost:8476",
     ),
     Case(
         "a hang time-out that is not a number",
@@ -395,7 +397,7 @@ CASES = [
     Case(
         "a profile of one step number",
         "--profile=10",
-        "--profile=10 must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five",
+        "--profile=10 must be FIRST:LAST, two whole numbers with FIRST at least 0 and below LAST; 10:15 means the five",
     ),
     Case("a profile that ends before it begins", "--profile=15:10", "--profile=15:10 must be FIRST:LAST, two whole numbers"),
     Case("a profile from before the first step", "--profile=-1:3", "--profile=-1:3 must be FIRST:LAST ... FIRST at least 0"),
@@ -414,7 +416,7 @@ CASES = [
     Case(
         "a teacher in an unknown home",
         "--config.teacher=~/model",
-        "config.teacher=~/model: HOME is not set, so ~ cannot be expanded; write the path in full",
+        "config.teacher=~/model: HOME is not set, so ~ cannot be expanded; write the full path",
         environment={"HOME": ""},
     ),
     Case(
@@ -559,7 +561,7 @@ CASES = [
     Case(
         "a mesh larger than the machine",
         "--config.mesh.tensor=3",
-        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there ... set one axis to -1 to use all remaining",
+        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, but there ... set one axis to -1 to use all remaining",
     ),
     Case("a mesh of no devices", "--config.mesh.data=0", "mesh.data=0 must be at least 1, or -1 for all remaining devices"),
     Case(
@@ -778,13 +780,13 @@ CASES = [
     Case(
         "a teacher of masked words for a model that reads from left to right",
         "--config.teacher=$model --config.model.direction=left_to_right --config.examples.pairs=none",
-        "config.teacher=$model predicts masked words, which a model with direction=left_to_right and encoder=transformer does "
-        "not predict; set direction=both and encoder=transformer, or leave the teacher out",
+        "config.teacher=$model predicts masked words, but a model with direction=left_to_right and encoder=transformer does "
+        "not; set direction=both and encoder=transformer, or leave the teacher out",
     ),
     Case(
         "a teacher of masked words for a biLM",
         "--config.teacher=$model --config.model.encoder=bilm --config.examples.pairs=none",
-        "config.teacher=$model predicts masked words, which a model with direction=both and encoder=bilm does not predict; set",
+        "config.teacher=$model predicts masked words, but a model with direction=both and encoder=bilm does not; set",
     ),
     Case(
         "a distillation without a teacher",

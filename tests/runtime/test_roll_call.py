@@ -70,7 +70,7 @@ def test_workers_that_agree_go_on():
 def test_everyone_present_hears_who_is_missing():
     told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
     assert told[0] == told[1]
-    assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
+    assert "4 workers expected, but worker 2, worker 3 did not start" in told[0]
     assert "THE REMEDY" in told[0]
 
 
@@ -283,7 +283,7 @@ def nobody_calls(monkeypatch: pytest.MonkeyPatch, clock: Time) -> list[float]:
 
 def test_the_first_process_says_every_ten_seconds_who_is_missing(clock: Time, monkeypatch: pytest.MonkeyPatch):
     waited, said = nobody_calls(monkeypatch, clock), list[str]()
-    with pytest.raises(UserError, match=r"3 workers expected, and worker 1, worker 2 did not start"):
+    with pytest.raises(UserError, match=r"3 workers expected, but worker 1, worker 2 did not start"):
         roll_call(group(3, 1)[0], {}, 25.005, say=said.append)
     assert said == ["waiting for worker 1, worker 2 of 3 (11s)", "waiting for worker 1, worker 2 of 3 (22s)"]
     assert waited == [1.0] * 25 + [0.01]

@@ -144,7 +144,8 @@ def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pyt
         command.run_main(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"
+        "error: this machine ran out of memory (Unable to allocate 8.00 PiB); end other programs, or use a machine with more "
+        "memory\n"
     )
 
 

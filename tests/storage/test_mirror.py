@@ -234,7 +234,7 @@ def test_an_upload_that_fails_is_told_once_and_tried_again(
 
 
 def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
-    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are in {{}}: `gcloud storage rsync"
+    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*and are still in {{}}; upload them with `gcloud storage rsync"
     made = Mirror(bucket)
     made.__enter__()
     emulator.fail(403)
@@ -258,7 +258,7 @@ def test_after_another_error_an_upload_that_fails_is_a_warning(
 
 
 def test_two_processes_of_a_machine_cannot_stand_for_the_same_directory(bucket: str):
-    with Mirror(bucket), pytest.raises(UserError, match="another process on this machine uses"), Mirror(bucket):
+    with Mirror(bucket), pytest.raises(UserError, match="another process on this machine is using"), Mirror(bucket):
         pass
     with Mirror(bucket), Mirror(bucket, "-1") as second:
         assert second.directory.name == bucket.rpartition("/")[2]

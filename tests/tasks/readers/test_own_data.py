@@ -54,7 +54,7 @@ def test_a_cell_in_quotes_may_hold_a_line_end_and_any_length(tmp_path: pathlib.P
     with pytest.raises(UserError, match=r"a\.csv, line 5: label is \"\", not a text"):
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
     torn = put(tmp_path / "b.csv", "text,label", "fine,x", '"torn,x', "more,x")
-    with pytest.raises(UserError, match=r"b\.csv, line 3: the quotes of this row do not match"):
+    with pytest.raises(UserError, match=r"b\.csv, line 3: the quotes in this row are not balanced"):
         read_own_data(OwnDataConfig(train=torn), "sequence", "train")
 
 

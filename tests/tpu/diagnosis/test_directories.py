@@ -43,7 +43,7 @@ def test_a_directory_that_cannot_do_what_a_run_needs_is_a_fault(tmp_path: pathli
     assert there.is_dir()
     monkeypatch.setattr("bert_jax.storage.checks._renames", lambda file: False)
     (fault,) = workdir_check(ALONE, there).faults
-    assert "does not rename a directory that holds files, as every checkpoint is completed" in fault
+    assert "cannot rename a directory that holds files, which is needed to complete a checkpoint" in fault
     assert workdir_check(ALONE, there).text == str(there)
 
 
@@ -63,7 +63,7 @@ def test_a_directory_that_cannot_be_made_is_a_fault_with_the_reason(
 
     monkeypatch.setattr(pathlib.Path, "mkdir", fails)
     (fault,) = workdir_check(ALONE, tmp_path / "new").faults
-    assert fault == f"--workdir={tmp_path / 'new'} cannot be made ({reason}); name a directory you may write to"
+    assert fault == f"--workdir={tmp_path / 'new'} cannot be made ({reason}); name a directory that you may write to"
 
 
 def test_what_a_bucket_returns_is_compared_with_what_was_written(bucket: str, monkeypatch: pytest.MonkeyPatch):
