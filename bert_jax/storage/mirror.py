@@ -189,7 +189,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         except StorageError as unreachable:
             left = [name for name in self._files() if not is_unchanged(self.directory / name, self._known.get(name))]
             message = (
-                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}) and are still in "
+                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they are still in "
                 f"{self.directory}; upload them with `gcloud storage rsync --recursive {self.directory} {self.remote}`, or rerun "
                 "the command on this machine"
             )

@@ -234,7 +234,10 @@ def test_an_upload_that_fails_is_told_once_and_tried_again(
 
 
 def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
-    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*and are still in {{}}; upload them with `gcloud storage rsync"
+    says = (
+        rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are still in {{}}; "
+        r"upload them with `gcloud storage rsync"
+    )
     made = Mirror(bucket)
     made.__enter__()
     emulator.fail(403)
