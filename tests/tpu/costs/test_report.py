@@ -285,7 +285,7 @@ def test_parts_without_a_comparison_are_reported():
     pair = as_text([[one()], [one(config="b.py")]], options)
     assert "rows/s relative to [1]" in pair[-1]
     lonely = as_text([[one(), one()], [one(config="b.py")]], options)
-    assert lonely[-1] == "not compared: b.py has no step to compare with the phase 0, train step of a.py"
+    assert lonely[-1] == "not compared: b.py has no phase 0, train step, which a.py has"
     assert "rows/s relative to [1]" in lonely[-2]
     without = as_text([[unfit()], [one(config="b.py")]], options)
     assert without[-1].startswith("not compared: the phase 0, train step of a.py, the reference, does not fit")
