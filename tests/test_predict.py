@@ -207,7 +207,7 @@ def test_answers_are_text_by_default(ask, command):
         (["embed", "--model=M", "--pooling=sum", "x"], "--pooling: invalid choice: 'sum' .*mean.*cls.*pooler"),
         (
             ["embed", "--model=M", "--words", "--output=x.npy", "x"],
-            "only `embed` of whole texts gives one array of vectors; name a .jsonl",
+            "only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
         ),
         (["classify", "--model=M", "x"], r"has no sequence_head, so it cannot classify \(it has pooler, mlm_head, nsp_head\)"),
         (["--model=M", "embed", "x"], "must come after the command: python"),
@@ -352,7 +352,7 @@ def test_the_command_parses_its_arguments_and_enables_the_compilation_cache(ask,
 
 @pytest.mark.parametrize(
     ("steps", "was_taken", "says"),
-    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile starts after the last of .* batches; name")],
+    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile starts after the last of .* batches; give")],
 )
 def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, monkeypatch, steps, was_taken, says):
     asked = []
@@ -418,7 +418,7 @@ def test_the_input_is_never_the_output(ask, tmp_path, monkeypatch):
 def test_a_file_of_the_model_is_never_the_output(ask, models):
     before = {path: path.read_bytes() for path in models("").iterdir()}
     for name in ("config.json", "model.safetensors"):
-        with pytest.raises(UserError, match=r"is a file of the model itself|answers are not written as"):
+        with pytest.raises(UserError, match=r"is a file of the model itself|answers cannot be written as"):
             ask("embed", f"--output={models('') / name}", "the")
     assert {path: path.read_bytes() for path in models("").iterdir()} == before
 
@@ -445,7 +445,10 @@ def test_arguments_are_the_fields_of_one_record_if_a_command_needs_several(ask):
     assert (chosen["prompt"], chosen["choices"]) == ("is", ["a", "b", "c"])
     separate = ask("classify", "--json", "the river", "of Paris")  # one text is enough there
     assert len(separate.records) == 2
-    assert separate.err == "two texts, each judged alone; a pair is one argument with a TAB between its texts\n"
+    assert separate.err == (
+        "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the "
+        "texts\n"
+    )
     assert ask("classify", "the river\tof Paris").err == ""
 
 

@@ -42,7 +42,7 @@ CASES = [
     Case(
         "a number for a topology",
         "--topology=v5e-16",
-        "--topology=v5e-16 gives a number, not a shape ... v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",
+        "--topology=v5e-16 has a number where a shape is needed ... v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",
     ),
     Case(
         "a shape that is none",

@@ -104,7 +104,8 @@ CASES = [
     Case(
         "a part of a corpus in a bucket",
         "--output=gs://bucket/corpus --shard=0/8",
-        "--shard=0/8 with --output=gs://bucket/corpus: hosts build in a directory that all of them mount; name one, and upload",
+        "--shard=0/8 with --output=gs://bucket/corpus: several hosts can only build in a directory that all of them mount; "
+        "give such a directory, and upload",
     ),
     Case(
         "an output in a mistyped bucket",
@@ -124,7 +125,7 @@ CASES = [
         "--layout=sentence",
         "argument --layout: invalid choice: 'sentence' (choose from 'auto', 'sentences', 'paragraphs', 'book', 'lines')",
     ),
-    Case("a rule that is none", "--keep=markup-line", "--keep=markup-line: no such rule; did you mean 'markup-lines'?"),
+    Case("a rule that is none", "--keep=markup-line", "--keep=markup-line names no cleaning rule; did you mean 'markup-lines'?"),
     Case(
         "the old name of a flag",
         "--heldout-fraction=0.1",
@@ -138,11 +139,12 @@ CASES = [
     ),
     Case("a negative fraction", "--eval-fraction=-0.1", "--eval-fraction=-0.1 must be at least 0 and below 1"),
     Case("no shards", "--shards=0", "--shards=0 must be at least 1 and at most 99,999"),
-    Case("a shard that is not there", "--shard=2/2", "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, as 0/8"),
+    Case("a shard that is not there", "--shard=2/2", "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, for "
+                                                     "example 0/8"),
     Case(
         "a shard that is not a fraction",
         "--shard=one",
-        "--shard=one must be I/N with N at most 99,999 and I from 0 to N-1, as 0/8",
+        "--shard=one must be I/N with N at most 99,999 and I from 0 to N-1, for example 0/8",
     ),
     Case("no workers", "--workers=0", "--workers=0 must be at least 1 and at most 4,096"),
     Case("a word for a number of workers", "--workers=all", "--workers=all must be a whole number, at least 1 and at most 4,096"),
@@ -177,25 +179,25 @@ CASES = [
     Case(
         "a splitting of WordPiece",
         f"{TRAIN} --splitting=gpt4",
-        "--splitting is a setting of --train-vocab=bpe, not of wordpiece; leave it out",
+        "--splitting applies to --train-vocab=bpe, not to wordpiece; leave it out",
         without=NO_VOCAB,
     ),
     Case(
         "unused tokens of SentencePiece",
         "--train-vocab=sentencepiece --unused-tokens=9",
-        "--unused-tokens is a setting of --train-vocab=bpe, not of sentencepiece; leave it out",
+        "--unused-tokens applies to --train-vocab=bpe, not to sentencepiece; leave it out",
         without=NO_VOCAB,
     ),
     Case(
         "an alphabet of bytes",
         "--train-vocab=bpe --alphabet=10",
-        "--alphabet is a setting of WordPiece; byte-level BPE has all bytes: leave it out",
+        "--alphabet applies to WordPiece, but byte-level BPE has all bytes; leave it out",
         without=NO_VOCAB,
     ),
     Case(
         "long words of bytes",
         "--train-vocab=bpe --max-word-characters=10",
-        "--max-word-characters is a setting of WordPiece; byte-level BPE has no such limit: leave it out",
+        "--max-word-characters applies to WordPiece, but byte-level BPE has no such limit; leave it out",
         without=NO_VOCAB,
     ),
     Case(
@@ -208,7 +210,8 @@ CASES = [
     Case(
         "a vocabulary that every host trains",
         f"{TRAIN} --shard=0/2",
-        "--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab=corpus/tokenizer",
+        "--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give all hosts "
+        "--vocab=corpus/tokenizer",
         without=NO_VOCAB,
     ),
     Case(

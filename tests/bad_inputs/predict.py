@@ -45,7 +45,7 @@ CASES = [
     Case(
         "a profile of batches after the last",
         "embed --profile=5:9 --json x",
-        "--profile=5:9 starts after the last of 1 batch; name earlier ones",
+        "--profile=5:9 starts after the last of 1 batch; give earlier batches",
     ),
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
@@ -56,11 +56,12 @@ CASES = [
     Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be at least 1 and at most 2,147,483,647"),
     Case("a margin of no number", "answer --model=$reader --no-answer-threshold=nan who x", "=nan must be a finite number"),
     Case("candidates beyond any machine", "fill-mask --top-k=10000000000000 [MASK]", "=10000000000000 must be at least 1"),
-    Case("an array of another form", "embed --output=$here/x.npz x", "answers are not written as .npz; name a .jsonl"),
+    Case("an array of another form", "embed --output=$here/x.npz x", "answers cannot be written as .npz; give a name that ends "
+                                                                     "in .jsonl"),
     Case(
         "vectors as text",
         "embed --output=$here/x.txt x",
-        "--output=$here/x.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        "--output=$here/x.txt: answers cannot be written as .txt; give a name that ends in .jsonl (JSON lines) or a .npy",
     ),
     Case("one name twice", f"{RESOLVE} 'she saw ada and eve' she ada ada", "a and b are both 'ada' at character 8; give", exit=1),
     Case(
@@ -116,14 +117,15 @@ CASES = [
     Case(
         "an array for words",
         f"{OUTPUT}=x.npy --words x",
-        "--output=x.npy: only `embed` of whole texts gives one array of vectors; name a .jsonl",
+        "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
     ),
     Case(
         "an array for what is not a vector",
         "fill-mask --output=x.npy [MASK]",
-        "--output=x.npy: only `embed` of whole texts gives one array of vectors; name a .jsonl",
+        "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
     ),
-    Case("a packed array", f"{OUTPUT}=x.npy.gz x", "--output=x.npy.gz: a .npy is not compressed here; name a .jsonl"),
+    Case("a packed array", f"{OUTPUT}=x.npy.gz x", "--output=x.npy.gz: a .npy file cannot be compressed here; give a name that "
+                                                   "ends in .jsonl"),
     Case(
         "an output in a directory that is not there",
         f"{OUTPUT}=nowhere/x.npy x",
@@ -398,18 +400,18 @@ CASES = [
     Case(
         "another kind of array",
         f"{OUTPUT}=x.npz x",
-        "--output=x.npz: answers are not written as .npz; name a .jsonl (JSON lines) or a .npy",
+        "--output=x.npz: answers cannot be written as .npz; give a name that ends in .jsonl (JSON lines) or a .npy",
     ),
     Case(
         "an output that is its input",
         "embed --input=in.txt --output=in.txt",
-        "--output=in.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        "--output=in.txt: answers cannot be written as .txt; give a name that ends in .jsonl (JSON lines) or a .npy",
         files={"in.txt": "the house\n"},
     ),
     Case(
         "an output that is its input by another name",
         "embed --input=in.txt --output=./in.txt",
-        "--output=./in.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        "--output=./in.txt: answers cannot be written as .txt; give a name that ends in .jsonl (JSON lines) or a .npy",
         files={"in.txt": "the house\n"},
     ),
     Case(
@@ -557,7 +559,7 @@ CASES = [
     ),
     scored(
         "a configuration that is a list",
-        "model/config.json holds no JSON object, but []; copy the model again",
+        "model/config.json must hold a JSON object, but holds []; copy the model again",
         files={"model/config.json": "[]"},
     ),
     scored(

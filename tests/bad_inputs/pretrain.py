@@ -291,7 +291,7 @@ CASES = [
     Case(
         "a corpus whose manifest is a list",
         CORPUS,
-        "corpus/manifest.json holds no JSON object, but [] ... remove it and rerun the command that built the corpus",
+        "corpus/manifest.json must hold a JSON object, but holds [] ... remove it and rerun the command that built the corpus",
         copies="corpus",
         files={"corpus/manifest.json": "[]"},
     ),

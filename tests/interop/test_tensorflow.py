@@ -389,7 +389,7 @@ def test_a_run_directory_without_configuration_or_vocabulary_is_refused(golden):
     with pytest.raises(UserError, match=r"bert_config\.json cannot be read as JSON"):
         import_tf1(golden)
     (golden / "bert_config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"bert_config\.json holds no JSON object"):
+    with pytest.raises(UserError, match=r"bert_config\.json must hold a JSON object"):
         import_tf1(golden)
 
 

@@ -79,11 +79,11 @@ def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_
     assert tokenizer.vocabulary.lowercase
     assert tokenizer.size <= 120
     run_corpus(*flags)
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
-        UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
+        UserError, match=r"tokenizer was trained with other settings: size was 120, and now is 130; choose another --output"
     ):
         run_corpus(*flags)
 
@@ -103,10 +103,11 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
     assert asked == [3_000_000]
     assert not (tmp_path / "corpus").exists()
     assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
-    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: kind was set by another command, and now is "
+                                        "wordpiece; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
 
 
@@ -133,7 +134,8 @@ def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, tex
     assert "done: 1 of 2 shards" in run_corpus(*build, "--shard=0/2")
     assert "sentencepiece, 89 pieces, cased" in run_corpus(*build, "--shard=1/2")
     with pytest.raises(
-        UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
+        UserError, match=r"--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give "
+                         r"all hosts --vocab="
     ):
         run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
 
@@ -146,7 +148,7 @@ def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, tex
         (["--source=txt:a"], "did you mean 'text'"),
         (["embedded"], "unexpected 'embedded': every argument is a flag"),
         (["--layout=sentence"], "invalid choice"),
-        (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
+        (["--keep=markup-line"], "--keep=markup-line names no cleaning rule; did you mean 'markup-lines'"),
         (["--eval-fraction=1"], "--eval-fraction=1 must be at least 0 and below 1"),
         (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
         (["--shard=2/2"], "--shard=2/2 must be I/N"),
@@ -236,7 +238,8 @@ def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
 
 
 def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
-    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: hosts build in a directory that all"):
+    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: several hosts can only build in a "
+                                        "directory that all"):
         run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
 
 
@@ -256,7 +259,7 @@ def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vo
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
         run_corpus(f"--verify={tmp_path}/corpus")
-    with pytest.raises(UserError, match="builds nothing: use it without"):
+    with pytest.raises(UserError, match="only verifies a corpus; leave out"):
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
