@@ -19,7 +19,7 @@ from bert_jax.model.heads import PROBLEMS
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
 WRITTEN = (*FORMATS, "bert_jax")
-"""The formats of exports. "bert_jax" is a directory like that of "huggingface", which may also hold an encoder-decoder that
+"""The formats of exports. "bert_jax" is a directory like "huggingface", which may also hold an encoder-decoder that
 transformers does not support."""
 FORMATS_OF_FLAG = {
     "dtype": ("huggingface", "bert_jax"), "pooling": ("huggingface", "bert_jax"), "function": ("stablehlo",),

@@ -108,7 +108,7 @@ class _Counterpart(NamedTuple):
 
 
 def original_row(row: Row) -> Row:
-    """Returns `row` with the original's name and layout instead of those of transformers."""
+    """Returns `row` with the original's name and layout instead of transformers' name and layout."""
     name = row.theirs
     for pattern, replacement in RULES:
         name = re.sub(pattern, replacement, name)

@@ -1,7 +1,7 @@
 """The LSTM recurrence over the tokens of texts, in one or two directions, and the LSTM of task heads.
 
 Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. O = 4 F are the gates i, f, g, o of a cell of
-width F; W is the width of the output: F, or that of the projection (Sak et al., arXiv:1402.1128).
+width F; W is the width of the output: F, or the width of the projection (Sak et al., arXiv:1402.1128).
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def answer_flags(flags: Flags) -> None:
     flags.add_argument("--doc-stride", type=count, default=128, metavar="TOKENS", help="distance between two windows")
     flags.add_argument("--max-answer", type=count, default=30, metavar="TOKENS", help="maximum length of an answer")
     flags.add_argument("--may-be-unanswerable", action="store_true", help='allow "no answer" (SQuAD 2.0)')
-    margin = 'answer "no answer" if its score exceeds that of the best answer by more than X'
+    margin = 'answer "no answer" if its score exceeds the score of the best answer by more than X'
     flags.add_argument("--no-answer-threshold", type=InRange(float, Interval()), default=0.0, metavar="X", help=margin)
 
 

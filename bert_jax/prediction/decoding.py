@@ -1,7 +1,7 @@
 """Decoding, one token at a time: continues texts with a left-to-right model, and translates sources with an encoder-decoder. The
 next token is the most probable one, a random one, or found by beam search.
 
-All loops run on the device and stop when every text has ended. The tokens equal those of transformers' `generate`.
+All loops run on the device and stop when every text has ended. The tokens equal the tokens of transformers' `generate`.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class _Beams(NamedTuple):
     ended_scores: Float[Array, "B W"]  # divided by the length penalty
     ended_totals: Float[Array, "B W"]  # their log-probabilities
     has_ended: Bool[Array, "B W"]
-    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat those that have ended
+    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat a hypothesis that has ended
     goes_on: Bool[Array, ""]
     cache: Any
 

@@ -138,7 +138,7 @@ def start_run(
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            # for arrays other than those of the steps, which report their own shortage
+            # for arrays outside the steps; the steps report their own shortage
             with fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":

@@ -95,9 +95,9 @@ def awaited_plan(
     """Waits until process 0 has planned the steps of every arm that pretrains, and returns them; for the other processes.
 
     While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during the
-    study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher, and that of static vectors 35 %
-    higher, than their speed in training. If nothing is measured, only calls `wait` until the plan exists. Raises the exceptions
-    of `measurement.run` and `wait`."""
+    study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher than its speed in training, and
+    the speed of static vectors was 35 % higher. If nothing is measured, this function only calls `wait` until the plan
+    exists. Raises the exceptions of `measurement.run` and `wait`."""
     arms = [name for name in experiments if _is_measured(study, study.arm(name))]
     turn = measurement.index
     while len(steps := planned(study, experiments, measurement.root)) < len(experiments):

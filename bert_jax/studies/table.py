@@ -155,8 +155,8 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
     """Returns the costs and held-out scores of an arm's model: steps, tokens, FLOPs, parameters, and held-out scores as means
     over seeds.
 
-    Costs include all pretraining that led to the model. The held-out loss is that of the arm's own objective: losses of masked
-    words and of next tokens are not comparable."""
+    Costs include all pretraining that led to the model. The held-out loss is the loss of the arm's own objective;
+    losses of masked words and losses of next tokens are not comparable."""
     if is_untrained(arm):
         return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}
     steps = trained_steps(planned, arm)

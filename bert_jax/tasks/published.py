@@ -26,8 +26,8 @@ _WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
 What other systems reach on the tasks that are here. `results.json` of a run has the rows of its task under `published`, and the
-log prints them after the scores of the run. Each row says what it is of: rows of a test server, or of another formula, are shown
-and not ranked. The numbers are as their sources print them.
+log prints them after the scores of the run. Each row says what it was measured on. Rows from a
+test server, or with another formula, are shown but not ranked. The numbers are printed as in their sources.
 
 ## The tables
 

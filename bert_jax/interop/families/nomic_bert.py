@@ -1,4 +1,4 @@
-"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). The names of its tensors are those of nomic's
+"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). Its tensors have the same names as in nomic's
 own code; transformers translates them when it reads and writes files. Its config.json may have the keys of nomic's code, of
 transformers, or both."""
 

@@ -311,7 +311,7 @@ def _differences(
     plain: Callable[..., Array],
     arrays: Sequence[Float[Array, " ..."]],
 ) -> Iterator[Figure]:
-    """Yields figures that compare the result and gradients of `fused` with those of `plain`."""
+    """Yields figures that compare the result and gradients of `fused` with the result and gradients of `plain`."""
     for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 

@@ -5,8 +5,8 @@ queries and loop over the keys, with a running softmax in float32. The kernel of
 and loops over the queries. Both backward kernels recompute the scores (7 products instead of 5), so that no program adds to the
 result of another and results do not depend on the order of execution.
 
-Dropout uses the same words as `layers.random_words` of the whole batch's [B, H, L, L], so the masks are those of plain attention,
-on one device and on any mesh. A word takes about 10 integer operations per score.
+Dropout uses the same words as `layers.random_words` of the whole batch's [B, H, L, L], so the masks are the same as in plain
+attention, on one device and on any mesh. A word takes about 10 integer operations per score.
 
 cuDNN is not used because `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe needs,
 and would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs Hopper or
