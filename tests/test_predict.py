@@ -383,7 +383,10 @@ def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, monke
 @pytest.mark.parametrize("command", ["embed", "classify"])
 @pytest.mark.parametrize("name", ["x.npz", "x.txt", "x.TXT", "x.csv.gz"])
 def test_an_unsupported_format_is_refused_before_the_model_is_loaded(command, name, tmp_path):
-    wanted = r"not written as \.(npz|txt|csv); name a \.jsonl \(JSON lines\)" + (r" or a \.npy" if command == "embed" else "$")
+    wanted = (
+        r"cannot be written as \.(npz|txt|csv); give a name that ends in \.jsonl \(JSON "
+        r"lines\)"
+    ) + (r" or a \.npy" if command == "embed" else "$")
     with pytest.raises(UserError, match=wanted):
         main([command, "--model=nowhere/at/all", f"--output={tmp_path / name}", "the"])
     assert list(tmp_path.iterdir()) == []

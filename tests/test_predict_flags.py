@@ -36,8 +36,8 @@ def test_the_profile_of_terminal_output_is_in_the_current_directory():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--words", "--output=x.txt"], r"not written as \.txt; name a \.jsonl \(JSON lines\)$"),
-        (["--output=x.npy.gz"], r"a \.npy is not compressed here; name a \.jsonl"),
+        (["--words", "--output=x.txt"], r"cannot be written as \.txt; give a name that ends in \.jsonl \(JSON lines\)$"),
+        (["--output=x.npy.gz"], r"a \.npy file cannot be compressed here; give a name that ends in \.jsonl"),
         (["--words", "--output=x.npy"], "only `embed` of whole texts gives one array of vectors"),
     ],
 )

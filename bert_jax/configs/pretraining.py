@@ -322,7 +322,8 @@ class PretrainingExperiment:
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
     def eval_config(self, phase: int) -> ExampleConfig:
-        """Returns the configuration of the held-out rows in a phase. They have its length, and the same masks in all phases."""
+        """Returns the configuration of the held-out rows in a phase. The held-out rows have its length, and the same masks in all
+        phases."""
         mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
         rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)
         return dataclasses.replace(rows, **mix)

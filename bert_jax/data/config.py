@@ -55,8 +55,8 @@ class ExampleConfig:
     span. With "words" the number of predicted subwords varies by row, and words beyond `max_predictions` are dropped, so increase
     it by a third. FILE.py:NAME: your own function, `positions = name(example, rate, rng)`; see `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
-    """"original": as in the released code, where more than 50 % of next segments are random; "paper": exactly 50 %; "none": one
-    segment, no next sentence prediction, and a model without pooler and next-sentence head."""
+    """"original": as in the released code, where more than 50 % of next segments are random. "paper": exactly 50 % are random.
+    "none": one segment, no next sentence prediction, and a model without pooler and next-sentence head."""
     short_probability: Fraction = 0.1
     """The probability that a document has a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0

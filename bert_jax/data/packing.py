@@ -2,8 +2,8 @@
 
 The algorithm is best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without
 cross-contamination", there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the
-work grows with the number of lengths instead of examples: packing ten million examples takes no longer than sorting them.
-"""
+work grows with the number of different lengths, not with the number of examples: packing ten million examples takes no longer
+than sorting them."""
 
 from __future__ import annotations
 

@@ -18,9 +18,8 @@ The number of rounds is the logarithm of the largest number of chunks of a docum
 no longer than many small ones.
 
 In addition to pairs="original" there are
-- "paper": a random next segment with probability exactly 1/2. A chunk therefore has at least two sentences, if necessary beyond
-  the target length, and a single leftover sentence at the end of a document is not used (0.3 % of Wikipedia's tokens at length
-  128).
+- "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
+  the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
   lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
 
@@ -267,10 +266,9 @@ def _first_reaching(
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
     """Returns the numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
-    a_length, b_length: two arrays of lengths, or two ints. The result is the same as the original's (create_pretraining_data.py,
-    and `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both
-    are equally long.
-    """
+    a_length, b_length: two arrays of lengths, or two ints. The result is the same as in the original (create_pretraining_data.py,
+    and `_truncate_seq_pair` of run_classifier.py). The original removes one token at a time from the longer segment, or from B if
+    both are equally long."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
     level_b = np.minimum(excess, np.maximum(b_length - a_length, 0))
@@ -354,8 +352,8 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
         pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):
         raise UserError(
-            f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r} a document "
-            "needs two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
+            f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r}, a document "
+            "needs at least two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
         )
     rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
     return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))

@@ -38,7 +38,7 @@ def plain(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """Returns `text` for a legend, which would otherwise omit labels that start with "_"."""
+    """Returns `text` for a legend; without this, matplotlib omits labels that start with "_"."""
     return f"\u2009{text}" if text.startswith("_") else text
 
 

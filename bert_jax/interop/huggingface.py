@@ -319,7 +319,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            reason = f"which {model.source} lacks" if lacks else f"and the [CLS] of {model.source} sees no text"
+            reason = f"but {model.source} has none" if lacks else f"but the [CLS] of {model.source} sees no text"
             raise UserError(f"a {head.subtree} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))

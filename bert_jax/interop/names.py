@@ -298,7 +298,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
                     "set tie_word_embeddings to false if they are separate"
                 )
     bias, read = family.untied_bias
-    if not tied and read in renamed:  # transformers uses this bias, and also saves the other one, which is unused
+    if not tied and read in renamed:  # transformers uses this bias; it also saves the other one, which is unused
         renamed[bias] = renamed.pop(read)
     for buffer, (content, values) in family.buffers.items():
         if buffer in renamed:

@@ -137,8 +137,8 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """Returns, for each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or
-    the old tokenizer's encoding of the piece.
+    """Returns, for each piece of `new`, the corresponding ids of `old`. These are the special token of the same role, or the same
+    piece, or the old tokenizer's encoding of the piece.
 
     If both vocabularies are of the same kind, pieces are compared directly. Otherwise, they are compared by their text and by
     whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing"."""

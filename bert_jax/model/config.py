@@ -130,14 +130,14 @@ class Architecture:
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""
     direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
-    """The context of a token: "both", the tokens before and after it; "left_to_right", the token itself and those before it, as
-    in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model predicts the next
-    token."""
+    """The context of a token. "both": the tokens before and after it. "left_to_right": the token itself and the tokens before it,
+    as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model predicts the
+    next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
-    """The position embedding: "learned", a table of `max_position` rows; "sinusoidal", the fixed table `positions.sinusoids`, for
-    any number of positions; "sinusoidal_halves", the same without its scale and with sines before cosines, as in tensor2tensor
-    and Marian; "rotary", rotations of queries and keys; "none", no positions, so that only a left-to-right mask conveys the order
-    of tokens; FILE.py:NAME, your own class (see `model/positions.py`)."""
+    """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids`, for
+    any number of positions. "sinusoidal_halves": the same table without its scale and with sines before cosines, as in
+    tensor2tensor and Marian. "rotary": rotations of queries and keys. "none": no positions, so that only a left-to-right mask
+    conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
     """Whether the decoder of the MLM head shares the word-embedding table, as in the original. False gives it its own table."""
 
@@ -186,8 +186,8 @@ class Architecture:
     sliding_rotary_theta: Theta | None = None
     """With positions=rotary, the base in sliding layers; None: `rotary_theta`. ModernBERT uses 10,000."""
     rotary_pairing: Annotated[str, OneOf(PAIRINGS)] = "halves"
-    """With positions=rotary, the dimensions of a head that are rotated as a pair: "halves", i and i + K/2 (GPT-NeoX, and every
-    model in transformers); "interleaved", 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
+    """With positions=rotary, the dimensions of a head that are rotated as a pair. "halves": i and i + K/2 (GPT-NeoX, and every
+    model in transformers). "interleaved": 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
     layer_types: tuple[Annotated[str, OneOf(LAYER_TYPES)], ...] = ()
     """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
     () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
@@ -311,9 +311,9 @@ class Execution:
     layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """The number of layers in each iteration of the scan (`unroll` of `jax.lax.scan`)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
-    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
-    operations; "auto": fused if it can run and agrees with the plain path there. The kernels do not support left-to-right masks.
-    On a TPU the fused and plain versions draw different dropout masks, at the same rate."""
+    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0). "plain": XLA
+    operations. "auto": the fused kernel if it can run there and agrees with the plain path. The kernels do not support
+    left-to-right masks. On a TPU the fused and plain versions draw different dropout masks, at the same rate."""
     residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
     """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
     fused if it can run and agrees with the plain path there. Both drop the same elements."""
@@ -369,9 +369,9 @@ class ModelConfig(Execution, Architecture):
     """Dropout of the outputs of attention; None: `hidden_dropout`. ModernBERT was trained with 0.1 here and no other dropout
     (arXiv:2412.13663, Table 3)."""
     initializer: Annotated[str, OneOf(INITIALIZERS)] = "bert"
-    """The initial values of kernels and embeddings: "bert", a truncated normal (cut at two deviations, not rescaled);
-    "modernbert", the same, divided by sqrt(2 x layers) for the outputs of attention and feed-forward (arXiv:2412.13663, appendix
-    A.2); "normal"; "uniform", within +/- `initializer_range` (NeoBERT)."""
+    """The initial values of kernels and embeddings. "bert": a truncated normal (cut at two deviations, not rescaled).
+    "modernbert": the same, but divided by sqrt(2 x layers) for the outputs of attention and feed-forward (arXiv:2412.13663,
+    appendix A.2). "normal". "uniform": within +/- `initializer_range` (NeoBERT)."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
     """Standard deviation of the normal that initialises kernels and embeddings, or the bound of the uniform distribution."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1

@@ -146,5 +146,5 @@ def read_targets(
 
 
 def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCache:
-    """Returns a cache in which each hypothesis continues one of the `parents`, hypotheses of the same source."""
+    """Returns a cache in which each hypothesis continues one of the `parents`, which are hypotheses of the same source."""
     return cache.replace(origins=jnp.take_along_axis(cache.origins, parents[:, :, None], axis=1))  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """The Transformer encoder, with parameters stacked over layers. `Architecture` documents the variants of the block.
 
 Parameters have a leading axis N for any `layer_types`, since the type of attention does not change their shapes. If the first
-layer has no norm before its attention (`first_attention_norm`), its row of that norm is never read, counted or exported.
-"""
+layer has no norm before its attention (`first_attention_norm`), the stacked array still has a row for this norm, but the row is
+never read, counted or exported."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ FORWARD, TRAINING = 2.0, 6.0
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
     """Returns the FLOPs of a training step per row. With 0 predictions, only the encoder is counted.
 
-    Per row of length L: 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on
-    M positions. This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. A gated feed-forward
-    has 3 D F, and shared key and value heads have fewer columns. A token of a sliding layer counts only the keys of its window
-    (129 for ModernBERT), even if the program computes more.
+    Per row of length L there are 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, and 6 M (D^2 + D V) for the
+    MLM head on M positions. This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. A gated
+    feed-forward has 3 D F, and shared key and value heads have fewer columns. A token of a sliding layer counts only the keys of
+    its window (129 for ModernBERT), even if the program computes more.
 
     A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens.
 

@@ -84,8 +84,7 @@ class SkipGram(Objective):
 
         The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v, u and n are the vectors of the word,
         the context and a negative, and s is the sigmoid. Words that the corpus does not contain, such as [CLS], are not in any
-        pair.
-        """
+        pair."""
         words = params["embeddings"]["word_embeddings"]["embedding"]
         contexts = params["skip_gram_head"]["context_embeddings"]["embedding"]
         counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])

@@ -249,7 +249,7 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default. Of the 2 W best continuations, those among the best W that end a text
+    """Beam search as transformers does it by default. Consider the 2 W best continuations: those among the best W that end a text
     compete with the hypotheses that have already ended. The best W others are continued. A text is done when the score of its
     best running hypothesis (divided by the length penalty for its current length) is worse than the score of its worst ended
     hypothesis."""

@@ -59,8 +59,8 @@ class FillMask:
     """Predicts the `top_k` most probable words for each [MASK], while the other masks of the text stay masked.
 
     With `pieces` above 1, words of up to `pieces` subwords are tried too. The mask is replaced by 2, 3, ... masks, which a beam
-    search of width `top_k` fills from left to right. The first mask gets a subword that starts a word, the others get subwords
-    that continue it."""
+    search of width `top_k` fills from left to right. The first mask gets a subword that starts a word, and all later masks get
+    subwords that continue it."""
 
     top_k: int = 5
     pieces: int = 1

@@ -74,8 +74,8 @@ class PretrainingLog(RunLog):
         )
         if of_pairs and not CONSTANT < random < 1 - CONSTANT:
             log.warning(
-                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has the same answer for all pairs, "
-                "and its head learns nothing; build the corpus from documents of several sentences, or set "
+                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has the same answer for all pairs "
+                "and its head learns nothing. Build the corpus from documents of several sentences, or set "
                 "config.examples.pairs=none, which removes the head",
                 100 * random,
             )

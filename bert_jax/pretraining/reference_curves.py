@@ -71,8 +71,8 @@ class ReferenceCurve:
 
 
 def prediction_band(values: Sequence[float]) -> Band:
-    """Returns the mean of the losses, and the interval mean -+ t s sqrt(1 + 1/n) in which another loss is expected, whose lower
-    end is at least 0. Needs two to ten values."""
+    """Returns the mean of the losses, and the interval mean -+ t s sqrt(1 + 1/n) in which another loss is expected. The lower end
+    of the interval is at least 0. Needs two to ten values."""
     n, mean = len(values), statistics.fmean(values)
     reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     return Band(mean, max(0.0, mean - reach), mean + reach)

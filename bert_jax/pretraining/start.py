@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """Returns the initial state of a run. This is `init_state`, or a state before step 0 whose weights are those of `init_from`
-    or random. If the model stores counts or characters of words, they are those of `corpus`."""
+    """Returns the initial state of a run. This is `init_state`, or a state before step 0 with random weights or the weights of
+    `init_from`. If the model stores counts or characters of words, they are computed from `corpus`."""
     if experiment.init_state:
         return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
@@ -243,7 +243,7 @@ def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExpe
         key, (then, now) = next(iter(changed.items()))
         raise UserError(
             f"{STATE}={experiment.init_state}: up to step {step:,} the phases must be the same as in that run, but config.{key} "
-            f"is {then} there and {now} here; repeat its phases up to that step, then give others"
+            f"is {then} there and {now} here; repeat the phases of that run up to that step, and add others after them"
         )
 
 
@@ -297,7 +297,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
         raise UserError(
             f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, but the student has "
             f"{experiment.model.vocab_size:,}: one of them has rows without a piece; remove these rows with convert "
-            "--replace-vocab=MODEL, giving its own vocabulary"
+            "--replace-vocab=MODEL, where MODEL is the same model"
         )
     longest = max(phase.length for phase in experiment.phases)
     if config.max_position < longest:

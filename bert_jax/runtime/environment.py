@@ -42,7 +42,7 @@ def quiet_libraries() -> None:
 @dataclasses.dataclass(frozen=True)
 class _WithoutClosedLoops:
     """A `sys.unraisablehook` that ignores the error "Event loop is closed". At the first failed write of a save, Orbax closes the
-    event loop that TensorStore's threads use to report their writes, and each of these threads would print a traceback. The
+    event loop that TensorStore's threads use to report their writes. Each of these threads would then print a traceback. The
     failed save itself is reported once."""
 
     otherwise: Callable[[sys.UnraisableHookArgs], object]

@@ -218,7 +218,7 @@ def isolate_tpu_chips() -> None:
     """Makes JAX treat the TPU chips of this host as a separate slice. Call it before JAX starts. On other hardware, it changes
     nothing.
 
-    It sets the environment variables with which processes can share the chips of a host, here for a single process. Without them,
+    It sets the environment variables that let processes share the chips of a host, here for a single process. Without them,
     libtpu waits for all hosts of the slice."""
     chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
     bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")

@@ -11,7 +11,7 @@ lost its network. Process 0 is connected to every other process and passes on wh
 seconds and names the same culprit. The same loop checks whether this process itself makes progress (`interruptions.Watchdog`).
 
 Everything else that the processes agree on uses the same connections: the JSON values of all processes (`gather`), and the
-division of the runs of a sweep or a study without collectives (`RunShard`).
+division of the runs of a sweep or a study, without collectives (`RunShard`).
 
 JAX's service runs in process 0. It aborts every process that is still connected when process 0 exits. JAX's own barrier before
 the exit does not prevent this on busy machines, since process 0 closes the service before the others have left the barrier.
@@ -63,7 +63,7 @@ GRACE = 10.0
 """When a process is notified of another's failure, it may end on its own within this many seconds, since all processes may fail
 in the same way."""
 FAREWELL = 5.0
-"""Seconds for which an ending process waits until the others have ended or received its last message."""
+"""The seconds that an ending process waits until all others have ended or received its last message."""
 PARTING = 60.0
 """At its regular end, process 0 waits this many seconds after the farewells of the others for them to exit."""
 EARLIER = 120.0
@@ -151,7 +151,7 @@ def roll_call(
         if found is None:
             raise UserError(
                 f"this is worker {hosts.index} of {hosts.count}, but {hosts.names[0]} at {hosts.coordinator} did not answer "
-                f"within {timeout:.0f} s; start the same command on all of them at the same time:\n  {hosts.remedy}"
+                f"within {timeout:.0f} s; start the same command on all workers at the same time:\n  {hosts.remedy}"
             )
         fault, connections = str(found[0]), {0: found[1]}
     else:
@@ -239,8 +239,8 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """How this process will be ended if it does not end on its own first: the `words` on stderr, the exit status, the `earliest`
-    time, and the `latest` time until which it waits for the others to exit (time.monotonic)."""
+    """How this process will be ended if it does not end on its own first: the `words` on stderr, the exit status, and two times
+    (time.monotonic), `earliest` and `latest`. Until `latest` it waits for the others to exit."""
 
     words: str
     status: int
@@ -358,8 +358,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return cast(list[Value], values)
 
     def first(self, action: Callable[[], None]) -> None:
-        """Runs `action` in process 0 only. If it raises a UserError, every process raises that error, so that none waits for
-        process 0."""
+        """Runs `action` in process 0 only. If the function raises a UserError, every process raises that error, so that none
+        waits for process 0."""
         message = ""
         if self.index == 0:
             try:
@@ -402,8 +402,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
         another process was asked to stop, or when process 0 has ended.
 
-        If the same process of an earlier start is still running, waits for its end, since both would write the same files. It
-        will end, because its process 0 has ended. Raises UserError if it does not end."""
+        If the same process of an earlier start is still running, waits until that one ends, since both would write the same
+        files. It will end, because its process 0 has ended. Raises UserError if it does not end."""
         if self.count == 1:
             yield RunShard()
             return
@@ -753,6 +753,6 @@ def require_shared_directory(processes: Processes, directory: AnyPath, patience:
         path.unlink(missing_ok=True)
     if blind := [str(i) for i, seen in enumerate(everywhere) if not seen]:
         raise UserError(
-            f"--workdir={directory} of process 0 is not the directory that process {', '.join(blind)} sees under that name; name "
+            f"--workdir={directory} of process 0 is not the directory that process {', '.join(blind)} sees under that name; give "
             "a directory in a bucket (gs://BUCKET/PATH), or on storage that all workers mount, such as NFS"
         )

@@ -8,9 +8,9 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
-and one function reads all of them: in any tag sequence, valid or not, it finds the same entities as conlleval. Tags that
-conlleval.pl does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use other
-letters than BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
+One function reads all of them. In any tag sequence, valid or not, it finds the same entities as conlleval. Tags that conlleval.pl
+does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use other letters than
+BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
 
 seqeval gives the same scores (the tests compare both). It is not used, because it returns no entities and does not convert
 between schemes, so most of this module would still be needed. Its last release, from 2020, has no wheel; it needs scikit-learn,

@@ -198,9 +198,9 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
     section 4.1), or returns "".
 
     Predictions are degenerate if all are the same although the labels differ. For a regression, they are also degenerate if one
-    is not finite. They are degenerate too if their standard deviation is below 1 % of the labels' and they do not order the
-    examples either: Spearman's correlation is within three standard errors of 0. Nearly equal predictions in the right order are
-    not degenerate, since the correlations ignore scale."""
+    is not finite. They are also degenerate if their standard deviation is below 1 % of the standard deviation of the labels and
+    they do not order the examples either, that is, if Spearman's correlation is within three standard errors of 0. Nearly equal
+    predictions in the right order are not degenerate, since the correlations ignore scale."""
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
         return ""
@@ -222,7 +222,7 @@ def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray
 
     predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], its gender.
     precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example. `bias` is feminine_f1 /
-    masculine_f1. It is left out if one of the two is 0, since the official scorer prints no bias then."""
+    masculine_f1. The bias is left out if one of the two F1 is 0, since the official scorer prints no bias then."""
     predictions, labels = (part.astype(bool) for part in _paired(predictions, labels, dimensions=2))
     feminine = np.asarray(feminine, bool)
     if labels.shape != (len(feminine), 2):

@@ -292,8 +292,8 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     if impossible and config.name == "squad/v1.1":
         first = impossible[0].id
         raise UserError(
-            f"question {cut(first)} has no answer, which SQuAD 1.1 does not allow; set config.task.name=squad/v2.0, whose files "
-            "are train-v2.0.json and dev-v2.0.json, or remove the question"
+            f"question {cut(first)} has no answer, which SQuAD 1.1 does not allow; remove the question, or set "
+            "config.task.name=squad/v2.0 and use train-v2.0.json and dev-v2.0.json"
         )
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):

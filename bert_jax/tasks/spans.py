@@ -92,8 +92,8 @@ def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 
 
     The score of a window for a token is the number of tokens to its left or to its right, whichever is smaller, plus `per_token`
     for each token of the window (run_squad.py: 0.01). The second term prefers a full window to a shorter last one. All windows
-    except the last have the same length, so only three can be the best: the two whose middles are nearest to the token on either
-    side, and the last one."""
+    except the last have the same length, so only three windows can be the best: the two whose middles are nearest to the token on
+    either side, and the last one."""
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
     before = (2 * token - (room - 1)) // (2 * step)

@@ -40,7 +40,7 @@ class Task(Protocol):
     @property
     def splits(self) -> Mapping[str, Sequence[Any]]:
         """The examples by split: "train"; "dev", or several names that start with "dev", the first of which selects the model;
-        and "test", likewise."""
+        and "test", or several names that start with "test"."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """Returns the features of a split: its examples as tokens of this tokenizer."""

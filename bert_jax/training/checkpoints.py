@@ -45,7 +45,7 @@ PROBE, PROBE_SIZE = ".probe", 1 << 16  # written and removed before a save by se
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
 # Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, each
-# would wait for the other's directories until it times out.
+# would wait for the directories of the other until it times out.
 _save_lock = threading.Lock()
 
 
@@ -100,7 +100,7 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Waits for the save in progress, even after an exception. After a device error in one of several processes, it does not
-        wait, since that save may be waiting for a dead process."""
+        wait, since that save may itself be waiting for a dead process."""
         if is_device_error(error) and jax.process_count() > 1:
             return
         self._wait_for_save(together=error is None)
@@ -178,8 +178,8 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
-        its next collective, that collective would meet the barrier of the other processes, and all of them would be aborted."""
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state and continued,
+        its next collective would meet the barrier of the other processes, and all of them would be aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         if not (place / DIGESTS).is_dir():

@@ -276,7 +276,6 @@ def require_learned(steps: int, skipped: int) -> None:
     """Raises UserError if more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
     if 2 * (steps - skipped) < steps or steps == skipped:
         raise UserError(
-            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights: the loss or gradient of the others "
-            "was not finite. "
-            "No model is exported; lower the learning rate and use another --workdir"
+            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights, because the loss or gradient of all "
+            "other steps was not finite. No model is exported; lower the learning rate and use another --workdir"
         )

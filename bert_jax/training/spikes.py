@@ -141,7 +141,7 @@ class Rollback:
             raise UserError(
                 f"the loss was a spike in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run "
                 f"had rolled back {counted(times, 'time')} (config.spikes.max_rollbacks); the checkpoints are from before the "
-                f"spike: lower the learning rate, or look at the batch with --replay={spike.step}"
+                f"spike; lower the learning rate, or look at the batch with --replay={spike.step}"
             )
         until = max(0, spike.step - spike.in_a_row - config.rollback_steps)
         state = self._checkpoints.restore_latest(self._layout, until=until)

@@ -192,7 +192,7 @@ def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, 
     other = Analyser.load(tmp_path / "m")
     found = other.probes(*files, seeds=1, epochs=1, probes=("labels",))
     assert found.labels is not None
-    with pytest.raises(UserError, match=r"has no attention for parsers to read; name a Transformer, or leave parsers out"):
+    with pytest.raises(UserError, match=r"has no attention that parsers can read; name a Transformer, or leave parsers out"):
         other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
     if config.encoder == "static":
         assert engine_with_random_weights(other.engine, 0).config == other.engine.config

@@ -26,7 +26,7 @@ CASES = [
     Case(
         "types of another number of layers",
         "--from=m",
-        "m/config.json: layer_types names 1 layer, and num_hidden_layers=5; correct one of them",
+        "m/config.json: layer_types names 1 layer, but num_hidden_layers=5; correct one of them",
         files=modern(layer_types=["full_attention"]),
     ),
     Case(
@@ -493,7 +493,8 @@ CASES = [
         Case(
             f"a foreign directory in the place of {what}",
             "--to=shared/m",
-            f"shared/{name} is in the way, and holds files that bert_jax did not write; move it, or name another directory than",
+            f"shared/{name} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or choose "
+            "another directory than",
             files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
         )
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))

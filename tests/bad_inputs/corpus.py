@@ -629,19 +629,23 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use --source=embedded, text: or jsonl:",
+        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another --source: embedded, text: or "
+        "jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text
     Case(
         "pairs of three sides",
         "--source=parallel:a.en:a.de:a.fr",
-        "--source=parallel:a.en:a.de:a.fr: write parallel:GLOB.en:GLOB.de for files of lines, or parallel:GLOB.tsv or",
+        "--source=parallel:a.en:a.de:a.fr needs one or two patterns; write parallel:GLOB.en:GLOB.de for files of lines, or "
+        "parallel:GLOB.tsv or",
     ),
-    Case("pairs without a file", "--source=parallel:", "--source=parallel:: write parallel:GLOB.en:GLOB.de"),
+    Case("pairs without a file", "--source=parallel:", "--source=parallel: needs one or two patterns; write "
+                                                       "parallel:GLOB.en:GLOB.de"),
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
-        "--source=parallel:a.en: a.en does not end in .tsv (columns ... or give the files of both languages: parallel:GLOB.en:",
+        "--source=parallel:a.en: a.en is not a file of pairs, whose name ends in .tsv (columns ... or give the files of both "
+        "languages: parallel:GLOB.en:",
         files=SIDES,
     ),
     Case(
@@ -666,14 +670,14 @@ CASES = [
     Case(
         "sides of unlike numbers of lines",
         "--source=parallel:a.en:b.de",
-        '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a '
-        "partner in b.de; a text and its translation must be on lines of the same number",
+        '--source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 2: line 3 of a.en ("A bird flies.") is the first without a '
+        "partner in b.de; put a text and its translation on lines with the same number",
         files=SIDES | {"b.de": "Eine Katze.\nEin Hund.\n"},
     ),
     Case(
         "a side that is empty",
         "--source=parallel:a.en.gz:b.de",
-        'a.en.gz has 3 lines and b.de 0: line 1 of a.en.gz ("A cat sits.") is the first without a partner in b.de',
+        'a.en.gz has 3 lines, but b.de has 0: line 1 of a.en.gz ("A cat sits.") is the first without a partner in b.de',
         files={"a.en.gz": gzip.compress(SIDES["a.en"].encode()), "b.de": ""},
     ),
     Case(
@@ -772,7 +776,8 @@ CASES = [
     Case(
         "held-out pairs of unlike numbers of lines",
         "--source=parallel:a.en:a.de --eval-source=parallel:a.en:b.de",
-        '--eval-source=parallel:a.en:b.de: a.en has 3 lines and b.de 1: line 2 of a.en ("A dog runs.") is the first without a',
+        '--eval-source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 1: line 2 of a.en ("A dog runs.") is the first '
+        'without a',
         files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
     Case("a ratio below one", "--max-length-ratio=0.5", "--max-length-ratio=0.5 must be at least 1 and at most 1,000"),

@@ -452,7 +452,7 @@ CASES = [
     Case(
         "quotes in a table of TABs",
         "--config.task.own.train=train.tsv",
-        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false to keep them',
+        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false if they belong to it',
         files={"train.tsv": 'text\tlabel\n"it was ""fine"""\tgood\nit was bad\tpoor\n'},
     ),
     Case(

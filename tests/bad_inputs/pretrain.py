@@ -189,7 +189,8 @@ CASES = [
     Case(
         "a model with another vocabulary",
         "--config.init_from=$model",
-        "config.init_from=$model has a vocabulary of 91 entries, and the corpus ... build the corpus with --vocab=$model",
+        "config.init_from=$model has a vocabulary of 91 entries, but the vocabulary of the corpus ... build the corpus with "
+        "--vocab=$model",
     ),
     # --------------------------------------------------------------------------------------------------------------- the corpus
     Case(
@@ -312,7 +313,7 @@ CASES = [
     Case(
         "a corpus whose manifest leaves it",
         CORPUS,
-        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002': no build writes such",
+        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002': bert_jax never writes such",
         copies="corpus",
         spoil=replace("corpus/manifest.json", "shard-00000-of-00002", "../../../shard"),
     ),

@@ -49,7 +49,7 @@ def test_averaging_checkpoints_averages_their_models(
         both = (last[name].astype(np.float64) + earlier[name].astype(np.float64)) / 2
         np.testing.assert_array_equal(x, both.astype(np.float32))
     assert f"after 20 and {LAST_STEP} steps" in (tmp_path / "mean" / "README.md").read_text()
-    with pytest.raises(UserError, match=r"--last=3: .* holds 2 checkpoints; average those, or .*config.checkpoints.keep=3"):
+    with pytest.raises(UserError, match=r"--last=3: .* only has 2 checkpoints; average fewer, or .*config.checkpoints.keep=3"):
         main([f"--from={uninterrupted.workdir}", "--last=3", f"--to={tmp_path / 'more'}"])
 
 

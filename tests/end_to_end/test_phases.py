@@ -160,8 +160,7 @@ def test_branching_from_a_bad_checkpoint_is_refused_in_one_sentence(
     )
     assert refusal(experiment, f"{there}@12", phases__0__learning_rate="1e-3").endswith(
         "up to step 12 the phases must be the same as in that run, but config.phases.0.learning_rate is 0.003 there and 0.001 "
-        "here; repeat "
-        "its phases up to that step, then give others"
+        "here; repeat the phases of that run up to that step, and add others after them"
     )
     assert "is a state after step 22, but config.phases have only 22 steps together" in refusal(experiment, f"{there}@22")
     (trunk.workdir.parent / "bare").mkdir()

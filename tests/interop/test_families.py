@@ -153,7 +153,7 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
-        ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, and num_hidden_layers=5"),
+        ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, but num_hidden_layers=5"),
         ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),

@@ -357,7 +357,7 @@ def test_impossible_new_parts_are_refused():
         ({"new": NewParts(["sequence_head", "span_head"], head)}, "a model has at most one task head"),
         ({"new": NewParts(["sequence_head", "pooler"])}, "needs labels"),
         ({"new": NewParts(["token_head"], head)}, "needs labels"),
-        ({"new": NewParts(["sequence_head"], head)}, "reads the pooler, which .*masked lacks; add it with --new=pooler"),
+        ({"new": NewParts(["sequence_head"], head)}, "reads the pooler, but .*masked has none; add it with --new=pooler"),
     ]:
         with pytest.raises(UserError, match=said):
             imported("masked", **arguments)

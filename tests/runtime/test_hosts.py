@@ -257,7 +257,7 @@ def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.Monke
     [
         (("host:1", 2, None), "--process missing"),
         ((None, None, 1), "--coordinator, --processes missing"),
-        (("host", 2, 0), "--coordinator=host must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "),
+        (("host", 2, 0), "--coordinator=host must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535, "),
         (("host:99999", 2, 0), "--coordinator=host:99999 must be .* at most 65,535, for example --coordinator=host:8476"),
         (("host:0", 2, 0), "--coordinator=host:0 must be .* at least 1 "),
         (("host:1", 2, 2), "numbered from 0 to 1"),

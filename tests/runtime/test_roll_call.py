@@ -305,7 +305,7 @@ def test_waiting_workers_report_every_ten_seconds(clock: Time, monkeypatch: pyte
 
     monkeypatch.setattr(messages.socket, "create_connection", create_connection)
     said: list[str] = []
-    with pytest.raises(UserError, match=r"this is worker 2 of 3, and worker 0 at 127.0.0.1:1 did not answer within 25 s"):
+    with pytest.raises(UserError, match=r"this is worker 2 of 3, but worker 0 at 127.0.0.1:1 did not answer within 25 s"):
         roll_call(group(3, 1)[2], {}, 25.0, say=said.append)
     assert said == ["waiting for worker 0 at 127.0.0.1:1 (10s)", "waiting for worker 0 at 127.0.0.1:1 (20s)"]
     assert set(asked) == {(("127.0.0.1", 1), 5)}

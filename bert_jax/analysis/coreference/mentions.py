@@ -251,7 +251,7 @@ def _ends(part: Phrase | int) -> tuple[int, int]:
 
 
 RULES = ("nearest mention", "same head word", "sieve")
-"""The nearest mention; the nearest mention with the same head word, or else the nearest one; `sieve`."""
+"""Three rules: the nearest mention; the nearest mention with the same head word, or the nearest one if there is none; `sieve`."""
 
 
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:

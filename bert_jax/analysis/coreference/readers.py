@@ -481,8 +481,8 @@ class GapFile(TextFile):
 
     groups = ("all", "masculine", "feminine", NEITHER)
     rules = ("nearest name", "name before", "first name")
-    """The rules: the name that is fewer words away; the nearest name before the pronoun, or else the nearest name; the first name
-    in the text."""
+    """Three rules: the name that is fewer words away; the nearest name before the pronoun, or the nearest name if there is none
+    before it; the first name in the text."""
     asks_once = True
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):

@@ -122,7 +122,7 @@ class Piece:
     continues: bool
     """Whether it continues a word."""
     script: str
-    """The script of its letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
+    """The script of the piece's letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
     "mixed"."""
     is_name: bool | None = None
     """With a list of names, whether it is in the list. Otherwise, in a cased vocabulary, whether it starts with a capital and its

@@ -1,9 +1,8 @@
 """Builds a corpus: the shards of this host, on all cores. The host that finishes last writes the manifest and the report.
 
-A build can be restarted. Shards are renamed into place when complete; the settings are written first and must be the same in
+A build can be restarted. Shards are renamed into place when complete. The settings are written first and must be the same in
 later runs; the manifest is written last. A lock, released when its process ends, prevents two processes from building the same
-part at once.
-"""
+part at once."""
 
 from __future__ import annotations
 
@@ -139,7 +138,7 @@ def _direction(languages: tuple[str, str] | None) -> str:
 
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
     """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
-    earlier run), replaces it if `replace` is set, otherwise raises UserError."""
+    earlier run), replaces it if `replace` is set, and otherwise raises UserError."""
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)

@@ -62,7 +62,7 @@ def sides_of(name: str, flag: str = "--source") -> list[str]:
     sides = re.split(r":(?!//)", name)
     if len(sides) > 2 or not all(sides):
         raise UserError(
-            f"{flag}=parallel:{name}: more than two patterns; write parallel:GLOB.en:GLOB.de for files of lines, or "
+            f"{flag}=parallel:{name} needs one or two patterns; write parallel:GLOB.en:GLOB.de for files of lines, or "
             "parallel:GLOB.tsv or parallel:GLOB.jsonl for files with both texts"
         )
     return sides
@@ -94,8 +94,8 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
             first = min(lines)
             raise UserError(
                 f"{given}: {source} has {counted(lines[0], 'line')}, but {target} has {lines[1]:,}: line {first + 1:,} of "
-                f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; a text and its translation must "
-                "be on lines of the same number"
+                f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; put a text and its translation "
+                "on lines with the same number"
             )
         for path, count in zip((source, target), texts, strict=True):
             if not count:

@@ -49,7 +49,7 @@ from bert_jax.files import JsonObject
 
 SIDES = ("source", "target")
 _FLUSH_TOKENS = 1 << 20
-_SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in one of 16
+_SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in every 16th
 _MOST_LETTERS = 5_000
 
 
@@ -279,7 +279,7 @@ def eval_limit(fraction: float) -> np.uint64:
 
 def min_eval_documents(documents: int) -> int:
     """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
-    hundred, but at least two, since next sentence prediction takes random segments from another document. With fewer than four
+    hundred. It is at least two, since next sentence prediction takes random segments from another document. With fewer than four
     documents, it is one or zero, so that one document is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 

@@ -61,8 +61,8 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
     if match is None:  # such a name would read or delete files in other directories, e.g. "../../../home"
         raise UserError(
-            f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: no build writes such a name, so "
-            "the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
+            f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: bert_jax never writes such a "
+            "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
         )
     if name != shard_name(index, shards):
         total = int(match[1])

@@ -450,7 +450,7 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
 
 
 def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
-    """Returns the pieces of a tokenizer.json by their ids. A hole, such as the first id of a piece that was repeated in the
+    """Returns the pieces of a tokenizer.json by their ids. A hole, such as the first id of a piece that is repeated in the
     vocab.txt, becomes the empty piece, which no text contains."""
     pieces = {i: piece for piece, i in content.ids.items()}
     size = max(pieces, default=-1) + 1
@@ -547,9 +547,9 @@ _OTHER_NAMES = {
 def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
-    """Returns role -> piece. It is looked up in the files next to a tokenizer.json, then by id in the model's config.json, then
-    in the file itself by the usual names and by the post-processor's template. If [CLS] and [SEP] are missing, the tokens for the
-    beginning and end of texts (bos, eos) are used."""
+    """Returns role -> piece. The role is looked up in the files next to a tokenizer.json, then by id in the model's config.json,
+    then in the file itself by the usual names and by the post-processor's template. If [CLS] and [SEP] are missing, the tokens
+    for the beginning and end of texts (bos, eos) are used."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
     for role, piece in named.items():

@@ -267,7 +267,7 @@ class Family:
     """The first part of the names of the encoder's tensors, with its dot. A model without heads is stored without this prefix."""
     table: tuple[Row, ...]
     keys: tuple[KeyLike, ...]
-    """In the order in which they are read and written."""
+    """The keys, in the order in which they are read and written."""
     renamed_keys: Callable[[JsonObject, str], JsonObject] | None = None
     """Renames keys to those of `keys`, if some files have other keys: (a config.json, its path for messages) -> the renamed
     config.json."""

@@ -1,4 +1,4 @@
-"""Computes how a chip's memory is used: by which arguments, and by the temporaries of which part of the step."""
+"""Computes how a chip's memory is used: by which arguments, and by which temporaries of each part of the step."""
 
 from __future__ import annotations
 

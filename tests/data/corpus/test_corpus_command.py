@@ -248,7 +248,7 @@ def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vo
     monkeypatch.setattr(verification, "_TICK", 0.02)
     run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
-    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
+    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and its vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
     vocabulary = tmp_path / "corpus" / "tokenizer" / "vocab.txt"
     text = vocabulary.read_text()
     vocabulary.write_text(text + "another\n")
@@ -308,7 +308,8 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
         with pytest.raises(UserError, match=message):
             run_corpus(*flags, source)
     assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
-    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was started with other settings: sources was"):
+    with pytest.raises(UserError, match=r"was trained with other settings: sources was|was started with other settings: "
+                                        r"sources was"):
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 

@@ -138,7 +138,7 @@ def test_device_names_of_the_compiler_equal_the_table(name: str):
 
 def test_a_missing_compiler_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"libtpu, is not installed.*pip install 'jax\[tpu\]=="):
+    with pytest.raises(UserError, match=r"libtpu\) is not installed.*pip install 'jax\[tpu\]=="):
         require_compiler()
 
 
