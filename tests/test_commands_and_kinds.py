@@ -229,8 +229,8 @@ ENDINGS = {
     "B": r"this model has no task head, so it predicts no labels; choose the function pretraining or encode$",
     "k": r"is a [\w -]+ model, which has no \w+; the parts of its pretraining are \w+",
     "p": r"reads the pooler, but .* has none; add (it with )?(--drop=\w+ or )?--new=pooler(,\w+)?$",
-    "P": r"reads the pooler, which \w+ lacks; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
-    "Q": r"reads the pooler, and the \[CLS\] of \w+ sees no text; a [\w -]+ model cannot use one; name a BERT that reads both",
+    "P": r"reads the pooler, but \w+ has none; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
+    "Q": r"reads the pooler, but the \[CLS\] of \w+ sees no text; a [\w -]+ model cannot use one; name a BERT that reads both",
     "o": r"already has a \w+; drop it to replace it with a new head$",
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
     "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"

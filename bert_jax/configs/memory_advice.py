@@ -96,7 +96,7 @@ def scoring_advice(experiment: FinetuningExperiment, rows: int, length: int, mes
 
 
 def _rows(rows: int, length: int, mesh: Mesh) -> str:
-    return f"{counted(rows, 'row')} of {counted(length, 'token')} a step, {rows / row_multiple(mesh):g} a device"
+    return f"{counted(rows, 'row')} of {counted(length, 'token')} per step, {rows / row_multiple(mesh):g} per device"
 
 
 def _recomputing(now: str) -> list[str]:

@@ -58,7 +58,7 @@ class DoesNotFit(Exception):
         there = f"{_format_bytes(has)} are free" if at_once else f"there are {_format_bytes(has)}"
         asks = f"{'asks for' if at_once else 'needs'} {_format_bytes(needs)} of {name}{' at once' if at_once else ''}"
         super().__init__(
-            f"needs more {name} than there is" if not needs else f"{asks}, and {there}" if has else f"{asks}, which is not free"
+            f"needs more {name} than there is" if not needs else f"{asks}, but {there}" if has else f"{asks}, which is not free"
         )
         self.needs, self.has, self.space = needs, has, space
 

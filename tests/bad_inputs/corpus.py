@@ -407,7 +407,7 @@ CASES = [
     Case(
         "an Arrow stream that is cut short",
         "--source=arrow:a.arrow",
-        "a.arrow is not a whole Arrow file (the mark at its end is missing); fetch it again",
+        "a.arrow is not a whole Arrow file (the mark at the end is missing); fetch it again",
         files={"a.arrow": arrow({"text": ["A sentence of some words."] * 20})[:-8].rstrip(b"\0")},
     ),
     Case(
@@ -697,7 +697,7 @@ CASES = [
     Case(
         "a table without a second column",
         "--source=parallel:a.tsv",
-        "a.tsv: line 1 has 1 column, and --pair-fields=1,2 needs 2; correct it, or pass --on-bad-records=skip",
+        "a.tsv: line 1 has 1 column, but --pair-fields=1,2 needs 2; correct it, or pass --on-bad-records=skip",
         files={"a.tsv": "A cat.\n"},
         leaves="corpus*",
     ),

@@ -434,7 +434,7 @@ CASES = [
     Case(
         "a label that pandas wrote for none",
         TRAIN,
-        "train.csv, line 4: label is 'nan', which marks a missing value; fill it in, or remove the row",
+        "train.csv, line 4: label is 'nan', which usually marks a missing value; fill it in, or remove the row",
         files=train(f"{GOOD}it was,nan\n"),
     ),
     Case(
@@ -764,14 +764,14 @@ CASES = [
     Case(
         "a line cut short",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 5: 2 columns where other lines have 4; correct the line",
+        "data/train.txt, line 5: 2 columns, but other lines have 4; correct the line",
         copies="data=conll",
         spoil=replace("data/train.txt", " B-NP O", ""),
     ),
     Case(
         "a comment inside a sentence",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 2: 5 columns where other lines have 4; correct the line, or put the comment before the first word",
+        "data/train.txt, line 2: 5 columns, but other lines have 4; correct the line, or put the comment before the first word",
         copies="data=conll",
         files={"data/train.txt": "ada NNP I-NP I-PER\n# by hand, not checked\nran VBD I-VP O\n"},
     ),

@@ -564,7 +564,7 @@ CASES = [
     ),
     scored(
         "a configuration of another model",
-        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than config.json",
+        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than in config.json",
         spoil=keys("model/config.json", hidden_size=32),
     ),
     scored(
@@ -599,7 +599,7 @@ CASES = [
     ),
     scored(
         "one token type in place of two",
-        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than config.json",
+        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than in config.json",
         spoil=keys("model/config.json", type_vocab_size=1),
     ),
     *(

@@ -240,7 +240,7 @@ def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
     usual = {"word_accuracy": 0.75, "word_macro_f1": pytest.approx((1 + 2 / 3 + 2 / 3) / 3)}
     assert task.baseline("dev").scores == {"accuracy": 0.5, "macro_f1": pytest.approx(2 / 3 / 3)} | usual
     (tmp_path / "other-train.conllu").write_text(conllu("a/DET"))
-    with pytest.raises(UserError, match=r"en-ud-train.conllu and other-train.conllu, both the train split"):
+    with pytest.raises(UserError, match=r"has both en-ud-train.conllu and other-train.conllu for the train split"):
         load(TaskConfig(name="pos", data_dir=str(tmp_path)))
 
 

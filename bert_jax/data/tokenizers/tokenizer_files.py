@@ -521,7 +521,7 @@ def _described_library(
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
         if theirs != ours:
             shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]
-            notes.append(f"{JSON_FILE} adds {shown[0]!r} to texts, but this program adds {shown[1]!r}")
+            notes.append(f"{JSON_FILE} puts special tokens around texts as in {shown[0]!r}, but this program as in {shown[1]!r}")
             break
     return TokenizerDescription(
         path=path,

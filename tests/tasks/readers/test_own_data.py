@@ -538,8 +538,8 @@ def test_json_is_lines_or_a_list_under_any_name(tmp_path: pathlib.Path, name: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"data": [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
-        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
+        ('{"data": [{"text": "a", "label": "x"}]}', r"is a single object \(data\); give one object per row"),
+        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is a single object \(data\); give one object per row"),
         ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is a single object of columns, as written by pandas' to_json"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
