@@ -109,21 +109,21 @@ def _add_text_flags(parser: FlagParser) -> None:
         default=[],
         metavar="SOURCE",
         help="the held-out documents, written like --source; without this flag, a fraction of the documents of --source is held "
-             "out (--eval-fraction)",
+        "out (--eval-fraction)",
     )
     text.add_argument(
         "--pair-fields",
         type=nonempty,
         metavar="SOURCE,TARGET",
         help="where parallel text holds the text and its translation: fields of JSON records, features of a tfds data set, or "
-             "numbers of columns from 1 (default: the only two; columns 1,2)",
+        "numbers of columns from 1 (default: the only two; columns 1,2)",
     )
     text.add_argument(
         "--text-field",
         type=nonempty,
         metavar="NAME",
         help="the field of a JSON record, or the column of a table, that holds the text (default: text; if a table has no such "
-             "column, the most likely one is used and printed)",
+        "column, the most likely one is used and printed)",
     )
     text.add_argument(
         "--layout",
@@ -159,7 +159,7 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--train-vocab",
         choices=list(_TRAINERS),
         help="train a new vocabulary on the sources instead; bpe is byte-level and cased, as in GPT-2 and ModernBERT; characters "
-             "is a cased vocabulary of single characters, as in Flair",
+        "is a cased vocabulary of single characters, as in Flair",
     )
     vocabulary.add_argument(
         "--vocab-size",
@@ -186,16 +186,17 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--splitting",
         choices=list(training.SPLITTINGS),
         help="how bpe splits text into words: gpt2 (default), or gpt4, which also splits numbers into groups of up to three "
-             "digits",
+        "digits",
     )
-    vocabulary.add_argument("--nfc", action="store_true", help="for bpe: compose accents first (Unicode's NFC), as ModernBERT "
-                                                               "does")
+    vocabulary.add_argument(
+        "--nfc", action="store_true", help="for bpe: compose accents first (Unicode's NFC), as ModernBERT does"
+    )
     vocabulary.add_argument(
         "--unused-tokens",
         type=InRange(int, _SPARE),
         metavar="N",
         help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0, plus as many "
-             "as round the size)",
+        "as round the size)",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
@@ -204,7 +205,7 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         action="store_true",
         default=None,
         help="lower-case text and strip accents (default for a new vocabulary; if accents and marks carry meaning in the text, "
-             "you must choose); for an existing vocabulary only needed if its files do not show the casing",
+        "you must choose); for an existing vocabulary only needed if its files do not show the casing",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
@@ -240,7 +241,7 @@ def _add_output_flags(parser: FlagParser) -> None:
         type=InRange(float, _FRACTION),
         metavar="F",
         help="the fraction of documents held out for evaluation, chosen by a hash of the text (default: 0.01, more for a small "
-             "corpus); changing it re-splits a finished corpus without tokenising it again",
+        "corpus); changing it re-splits a finished corpus without tokenising it again",
     )
     output.add_argument(
         "--shards",
@@ -254,7 +255,7 @@ def _add_output_flags(parser: FlagParser) -> None:
         default=(0, 1),
         metavar="I/N",
         help="build only the part of this host, number I of N, counted from 0; the last host to finish completes the corpus "
-             "(default: 0/1)",
+        "(default: 0/1)",
     )
     output.add_argument(
         "--workers",
@@ -356,9 +357,7 @@ def _verify(flags: argparse.Namespace) -> None:
     open_splits(directory)
     count, size = verify(directory)
     scale, unit = byte_unit(size)
-    print(
-        f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and its vocabulary"
-    )
+    print(f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and its vocabulary")
 
 
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
@@ -391,9 +390,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         recipe |= {"lowercase": bool(flags.lowercase), "splitting": flags.splitting or training.SPLITTINGS[0]}
         recipe |= {"nfc": flags.nfc, "unused": flags.unused_tokens or 0}
     elif given := [name for name in ("splitting", "nfc", "unused_tokens") if getattr(flags, name) not in (None, False)]:
-        raise UserError(
-            f"--{given[0].replace('_', '-')} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out"
-        )
+        raise UserError(f"--{given[0].replace('_', '-')} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out")
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}

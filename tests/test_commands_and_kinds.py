@@ -236,13 +236,13 @@ ENDINGS = {
     "r": r"(learned positions, but|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$|"
     r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
     "u": r"(has no decoder that reads an encoder|whose decoder only serves to train the encoder), so it cannot translate.*; "
-         r"name a model",
+    r"name a model",
     "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder; .* read an encoder-decoder$",
     "E": r"has layers in its encoder and in its decoder, .*; leave the layers out, or train a model with fewer$",
     "m": r"holds documents, but translation needs pairs of a text and its translation; build one with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",
     "j": r"--labels and --problem need a task head, but the model has none; add one with --new=sequence_head or "
-         r"--new=token_head$",
+    r"--new=token_head$",
     "y": r"2 labels for the \d outputs? of the \w+_head; give \d$",
     "Y": r"a \w+ head has no labels",
     "q": r"--problem=multi_label is for a sequence head, not for a \w+ head; leave it out$",

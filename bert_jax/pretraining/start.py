@@ -123,8 +123,11 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
     if own := sorted(wanted - {*PARTS}):
-        log.info("these parts belong only to config.objective=%s and start from random weights: "
-                 "%s", experiment.objective, ", ".join(own))
+        log.info(
+            "these parts belong only to config.objective=%s and start from random weights: %s",
+            experiment.objective,
+            ", ".join(own),
+        )
     return model.params
 
 

@@ -79,8 +79,11 @@ CASES = [
         "--step=eval does not exist in $repository/experiments/finetune/squad.py:v1.1, which fine-tunes; leave it out",
     ),
     Case("no rows", "--rows=0", "--rows=0 must be at least 1"),
-    Case("rows of pretraining", "--rows=100", "--rows=100 does not apply to $experiment, whose number of steps is fixed; leave "
-                                              "it out"),
+    Case(
+        "rows of pretraining",
+        "--rows=100",
+        "--rows=100 does not apply to $experiment, whose number of steps is fixed; leave it out",
+    ),
     Case("a price below nothing", "--price=-1", "--price=-1 must be at least 0 and at most 1e+09"),
     Case("a price that is not a number", "--price=nan", "--price=nan must be a finite number, at least 0 and at most 1e+09"),
     Case("a price without end", "--price=inf", "--price=inf must be a finite number, at least 0 and at most 1e+09"),

@@ -78,8 +78,11 @@ CASES = [
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
     Case("nowhere to write", says="the following arguments are required: --to", without="--to"),
     Case("an unknown flag", "--form=tf1", "unknown argument --form=tf1: did you mean '--format'?"),
-    Case("words in a bucket", "--add-tokens=gs://b/w.txt", "--add-tokens=gs://b/w.txt: this flag only accepts a local path; "
-                                                           "copy the file"),
+    Case(
+        "words in a bucket",
+        "--add-tokens=gs://b/w.txt",
+        "--add-tokens=gs://b/w.txt: this flag only accepts a local path; copy the file",
+    ),
     Case("a target in a mistyped bucket", "--to=gs:/bucket/m", "--to=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("the home of nobody", "--to=~no.body/m", "--to=~no.body/m: there is no user 'no.body', so ~ cannot be expanded; write"),
     Case("a format that is none", "--format=hugingface", "--format=hugingface is unknown: did you mean 'huggingface'?"),

@@ -139,8 +139,11 @@ CASES = [
     ),
     Case("a negative fraction", "--eval-fraction=-0.1", "--eval-fraction=-0.1 must be at least 0 and below 1"),
     Case("no shards", "--shards=0", "--shards=0 must be at least 1 and at most 99,999"),
-    Case("a shard that is not there", "--shard=2/2", "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, for "
-                                                     "example 0/8"),
+    Case(
+        "a shard that is not there",
+        "--shard=2/2",
+        "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, for example 0/8",
+    ),
     Case(
         "a shard that is not a fraction",
         "--shard=one",
@@ -639,8 +642,11 @@ CASES = [
         "--source=parallel:a.en:a.de:a.fr needs one or two patterns; write parallel:GLOB.en:GLOB.de for files of lines, or "
         "parallel:GLOB.tsv or",
     ),
-    Case("pairs without a file", "--source=parallel:", "--source=parallel: needs one or two patterns; write "
-                                                       "parallel:GLOB.en:GLOB.de"),
+    Case(
+        "pairs without a file",
+        "--source=parallel:",
+        "--source=parallel: needs one or two patterns; write parallel:GLOB.en:GLOB.de",
+    ),
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
@@ -777,7 +783,7 @@ CASES = [
         "held-out pairs of unlike numbers of lines",
         "--source=parallel:a.en:a.de --eval-source=parallel:a.en:b.de",
         '--eval-source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 1: line 2 of a.en ("A dog runs.") is the first '
-        'without a',
+        "without a",
         files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
     Case("a ratio below one", "--max-length-ratio=0.5", "--max-length-ratio=0.5 must be at least 1 and at most 1,000"),

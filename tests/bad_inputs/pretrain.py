@@ -77,8 +77,11 @@ CASES = [
         "--workdir=s3://bucket/run",
         "--workdir=s3://bucket/run is a URL; give a local path, or gs://BUCKET/PATH for Google Cloud Storage",
     ),
-    Case("steps in a bucket", "--compiled=gs://b/steps", "--compiled=gs:/b/steps: this flag only accepts a local path; copy "
-                                                         "the file"),
+    Case(
+        "steps in a bucket",
+        "--compiled=gs://b/steps",
+        "--compiled=gs:/b/steps: this flag only accepts a local path; copy the file",
+    ),
     Case(
         "a workdir in a mistyped bucket",
         "--workdir=gs:/bucket/run",

@@ -92,8 +92,11 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ({"checkpoints__keep_at": [3]}, r"config\.checkpoints\.keep_at is for pretraining; leave it out"),
         ({"optimizer__end_learning_rate": 1e-6}, r"end_learning_rate, .* are only for pretraining; use training\.schedule"),
         ({"optimizer__schedule": "slanted_triangular"}, r"schedule, layer_decay and decouple_rate are only for pretraining"),
-        ({"optimizer__layer_decay": 0.9}, r"decouple_rate are only for pretraining; use training\.schedule and "
-                                          r"training\.layer_decay"),
+        (
+            {"optimizer__layer_decay": 0.9},
+            r"decouple_rate are only for pretraining; use training\.schedule and "
+            r"training\.layer_decay",
+        ),
         ({"optimizer__decouple_rate": True}, r"layer_decay and decouple_rate are only for pretraining"),
         ({"distillation__temperature": 3.0}, r"config\.distillation has settings but no teacher; name one in config\.dist"),
         ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),

@@ -127,9 +127,11 @@ def test_a_corpus_of_documents_is_refused():
 
 
 def test_settings_of_masks_and_of_pairs_are_refused():
-    with pytest.raises(UserError, match="pairs=original does not apply to translation, which has no masks and no sentence "
-                                        "pairs; set none"):
+    with pytest.raises(
+        UserError, match="pairs=original does not apply to translation, which has no masks and no sentence pairs; set none"
+    ):
         dataclasses.replace(CONFIG, pairs="original")
-    with pytest.raises(UserError, match="masking=whole_words does not apply to translation, which has no masks and no sentence "
-                                        "pairs; set tokens"):
+    with pytest.raises(
+        UserError, match="masking=whole_words does not apply to translation, which has no masks and no sentence pairs; set tokens"
+    ):
         dataclasses.replace(CONFIG, masking="whole_words")

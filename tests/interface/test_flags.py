@@ -39,8 +39,10 @@ def refusal(*given: str, of: FlagParser | None = None) -> str:
         (["--top-k", "1", "-k", "2"], "--top-k=1 and -k=2 contradict each other; give one of them"),
         (["--top-k=1", "--top-k"], "--top-k=1 and --top-k contradict each other; give one of them"),
         (["--top-k=gs://b/a"], "--top-k=gs://b/a: this flag only accepts a local path; copy the file with `gcloud storage cp`"),
-        (["--source=a", "--source=gs://b"], "--source=gs://b: this flag only accepts a local path; copy the file with `gcloud "
-                                            "storage cp`"),
+        (
+            ["--source=a", "--source=gs://b"],
+            "--source=gs://b: this flag only accepts a local path; copy the file with `gcloud storage cp`",
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(given: list[str], says: str):

@@ -331,8 +331,13 @@ def test_models_that_the_original_cannot_represent_are_refused(vocabulary, tmp_p
         (params, wide, tokenizer, None, "layer_norm_epsilon=1e-06 cannot be represented"),
         (token.params, token.config, tokenizer, token.head, "has no token head; drop it"),
         (params, config, other, None, "use the vocabulary that the model was trained with"),
-        (params, config, white, None, "cannot hold the piece 'c ', because it contains a line end, or starts or ends with "
-                                      "white space"),
+        (
+            params,
+            config,
+            white,
+            None,
+            "cannot hold the piece 'c ', because it contains a line end, or starts or ends with white space",
+        ),
     ]
     for tree, settings, words, head, message in cases:
         with pytest.raises(UserError, match=message):

@@ -158,8 +158,12 @@ def test_the_last_word_of_a_text_is_followed_by_its_end():
         (dataclasses.replace(PLAIN, direction="left_to_right"), HEAD, False, "which an LSTM of one direction does not have"),
         (PLAIN, HEAD, True, "config.training.freeze_encoder keeps the encoder unchanged; leave one of them out"),
         (STATIC, HEAD, False, "set config.head.lstm"),
-        (PLAIN, dataclasses.replace(HEAD, crf="free"), False, "does not support a CRF .head.crf=free., because it predicts "
-                                                              "each word on its own"),
+        (
+            PLAIN,
+            dataclasses.replace(HEAD, crf="free"),
+            False,
+            "does not support a CRF .head.crf=free., because it predicts each word on its own",
+        ),
         (PLAIN, SequenceHead(labels=("a", "b")), False, "is for tagging, not for a sequence head"),
     ],
 )

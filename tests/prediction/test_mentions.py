@@ -115,8 +115,11 @@ def test_one_name_twice_a_pronoun_that_is_a_name_and_a_model_that_cannot_resolve
     model, predictor = labelled(HEAD)
     with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names that it may refer to"):
         predictor.resolve([(" ".join(WORDS), "is", "river", "is")])
-    with pytest.raises(UserError, match=r"a and b are both 'river' at character [0-9]+; give the two names that the pronoun "
-                                        r"may refer to"):
+    with pytest.raises(
+        UserError,
+        match=r"a and b are both 'river' at character [0-9]+; give the two names that the pronoun "
+        r"may refer to",
+    ):
         predictor.resolve([(" ".join(WORDS), "is", "river", "river")])
     with pytest.raises(UserError, match="has no mention_head, so it cannot resolve pronouns"):
         labelled(SpanHead())[1].resolve([("a b c", "a", "b", "c")])

@@ -80,8 +80,11 @@ def test_too_long_and_empty_texts_are_refused_and_others_translated(engine: Engi
 
 
 def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"--max-length=40 is more than 39, the number of positions of small after the start "
-                                        r"token; lower it"):
+    with pytest.raises(
+        UserError,
+        match=r"--max-length=40 is more than 39, the number of positions of small after the start "
+        r"token; lower it",
+    ):
         Translate(max_length=40).check(engine)
     with pytest.raises(UserError, match=r"--beams=200 must be at most half of the vocabulary's"):
         Translate(beams=200).check(engine)
@@ -116,8 +119,11 @@ def test_the_scores_equal_sacrebleu_with_its_signatures(engine: Engine, tmp_path
     path.write_text("one\n")
     short = dataclasses.replace(question, references=str(path))
     ask_each(engine, short, records(TEXTS))
-    with pytest.raises(UserError, match=r"--references=.* has 1 line, but 4 texts were translated, so there is no score; give "
-                                        r"one"):
+    with pytest.raises(
+        UserError,
+        match=r"--references=.* has 1 line, but 4 texts were translated, so there is no score; give "
+        r"one",
+    ):
         short.summary(True)
     assert question.summary(True) == []
 

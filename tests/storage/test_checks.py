@@ -118,8 +118,11 @@ def test_a_file_system_that_does_not_replace_files_is_refused(tmp_path: pathlib.
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     monkeypatch.setattr(pathlib.Path, "replace", refusing)
-    with pytest.raises(UserError, match=r"cannot rename a file over another one, which is needed to write results \(File "
-                                        r"exists\)"):
+    with pytest.raises(
+        UserError,
+        match=r"cannot rename a file over another one, which is needed to write results \(File "
+        r"exists\)",
+    ):
         require_capable(tmp_path)
 
 

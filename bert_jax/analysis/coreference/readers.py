@@ -194,8 +194,10 @@ class CorefudFile(TextFile):
         """Returns a sentence about split antecedents, if there are any."""
         if not self._split:
             return ()
-        return (f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together do not count as an "
-                "antecedent",)
+        return (
+            f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together do not count as an "
+            "antecedent",
+        )
 
     def __iter__(self) -> Iterator[Document]:
         self._split = 0

@@ -562,7 +562,7 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
     if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
         raise row.location.error(
             f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to the text between the choices, or name a '
-            'column for each choice with choices=[a,b]'
+            "column for each choice with choices=[a,b]"
         )
     return row.texts(name) or ()
 

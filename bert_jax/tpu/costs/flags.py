@@ -55,8 +55,9 @@ def flag_parser(description: str | None) -> FlagParser:
     step.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
     of_step = "which step (default: train, or finetune for a fine-tuning file)"
     step.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
-    step.add_argument("--phase", type=PHASE, metavar="N", help="estimate only this phase, counted from 0 (default: all phases "
-                                                               "and their sum)")
+    step.add_argument(
+        "--phase", type=PHASE, metavar="N", help="estimate only this phase, counted from 0 (default: all phases and their sum)"
+    )
     of_model = "the model to fine-tune: a size or a directory (default: init_from, else base)"
     step.add_argument("--model", type=nonempty, help=of_model)
     step.add_argument("--rows", type=ROWS, metavar="N", help="estimate N held-out rows, or fine-tuning on N examples")

@@ -93,9 +93,7 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
     generation, shape = match[2], tuple(int(n) for n in match[3].split("x"))
     several = int(match[1] or (1 if slices is None else slices))
     if slices is not None and several != slices:
-        raise UserError(
-            f"--topology={text} says {counted(int(match[1]), 'slice')}, but --slices={slices}; give only one of them"
-        )
+        raise UserError(f"--topology={text} says {counted(int(match[1]), 'slice')}, but --slices={slices}; give only one of them")
     if several < 1:
         flag = f"--topology={text}" if match[1] else f"--slices={slices}"
         raise UserError(f"{flag} is {counted(several, 'slice')}; give at least 1")

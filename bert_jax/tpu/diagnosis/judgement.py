@@ -123,9 +123,7 @@ def devices(processes: Processes, chips: int | None = None) -> Check:
             f"most processes see {counted(usual, 'chip')}, but {_listed(odd)}; a mesh needs the same number in every process"
         )
     if chips is not None and sum(seen) != chips:
-        faults.append(
-            f"{counted(sum(seen), 'chip')} seen, but --chips={chips}; look for hosts that are missing or degraded"
-        )
+        faults.append(f"{counted(sum(seen), 'chip')} seen, but --chips={chips}; look for hosts that are missing or degraded")
     cores = f" ({processes[0]['cores']} cores)" if processes[0]["devices"][0]["platform"] == "cpu" else ""
     text = f"{sum(seen)} x {' and '.join(kinds)}{cores} in {counted(len(processes), 'process')}"
     return Check("devices", text, tuple(faults))

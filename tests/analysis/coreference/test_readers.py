@@ -250,8 +250,10 @@ def test_a_conll_2012_file_without_a_document_is_refused_and_one_without_end_mar
             "#begin document x\n#end document\n" + conll2012(rows()).partition("\n")[2],
             "line 3: a sentence outside of '#begin doc",
         ),
-        (conll2012(rows()).replace("#end document\n", ""), "line 11: the file ends without '#end document'; check that it is "
-                                                           "complete"),
+        (
+            conll2012(rows()).replace("#end document\n", ""),
+            "line 11: the file ends without '#end document'; check that it is complete",
+        ),
     ],
 )
 def test_unreadable_parts_of_conll_2012_are_reported_and_left_out(tmp_path, text, problem):
@@ -357,8 +359,9 @@ def test_a_parse_may_nest_deeper_than_the_recursion_limit():
 def test_unseparated_sentences_of_conll_2012_are_reported(tmp_path):
     one = ["a NN * * (1)", "b NN * * -"]
     (document,), problems = read(tmp_path, conll2012(one, one, one).replace("\n\n", "\n", 1))
-    assert problems == ["line 4: the word 0 follows the word 1; end the previous sentence with an empty line; the sentence is "
-                        "left out"]
+    assert problems == [
+        "line 4: the word 0 follows the word 1; end the previous sentence with an empty line; the sentence is left out"
+    ]
     assert document.words == ("a", "b")
 
 

@@ -106,8 +106,9 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
     with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
-    with pytest.raises(UserError, match="was trained with other settings: kind was set by another command, and now is "
-                                        "wordpiece; choose"):
+    with pytest.raises(
+        UserError, match="was trained with other settings: kind was set by another command, and now is wordpiece; choose"
+    ):
         run_corpus(*flags, "--vocab-megabytes=3")
 
 
@@ -134,8 +135,9 @@ def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, tex
     assert "done: 1 of 2 shards" in run_corpus(*build, "--shard=0/2")
     assert "sentencepiece, 89 pieces, cased" in run_corpus(*build, "--shard=1/2")
     with pytest.raises(
-        UserError, match=r"--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give "
-                         r"all hosts --vocab="
+        UserError,
+        match=r"--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give "
+        r"all hosts --vocab=",
     ):
         run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
 
@@ -238,8 +240,9 @@ def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
 
 
 def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
-    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: several hosts can only build in a "
-                                        "directory that all"):
+    with pytest.raises(
+        UserError, match="--shard=0/2 with --output=gs://bucket/corpus: several hosts can only build in a directory that all"
+    ):
         run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
 
 
@@ -308,8 +311,11 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
         with pytest.raises(UserError, match=message):
             run_corpus(*flags, source)
     assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
-    with pytest.raises(UserError, match=r"was trained with other settings: sources was|was started with other settings: "
-                                        r"sources was"):
+    with pytest.raises(
+        UserError,
+        match=r"was trained with other settings: sources was|was started with other settings: "
+        r"sources was",
+    ):
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 

@@ -263,8 +263,11 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     (tmp_path / "b.txt").write_text("A text of its own.\n")
     text = TextConfig(ReadOptions(), CleaningConfig(), 0.0)
     both = tuple(map(parse_source, (source, f"text:{tmp_path}/b.txt")))
-    with pytest.raises(UserError, match=r"a.en holds pairs of a text and its translation, but .*b.txt holds documents; build "
-                                        r"one corpus"):
+    with pytest.raises(
+        UserError,
+        match=r"a.en holds pairs of a text and its translation, but .*b.txt holds documents; build "
+        r"one corpus",
+    ):
         build_corpus(
             BuildConfig(both, text, 1, enough_eval=False), tokenizer, tmp_path / "corpus", workers=1, host=(0, 1), command=""
         )

@@ -311,8 +311,11 @@ def test_a_vocabulary_in_another_order_is_refused(directory):
 def test_a_vocabulary_with_another_casing_is_refused(directory):
     (directory / "tokenizer" / "tokenizer.json").unlink()
     changed(directory / "tokenizer" / "tokenizer_config.json", do_lower_case=False)
-    with pytest.raises(UserError, match=r"tokenizer says lowercase=False; expected True, with which the text was tokenised; "
-                                        r"copy"):
+    with pytest.raises(
+        UserError,
+        match=r"tokenizer says lowercase=False; expected True, with which the text was tokenised; "
+        r"copy",
+    ):
         open_corpus(directory)
 
 

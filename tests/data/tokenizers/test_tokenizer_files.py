@@ -474,8 +474,11 @@ def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"id 5 is 'a', but '\[E1\]' in the added tokens"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 5}), lowercase=False)
     (tmp_path / "alone").mkdir()
-    with pytest.raises(UserError, match=rf"add '\[E2\]' with the id {len(PIECES)}, which is missing in it; take all files from "
-                                        rf"one model"):
+    with pytest.raises(
+        UserError,
+        match=rf"add '\[E2\]' with the id {len(PIECES)}, which is missing in it; take all files from "
+        rf"one model",
+    ):
         load_tokenizer(write(tmp_path / "alone", tokenizer=tokenizer_json(), added_tokens={"[E2]": len(PIECES)}))
     with pytest.raises(UserError, match="ids are missing"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 999}), lowercase=False)

@@ -114,8 +114,11 @@ def test_blank_lines_with_spaces_end_a_sentence_and_are_reported(tmp_path: pathl
 
 @pytest.mark.parametrize("blank", ["\u00a0", "\u3000", "\u2028", "\x85", "\f", " \u00a0\t"])
 def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
-    with pytest.raises(UserError, match=r"line 3: the line has only white space \(U\+.*\), and is neither a word nor the empty "
-                                        r"line"):
+    with pytest.raises(
+        UserError,
+        match=r"line 3: the line has only white space \(U\+.*\), and is neither a word nor the empty "
+        r"line",
+    ):
         read(tmp_path, f"{WORDS}{blank}\n{WORDS}")
     letter = blank.strip(" \t")
     with pytest.raises(UserError, match=r"line 3: the word is empty; correct the line"):

@@ -241,8 +241,11 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.tsv", ["words\tlabels", "a\tO", "", "b\tO"]),
         ("b.csv", ["s,words,labels", "1,a,O", "2,b,O"]),
     ):
-        with pytest.raises(UserError, match=r"each of its 2 sentences has only one word; set sentence=COLUMN .*, an empty line "
-                                            r"after"):
+        with pytest.raises(
+            UserError,
+            match=r"each of its 2 sentences has only one word; set sentence=COLUMN .*, an empty line "
+            r"after",
+        ):
             labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
     said: list[str] = []
     path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": ["O"]} for word in "ab"))

@@ -96,8 +96,11 @@ def change(pod: list[dict[str, Any]], path: str, value: Any) -> None:
         ("1.clock", 1e9 + 34, "clocks: the clock of process 1 (host-1) is 34.0 s ahead of the others; synchronize it by NTP"),
         ("1.clock", 1e9 - 2.5, "clocks: the clock of process 1 (host-1) is 2.5 s behind the others"),
         ("2.disks.temporary files", (2 << 30) - 1, "disk: the disk for the temporary files of process 2 (host-2) has 2.0 GiB"),
-        ("0.links_of_all", 19e9, "links: a sum over all devices reaches 9.5 % of the published 200 GB/s; run on one slice "
-                                 "instead of several"),
+        (
+            "0.links_of_all",
+            19e9,
+            "links: a sum over all devices reaches 9.5 % of the published 200 GB/s; run on one slice instead of several",
+        ),
         ("1.devices.2.kind", "TPU v4", "devices: the devices are of 2 kinds (TPU v4, TPU v5 lite); a run needs devices of one"),
         ("2.facts.flax", "0.12", "versions: flax is 0.12 in process 2 (host-2), and absent elsewhere"),
         ("1.disks.cache", 1 << 30, "disk: the disk for the cache of process 1 (host-1) has 1.0 GiB free; free at least 2.0 GiB"),
