@@ -35,7 +35,6 @@ from bert_jax.prediction.predictor import Predictor
 from bert_jax.runtime.profile import Profile
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 HEADS = {
     "classify": SequenceHead(labels=("bad", "good")),
     "tag": TokenHead(labels=("I-PER", "O")),
@@ -191,41 +190,6 @@ def test_answers_are_text_by_default(ask, command):
     assert not asked.out.startswith("{")
     if command != "translate":  # which prints only the translation, as a file of the other language
         assert QUESTIONS[command][0].split("\t")[0].split()[0] in asked.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fil-mask"], "unknown command 'fil-mask': did you mean 'fill-mask'"),
-        (["fill-mask", "x [MASK]"], "required: --model; see .* --help"),
-        (["fill-mask", "--model=M", "--topk=3", "[MASK]"], "unknown argument --topk=3: did you mean '--top-k'"),
-        (["embed", "--model=M", "--poling=cls", "x"], "unknown argument --poling=cls: did you mean '--pooling'"),
-        (["fill-mask", "--model=M", "--top-k=three", "[MASK]"], "--top-k=three must be a whole number, at least 1"),
-        (["fill-mask", "--model=M", "--top-k=0", "[MASK]"], "--top-k=0 must be at least 1 and at most"),
-        (["embed", "--model=M", "--layers=99", "x"], r"--layers=99 is outside \[-2, 1\]: the model has 1 layer "),
-        (["embed", "--model=M", "--layers=last", "x"], "--layers: 'last' is not a comma-separated list of numbers"),
-        (["embed", "--model=M", "--pooling=sum", "x"], "--pooling: invalid choice: 'sum' .*mean.*cls.*pooler"),
-        (
-            ["embed", "--model=M", "--words", "--output=x.npy", "x"],
-            "only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
-        ),
-        (["classify", "--model=M", "x"], r"has no sequence_head, so it cannot classify \(it has pooler, mlm_head, nsp_head\)"),
-        (["--model=M", "embed", "x"], "must come after the command: python"),
-        (["fill-mask", "--model=M", "--output=x.npy", "[MASK]"], "only `embed` of whole texts"),
-        (["embed", "--model=M", "--output=nowhere/x.npy", "x"], r"there is no directory nowhere \(looked for in .*create it"),
-        (["embed", "--model=M", "--layers", "-1,-2", "x"], "write --flag=VALUE, with the sign"),
-        (["embed", "--model=M", "--pooling=pooler", "--layers=0", "x"], "pooler reads the last layer only"),
-        (["fill-mask", "--model=nowhere", "[MASK]"], "there is no nowhere"),
-        (["fill-mask", "--model=.", "[MASK]"], "config.json and model.safetensors missing"),
-        (["fill-mask", "--model=M", "--input=nofile"], r"--input=nofile \(looked for in .*\) cannot be read: No such file"),
-        (["fill-mask", "--model=M", "--input=nofile", "[MASK]"], "not both"),
-    ],
-)
-def test_mistakes_are_refused_with_a_remedy(models, arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message):
-        main([argument.replace("--model=M", f"--model={models('')}") for argument in arguments])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_lines_keep_the_order_of_a_file_and_skip_its_blank_lines(ask, tmp_path):

@@ -148,3 +148,14 @@ def read_targets(
 def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCache:
     """Returns a cache in which each hypothesis continues one of the `parents`, which are hypotheses of the same source."""
     return cache.replace(origins=jnp.take_along_axis(cache.origins, parents[:, :, None], axis=1))  # type: ignore[attr-defined]
+
+
+def with_room(cache: TargetCache, tokens: int) -> TargetCache:
+    """Returns the cache with room for at least as many tokens of each target, those of `cache` and empty ones."""
+    more = tokens - cache.origins.shape[2]
+
+    def padded(x: Array, columns: int) -> Array:
+        return jnp.pad(x, ((0, 0),) * 2 + ((0, columns),) + ((0, 0),) * (x.ndim - 3))
+
+    layers = jax.tree.map(lambda x: padded(x, more * cache.origins.shape[1]), cache.layers)
+    return cache.replace(layers=layers, origins=padded(cache.origins, more))  # type: ignore[attr-defined]

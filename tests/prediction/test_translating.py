@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.decoding import continue_targets, read_targets, start_targets
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.tokens import Tokens
+from bert_jax.prediction import decoding
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.translating import translate
@@ -27,10 +28,10 @@ PAD, END, NEW = 0, 3, 11
 def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any) -> Any:
     """Returns the translations of the golden batch, in 16 columns."""
     model, (batch, _) = imported(case), batch_of(golden(case))
-    decoding = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
+    choice = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
     params = unstacked_layers(model.params)
     knobs = Knobs(limit, length_penalty=penalty)
-    return translated(params, Tokens.of(batch), knobs, config=model.config, decoding=decoding, start_id=PAD, room=16)
+    return translated(params, Tokens.of(batch), knobs, config=model.config, decoding=choice, start_id=PAD, room=16)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -50,6 +51,16 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
         np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
         seen.add(name)
     assert len(seen) == 9
+
+
+@pytest.mark.parametrize("settings", [{}, {"beams": 3, "penalty": 2.0}])
+def test_a_cache_that_grows_during_the_search_changes_no_token(monkeypatch, settings):
+    whole = search("shared", **settings)
+    monkeypatch.setattr(decoding, "FIRST_ROOM", 3)
+    grown = search("shared", **settings)
+    np.testing.assert_array_equal(grown.ids, whole.ids)
+    np.testing.assert_allclose(grown.log_probability, whole.log_probability, rtol=1e-6)
+    assert (np.asarray(whole.ids) != PAD).sum(1).max() > 6, "the cache grows twice"
 
 
 def test_the_gnmt_penalty_divides_by_its_power_of_the_length():

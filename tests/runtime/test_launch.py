@@ -298,7 +298,7 @@ def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path
 
 
 def test_running_out_of_memory_is_one_sentence(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """With several processes each one reports it: tests/runtime/test_heartbeats.py."""
+    """With several processes each one reports it: tests/runtime/test_processes.py."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     sentence = "this run does not fit in memory: it asks for 4.44 GiB of memory at once"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -22,8 +20,6 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import MAX_COUNT
 from tests.data.conftest import english
-
-REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -142,32 +138,6 @@ def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, tex
         run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sorce=embedded"], "unknown argument --sorce=embedded: did you mean '--source'"),
-        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--eval-fraction'"),
-        (["--source=txt:a"], "did you mean 'text'"),
-        (["embedded"], "unexpected 'embedded': every argument is a flag"),
-        (["--layout=sentence"], "invalid choice"),
-        (["--keep=markup-line"], "--keep=markup-line names no cleaning rule; did you mean 'markup-lines'"),
-        (["--eval-fraction=1"], "--eval-fraction=1 must be at least 0 and below 1"),
-        (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
-        (["--shard=2/2"], "--shard=2/2 must be I/N"),
-        (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
-        (["--shard=0/100000"], "--shard=0/100000 must be I/N with N at most 99,999"),
-        (["--shard=first"], "--shard=first must be I/N"),
-        (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
-        (["--vocab-only"], "--vocab-only trains a new vocabulary"),
-        (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
-    ],
-)
-def test_wrong_flags_are_refused_with_the_remedy(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
-    with pytest.raises(UserError, match=message):
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
-    assert not (tmp_path / "corpus").exists()
-
-
 NUMBERS = ("vocab-size", "vocab-megabytes", "max-word-characters", "max-sentence-characters", "min-document-characters")
 
 
@@ -200,23 +170,18 @@ def test_ranges_include_their_ends(flag, most):
         _parser().parse_args([f"--{flag}={most + 1}"])
 
 
-def test_a_fraction_is_at_least_0_and_below_1_and_the_last_of_all_hosts_has_a_part():
+def test_a_fraction_is_at_least_0_and_below_1_and_hosts_are_at_most_99_999():
     assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
     assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
     assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+    with pytest.raises(UserError, match="--shard=0/100000 must be I/N with N at most 99,999"):
+        _parser().parse_args(["--shard=0/100000"])
 
 
 @pytest.mark.parametrize("flag", ["output", "verify"])
 def test_an_empty_directory_name_is_refused(flag):
     with pytest.raises(UserError, match=f"--{flag}= is empty; give a name"):
         _parser().parse_args([f"--{flag}="])
-
-
-def test_source_and_output_are_required(run_corpus):
-    with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
-        run_corpus("--output=x", "--vocab=y")
-    with pytest.raises(UserError, match="--output is missing, for example --output="):
-        run_corpus("--source=embedded", "--vocab=y")
 
 
 @pytest.mark.parametrize("place", [".", "model", "tokenizer"])
@@ -239,13 +204,6 @@ def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
         load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 
-def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
-    with pytest.raises(
-        UserError, match="--shard=0/2 with --output=gs://bucket/corpus: several hosts can only build in a directory that all"
-    ):
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
-
-
 def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verification, "_TICK", 0.02)
@@ -266,27 +224,10 @@ def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vo
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
-def test_a_missing_vocabulary_is_an_error(tmp_path, text_file, run_corpus):
-    with pytest.raises(UserError, match="give either --vocab=PATH"):
-        run_corpus(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
-
-
-def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, run_corpus):
+def test_an_uncertain_vocabulary_is_reported_although_its_casing_is_stated(tmp_path, text_file, run_corpus):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
     flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
-    with pytest.raises(UserError, match="does not show its casing; give --lowercase or --cased"):
-        run_corpus(*flags, f"--output={tmp_path}/corpus")
     assert "WARNING" in run_corpus(*flags, f"--output={tmp_path}/corpus", "--lowercase")
-
-
-def test_mistakes_end_the_process_without_a_traceback(tmp_path, tiny_vocabulary):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
-    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}"]
-    result = subprocess.run([*command, f"--output={tmp_path}/corpus"], cwd=REPOSITORY, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-    assert "is not UTF-8 at byte 3" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_help_explains_every_layout_and_rule(run_corpus, capsys):
