@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """ "as expected" or "opposite" if the interval excludes 0; otherwise, or with one seed, "undecided"."""
+        """The verdict: "as expected" or "opposite" if the interval excludes 0; otherwise, or with one seed, "undecided"."""
         if self.difference.mean is None:
             return "not measured"
         if not self.difference.excludes_zero:

@@ -167,10 +167,10 @@ def test_compatible_settings_are_accepted(values):
             {"objective": "bert", "model": {"encoder": "bilm"}, "examples": ALONE},
             "objective=bert cannot train a model with encoder=bilm; leave it out",
         ),
-        ({"objective": "next_token"}, "config.objective=next_token does not train a model with direction=both; leave it out"),
+        ({"objective": "next_token"}, "config.objective=next_token cannot train a model with direction=both; leave it out"),
         (
             {"objective": "bert", "model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}},
-            "config.objective=bert does not train a model with direction=left_to_right; leave it out",
+            "config.objective=bert cannot train a model with direction=left_to_right; leave it out",
         ),
         ({"model": {"direction": "left_to_right"}}, "config.examples.pairs=original .* set config.examples.pairs=none"),
         ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave it out"),
