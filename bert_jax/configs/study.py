@@ -132,7 +132,7 @@ class StudyExperiment:
     """The arm with which the others are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
     seeds: tuple[Seed, ...] = (0, 1, 2)
-    """The seeds. Each is a pretraining run of every arm and the fine-tuning runs from it."""
+    """The seeds. Each seed is a pretraining run of every arm and the fine-tuning runs from it."""
     restarts: Annotated[int, Interval(ge=1, le=1_000)] = 1
     """The number of fine-tuning runs per pretrained model, which are averaged (5 in the paper's Table 6)."""
     budget: BudgetConfig = BudgetConfig()

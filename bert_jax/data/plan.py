@@ -12,10 +12,10 @@ sentences up to the target length or the end of the document. A random number of
 if a random next segment is drawn, they are returned to the next chunk. The start of a chunk therefore depends on the random
 decision of the previous chunk.
 
-Here all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the start of
-the chunk after it. The random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of the epoch.
-The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million sentences takes
-no longer than many small ones.
+In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
+start of the chunk after it. The random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of
+the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
+sentences takes no longer than many small ones.
 
 In addition to pairs="original" there are
 - "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds

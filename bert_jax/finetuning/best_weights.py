@@ -103,7 +103,8 @@ class BestWeights:
 
     def export(self, directory: pathlib.Path, start: Model, results: JsonObject | None = None) -> None:
         """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
-        task's head. Its card has the scores of `results`, if available. This is a collective that every process must call."""
+        task's head. The model card has the scores of `results`, if available. This is a collective that every process must
+        call."""
         job, best = self._job, self.found
         kept = {part: tree for part, tree in best["params"].items() if part != CROSS_VIEW}
         params = on_host(kept, job.mesh)

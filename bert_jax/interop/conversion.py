@@ -218,8 +218,8 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
 
 
 def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()) -> list[str]:
-    """Writes `model` and returns output lines that describe the files. Its card lists the `changes`. Raises UserError for parts
-    that the format cannot hold."""
+    """Writes `model` and returns output lines that describe the files. The model card lists the `changes`. Raises UserError for
+    parts that the format cannot hold."""
     target = pathlib.Path(flags.to)
     card = _converted_card(model, flags, changes)
     notes: list[str] = []

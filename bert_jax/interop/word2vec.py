@@ -171,7 +171,7 @@ def read_vectors(
         unfilled = {place: piece for piece, several in places.items() for place in several}
         left = seen - (len(wanted) - len(unfilled)) - len(twice)
         for place, piece in unfilled.items():
-            if piece in row_of:  # wanted more often than it comes
+            if piece in row_of:  # a word that is wanted more often than it occurs
                 table[room + place] = table[room + row_of[piece]]
         found = [place for place, piece in enumerate(wanted) if piece in row_of]
         words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]
@@ -191,7 +191,7 @@ def _count_lines(path: pathlib.Path) -> int:
 
 
 class _NotVectors(UserError):
-    """A file does not begin as one of word vectors does."""
+    """A file does not start like a file of word vectors."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,9 +143,8 @@ def translated(
 ) -> Continued:
     """Returns the target of each source by an encoder-decoder: up to `knobs.limit` tokens after `start_id`, at most `room`.
 
-    A step of the decoder costs as much as its cache is long, so the cache begins with `FIRST_ROOM` tokens and doubles when it is
-    full. Each length is a compiled program of its own.
-    """
+    The cost of a decoder step grows with the length of its cache, so the cache starts with `FIRST_ROOM` tokens and doubles when
+    it is full. Each length of the cache needs its own compiled program."""
     shapes: Any = {"config": config, "decoding": decoding, "room": room}
     first = min(room, FIRST_ROOM)
     state = _first_of_target(params, source, knobs, start_id=start_id, first_room=first, **shapes)
@@ -157,11 +156,11 @@ def translated(
 
 
 FIRST_ROOM = 16
-"""Tokens of a target for which the first cache has room."""
+"""The number of target tokens for which the first cache has room."""
 
 
 def room_sizes(first: int, room: int) -> list[int]:
-    """Returns `first` and its doubles, up to `room`."""
+    """Returns the sizes of the caches: `first`, doubled again and again up to `room`."""
     sizes = [first]
     while sizes[-1] < room:
         sizes.append(min(2 * sizes[-1], room))
@@ -185,7 +184,7 @@ def _first_of_target(
     cache = start_targets(params, config, source, decoding.beams, first_room)
     logits, cache = search.read(jnp.full(rows * decoding.beams, start_id, jnp.int32), cache)
     if decoding.beams == 1:
-        return _first_tokens(logits, cache, jax.random.split(jax.random.key(0), rows), search)  # keys that only draws read
+        return _first_tokens(logits, cache, jax.random.split(jax.random.key(0), rows), search)  # only sampling reads the keys
     return _first_beams(logits, cache, search)
 
 
@@ -218,7 +217,7 @@ def _search_of_targets(
 
 # ------------------------------------------------------------------------------------------------------ one token after another
 class _Texts(NamedTuple):
-    """B texts with one further token at a time."""
+    """B texts, each of which gets one more token at a time."""
 
     number: Int[Array, ""]  # tokens so far
     cache: Any
@@ -234,7 +233,7 @@ class _Texts(NamedTuple):
 def _one_by_one(
     logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """Takes the most probable token or samples one at each step, starting from the `logits` of the first new token."""
+    """Takes the most probable token, or samples one, at each step, starting from the `logits` of the first new token."""
     state = _first_tokens(logits, cache, keys, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_tokens, search=search), state)
     return state.text

@@ -189,7 +189,7 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
             steps.append(step)
             yield model
 
-    from bert_jax.interop.surgery import average  # which a run does not need
+    from bert_jax.interop.surgery import average  # imported here, since a run does not need it
 
     return average(models()), steps
 

@@ -119,8 +119,8 @@ def measured_speed(
 ) -> list[float]:
     """Measures the seconds of a training step in every phase of an arm.
 
-    It uses a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget, a longer run
-    follows. Raises UserError if there are too few steps to measure the speed."""
+    It measures them in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
+    a longer run follows. Raises UserError if there are too few steps to measure the speed."""
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
         speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)

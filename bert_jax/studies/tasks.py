@@ -1,5 +1,5 @@
-"""The tasks of the studies in experiments/studies/. Some distinguish small models; the others are the tasks of the paper's
-ablations."""
+"""The tasks of the studies in experiments/studies/. Some of these tasks distinguish small models; the others are the tasks of the
+paper's ablations."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reads text from TensorFlow Datasets without TensorFlow: a data set of the catalogue, or the embedded corpus.
 
 Prepared data sets are found by name on disk, or downloaded from the public bucket of prepared data sets. TensorFlow or Apache
-Beam is needed to prepare the largest text data sets (`wikipedia`, `lm1b`). Their prepared files are in the public bucket, and
-reading these needs neither."""
+Beam is needed to prepare the largest text data sets (`wikipedia`, `lm1b`). The prepared files of these data sets are in the
+public bucket; reading them needs neither TensorFlow nor Apache Beam."""
 
 from __future__ import annotations
 

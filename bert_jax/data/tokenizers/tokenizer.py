@@ -437,9 +437,9 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
 def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | None, str]:
     """Returns (whether the vocabulary is lower-cased or None if unclear, the reason).
 
-    It is clear in three cases. The model lower-cases text itself (`folds`). At least 1 % of the pieces have capitals, which
-    lower-cased text would never use. Or the vocabulary has the whole Latin alphabet but no capitals, so that every capitalised
-    word of cased text would become [UNK]."""
+    The casing is clear in three cases. The model lower-cases text itself (`folds`). At least 1 % of the pieces have capitals,
+    which lower-cased text would never use. Or the vocabulary has the whole Latin alphabet but no capitals, so that every
+    capitalised word of cased text would become [UNK]."""
     if folds:
         return True, "its model lower-cases text itself"
     words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]

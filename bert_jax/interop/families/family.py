@@ -34,7 +34,7 @@ class Row:
     theirs: str
     their_axes: str
     split: tuple[int, int] = (0, 1)
-    """(i, n): the array is the i-th of n equal parts of their tensor, along its first axis."""
+    """(i, n): the array is the i-th of n equal parts of the other format's tensor, along its first axis."""
     when: Callable[[ModelConfig], bool] | None = None
     """Whether a model has the parameter under this name; None: every model that has the parameter."""
     first: int = 0
@@ -117,8 +117,8 @@ class Key:
     default: Any = REQUIRED
     """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """Their value -> ours, for values that differ. Exports write the first value that corresponds to ours, or the model's
-    original value."""
+    """The value in the other format -> our value, for values that differ. Exports write the first value that corresponds to ours,
+    or the model's original value."""
     also: tuple[str, ...] = ()
     """Alternative names of the key. All of them are written, and any of them may be read."""
     unless: Any = REQUIRED
@@ -147,7 +147,7 @@ class Key:
         return dict.fromkeys(self.ours.split(), translated)
 
     def translated(self, name: str, value: Any, source: str) -> Any:
-        """Translates their value to ours. Raises UserError if there is none."""
+        """Translates a value of the other format to our value. Raises UserError if there is none."""
         if self.values:
             known = next((key for key in self.values if key == value and type(key) is type(value)), None)
             if known is None:
@@ -269,7 +269,7 @@ class Family:
     keys: tuple[KeyLike, ...]
     """The keys, in the order in which they are read and written."""
     renamed_keys: Callable[[JsonObject, str], JsonObject] | None = None
-    """Renames keys to those of `keys`, if some files have other keys: (a config.json, its path for messages) -> the renamed
+    """Renames other keys of some files to the names in `keys`: (a config.json, its path for messages) -> the renamed
     config.json."""
     always: JsonObject = dataclasses.field(default_factory=dict)
     """The fields of `ModelConfig` that differ from BERT's and are the same in all models of the family."""

@@ -76,7 +76,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
     the kernel should not be used, or "" if it agrees on all devices; "seconds" and "figures" describe the comparison.
 
     If a comparison killed the process (kernel compilers may abort it), the next run finds it unfinished and counts it as a
-    disagreement. `anew` compares even if there is a verdict.
+    disagreement. With `anew`, the kernels are compared again even if there is a verdict.
     """
     path = verdict_file(devices[0].device_kind)
     with _one_process_at_a_time(path):

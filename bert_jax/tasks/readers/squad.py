@@ -136,7 +136,7 @@ def nearest_place(context: str, text: str, start: int) -> int | None:
 
 def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] | None:
     """Returns the characters [start, end) of a part of `context` that has the same words as `text`, with any white space between
-    them. Of several, returns the part nearest to `start`; None if there is none."""
+    them. If there are several such parts, returns the one nearest to `start`; None if there is none."""
     spans = [match.span() for match in _WORD.finditer(context)]
     spaced = " ".join(context[slice(*span)] for span in spans)
     ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # the words in `spaced`
