@@ -169,7 +169,7 @@ class Analyser:
         """Returns (`texts`, a function that receives progress messages). Raises UserError for a single string, which would be
         read as a list of characters."""
         if isinstance(texts, str):
-            raise UserError("texts is one text, not a list of them; give [text]")
+            raise UserError("texts is one text, not a list of texts; give [text]")
         if self.show_progress:
             with progress_through(texts) as reading:
                 yield reading

@@ -273,7 +273,10 @@ class PretrainingExperiment:
                     f"{self.model.positions}; leave it out, or set config.model.positions=rotary"
                 )
             if self.optimizer.decouple_rate and not phase.continue_schedule and not phase.learning_rate:
-                raise UserError(f"{key}.learning_rate=0 has no weight decay with config.optimizer.decouple_rate; set one of them")
+                raise UserError(
+                    f"{key}.learning_rate=0 cannot be combined with config.optimizer.decouple_rate; raise the rate, or leave "
+                    "decouple_rate out"
+                )
             if phase.continue_schedule and i == 0:
                 raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
             for name in ("schedule", "end_fraction"):
@@ -524,9 +527,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
-        raise UserError(
-            f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out"
-        )
+        raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out")
     given = values.get(OBJECTIVE_OPTIONS, {})
     with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()

@@ -229,7 +229,10 @@ class StudyExperiment:
                 if self.arm(other).shares:
                     raise UserError(f"{where} {key} {other!r}, which does not pretrain a model; name an arm that does")
         if arm.shares and (arm.pretrain or arm.continues):
-            raise UserError(f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or the rest")
+            raise UserError(
+                f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or pretrain and "
+                "continues"
+            )
         if arm.at != 1 and not arm.shares:
             raise UserError(f"{where} has at={arm.at:g}, which needs a shared model; name its arm in shares")
         seen = [arm.name]

@@ -72,7 +72,9 @@ def with_window(model: Model, tokens: int) -> Model:
     if "sliding" not in model.config.layer_types:
         raise UserError(f"a window is for sliding layers, but {model.source} has none; leave it out")
     if tokens < 2 or tokens % 2:
-        raise UserError(f"a window of {counted(tokens, 'token')} has no whole radius; give an even number, such as 128")
+        raise UserError(
+            f"a window of {counted(tokens, 'token')} cannot be divided into two equal sides; give an even number, such as 128"
+        )
     return dataclasses.replace(model, config=dataclasses.replace(model.config, sliding_radius=tokens // 2))
 
 

@@ -95,7 +95,7 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
         fits = f"; set it to {wanted.num_heads // each}" if wanted.num_heads % each == 0 else "; choose another num_heads"
         raise UserError(
             f"config.model.num_key_value_heads={wanted.key_value_heads} lets {wanted.num_heads / wanted.key_value_heads:g} query "
-            f"heads share a key head, but in {source} {each} share one{fits}"
+            f"heads share a key head, but in {source} the number is {each}{fits}"
         )
     if ("sliding" in wanted.layer_types) != ("sliding" in there.layer_types):
         has, lacks = (source, "config.model") if "sliding" in there.layer_types else ("config.model", source)

@@ -219,9 +219,7 @@ class Architecture:
         if not self.has_attention:
             _check_predecessor(self)
         elif self.num_layers < 1:
-            raise UserError(
-                f"model.num_layers={self.num_layers} must be at least 1; only model.encoder=static has no layers"
-            )
+            raise UserError(f"model.num_layers={self.num_layers} must be at least 1; only model.encoder=static has no layers")
         elif self.hidden_size % self.num_heads:
             divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
             raise UserError(
@@ -480,7 +478,7 @@ def _check_decoder(c: Architecture) -> None:
         for name in ("decoder_layers", "decoder_vocab_size"):
             if value := getattr(c, name):
                 raise UserError(
-                    f"model.{name}={value} is for model.encoder=encoder_decoder, and this is {c.encoder}; leave it out (0)"
+                    f"model.{name}={value} is for model.encoder=encoder_decoder, not for {c.encoder}; leave it out (0)"
                 )
         return
     if not c.decoder_layers:

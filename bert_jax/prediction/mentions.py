@@ -122,5 +122,5 @@ def find_mention(text: str, mention: str) -> tuple[int, int]:
     which = whole_number(number or "1", 1, len(places))
     if which is None:
         times = f"{words!r} occurs {counted(len(places), 'time')}"
-        raise UserError(f"{shortened(mention)}: {times} in {shortened(text)}; count from 1")
+        raise UserError(f"{shortened(mention)}: {times} in {shortened(text)}; give a number from 1 to {len(places)}")
     return places[which - 1]

@@ -201,7 +201,10 @@ def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExp
     changed = differences(_decisive(trunk), _decisive(experiment))
     if changed:
         listed = ", ".join(f"config.{key} is {then} in that run, but {now} here" for key, (then, now) in changed.items())
-        raise UserError(f"{STATE}={experiment.init_state} is a state of a different model or optimizer: {listed}; use the same")
+        raise UserError(
+            f"{STATE}={experiment.init_state} is a state of a different model or optimizer: {listed}; use the same model and "
+            "optimizer"
+        )
 
 
 def _require_same_vocabulary(

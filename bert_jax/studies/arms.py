@@ -170,7 +170,7 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
                     teachers[arm.name] = teacher.config
                 if arm.continues and words[arm.name] != words[arm.continues]:
                     raise UserError(
-                        f"its corpus has a different vocabulary from {arm.continues!r}, which it continues; build it with the "
+                        f"its corpus has a different vocabulary than {arm.continues!r}, which it continues; build it with the "
                         "same vocabulary: --vocab=CORPUS/tokenizer"
                     )
     tasks: dict[str, Task] = {}

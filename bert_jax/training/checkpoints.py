@@ -153,7 +153,7 @@ class Checkpoints:
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
-            raise UserError(f"{where} cannot be read ({_cause(error)}); name a step after another checkpoint")
+            raise UserError(f"{where} cannot be read ({_cause(error)}); choose a step that comes after another checkpoint")
         return state
 
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:

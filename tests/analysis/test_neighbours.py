@@ -207,7 +207,7 @@ def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(anal
         analyser.neighbours(["the"], TEXTS, layers=(0, 3))
     with pytest.raises(UserError, match="there is no word to compare with; give text"):
         analyser.neighbours(["the"], [])
-    with pytest.raises(UserError, match="one text, not a list of them"):
+    with pytest.raises(UserError, match="one text, not a list of texts"):
         analyser.neighbours(["the"], "the")
     with pytest.raises(UserError, match=r"neighbours.count=0 must be at least 1"):
         Neighbouring(count=0)

@@ -446,7 +446,7 @@ CASES = [
     Case(
         "several columns of texts",
         "--source=parquet:a.parquet",
-        "a.parquet has several columns of texts: premise, hypothesis; choose the documents' with --text-field=NAME",
+        "a.parquet has several columns of texts: premise, hypothesis; choose the column of the documents with --text-field=NAME",
         files={"a.parquet": parquet({"premise": ["a"], "hypothesis": ["b"]})},
     ),
     Case(

@@ -37,9 +37,7 @@ CASES = [
     ),
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
-    Case(
-        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"
-    ),
+    Case("an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"),
     Case("a model in a mistyped bucket", "embed --model=gs:/bucket/m x", "MODEL=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("a profile that is not a range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),
     Case(
@@ -56,8 +54,11 @@ CASES = [
     Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be at least 1 and at most 2,147,483,647"),
     Case("a margin of no number", "answer --model=$reader --no-answer-threshold=nan who x", "=nan must be a finite number"),
     Case("candidates beyond any machine", "fill-mask --top-k=10000000000000 [MASK]", "=10000000000000 must be at least 1"),
-    Case("an array of another form", "embed --output=$here/x.npz x", "answers cannot be written as .npz; give a name that ends "
-                                                                     "in .jsonl"),
+    Case(
+        "an array of another form",
+        "embed --output=$here/x.npz x",
+        "answers cannot be written as .npz; give a name that ends in .jsonl",
+    ),
     Case(
         "vectors as text",
         "embed --output=$here/x.txt x",
@@ -124,8 +125,11 @@ CASES = [
         "fill-mask --output=x.npy [MASK]",
         "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
     ),
-    Case("a packed array", f"{OUTPUT}=x.npy.gz x", "--output=x.npy.gz: a .npy file cannot be compressed here; give a name that "
-                                                   "ends in .jsonl"),
+    Case(
+        "a packed array",
+        f"{OUTPUT}=x.npy.gz x",
+        "--output=x.npy.gz: a .npy file cannot be compressed here; give a name that ends in .jsonl",
+    ),
     Case(
         "an output in a directory that is not there",
         f"{OUTPUT}=nowhere/x.npy x",
@@ -318,13 +322,13 @@ CASES = [
     Case(
         "a mention that is counted from 0",
         f"{RESOLVE} 'she saw ada and ada and eve' she 'ada#0' eve",
-        "'ada#0': 'ada' occurs 2 times in 'she saw ada and ada and eve'; count from 1",
+        "'ada#0': 'ada' occurs 2 times in 'she saw ada and ada and eve'; give a number from 1 to 2",
         exit=1,
     ),
     Case(
         "a mention of more digits than Python reads",
         f"{RESOLVE} 'she saw ada and ada and eve' she 'ada#{'9' * 5000}' eve",
-        "'ada' occurs 2 times in 'she saw ada and ada and eve'; count from 1",
+        "'ada' occurs 2 times in 'she saw ada and ada and eve'; give a number from 1 to 2",
         exit=1,
     ),
     Case(

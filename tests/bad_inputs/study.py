@@ -99,7 +99,7 @@ CASES = [
     ),
     Case(
         "an arm that continues one of another vocabulary",
-        says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
+        says="the arm 'b': its corpus has a different vocabulary than 'a', which it continues; build it with the same ... "
         "--vocab=CORPUS/tokenizer",
         files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
         copies="other=corpus",

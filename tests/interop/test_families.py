@@ -394,7 +394,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
     ("case", "flag", "says"),
     [
         ("eurobert_encoder", "--window=4", "a window is for sliding layers, but .* has none"),
-        ("modernbert_masked", "--window=5", "a window of 5 tokens has no whole radius; give an even number"),
+        ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
         ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),

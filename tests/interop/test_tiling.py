@@ -163,7 +163,7 @@ def test_tiling_to_the_same_sizes_changes_nothing(vocabulary, tmp_path):
         ),
         (
             {"num_heads": 6, "hidden_size": 48, "num_key_value_heads": 3},
-            r"num_key_value_heads=3 lets 2 query heads share a key head, but in m 1 share one; set it to 6$",
+            r"num_key_value_heads=3 lets 2 query heads share a key head, but in m the number is 1; set it to 6$",
         ),
         ({"layer_types": ()}, r"m has sliding layers, but config\.model has none; set the attention of each of 4 layers in"),
     ],

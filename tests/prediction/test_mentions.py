@@ -73,8 +73,8 @@ def test_a_mention_is_found_in_the_text(text, mention, place):
     [
         ("the river", "she", "'she' does not occur in 'the river'; give a mention as it appears in the text"),
         ("she said she", "she", "'she' occurs 2 times in 'she said she'; choose one, for example 'she#1'"),
-        ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; count from 1"),
-        ("she said she", "she#0", "count from 1"),
+        ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; give a number from 1 to 2"),
+        ("she said she", "she#0", "give a number from 1 to 2"),
         ("she said", "  ", "a mention is empty; give its words as in the text"),
     ],
 )

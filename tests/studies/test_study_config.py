@@ -25,7 +25,7 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
             {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
-            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
+            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or pretrain and continues",
         ),
         ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, which needs a shared model"),
         (
@@ -48,7 +48,7 @@ from tests.studies.conftest import arms, study
         ),
         (
             {"arms": [*arms("a", "b"), {"name": "c", "shares": "a", "continues": "b"}]},
-            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
+            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or pretrain and continues",
         ),
         (
             {"arms": [{"name": name, "continues": other} for name, other in ("ab", "bc", "ca")]},

@@ -290,7 +290,7 @@ def score_dependencies(
         sentences = controlled(choosing or treebank.half(0), 1)
         chosen = count_hits(engine, sentences, relations, options.reach, use=lambda found, _: say(found.size))
     if not chosen.counts.any():
-        raise UserError("no word has a head in the sentences for choosing heads; give more sentences")
+        raise UserError("no word has a syntactic head in the sentences on which attention heads are chosen; give more sentences")
     groups, of_relation = _groups(relations.names)
     # [group, relation]: 1 where a relation belongs to a group
     members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
@@ -334,7 +334,10 @@ def score_dependencies(
         chance = int(n[g]), float(choice[g][at]), int(n_choosing[g])
         best.append(Best(*name, shown, below, above, int(offsets[g]), at_offset, least, most, *chance))
     if not best:
-        raise UserError("the sentences for choosing heads and the others have no relation in common; give more sentences")
+        raise UserError(
+            "the sentences on which heads are chosen and those on which they are scored have no relation in common; give more "
+            "sentences"
+        )
     config, relation = engine.config, {"relation": groups}
     layers = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
     every: Axes = {**relation, "direction": DIRECTIONS, **layers}

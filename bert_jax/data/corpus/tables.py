@@ -189,7 +189,9 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
     likely = next((lower[name] for name in LIKELY if name in lower), None)
     if likely is None and len(texts) > 1:
         named = ", ".join(texts)
-        raise UserError(f"{path} has several columns of texts: {named}; choose the documents' with --text-field=NAME")
+        raise UserError(
+            f"{path} has several columns of texts: {named}; choose the column of the documents with --text-field=NAME"
+        )
     return likely or texts[0]
 
 

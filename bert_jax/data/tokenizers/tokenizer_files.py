@@ -172,7 +172,8 @@ def _described(
         for i, token in added.items():
             if content.ids.get(token) != i:
                 raise UserError(
-                    f"{path}: the files next to it add {token!r} with the id {i}, which is missing in it; take all files from "
+                    f"{path}: the files next to it add {token!r} with the id {i}, but this file has no such token; take all "
+                    "files from "
                     "one model"
                 )
     else:
@@ -260,7 +261,9 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     _check_not_shifted(file, content)
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
-        raise UserError(f"{file} holds a {model_type(content)} model, {path.name} next to it a SentencePiece model; remove one")
+        raise UserError(
+            f"{file} holds a {model_type(content)} model, but {path.name} next to it holds a SentencePiece model; remove one"
+        )
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     _check_same_pieces(path, pieces, ids)

@@ -164,7 +164,7 @@ def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise ValueError(f"is {short(given)}, in which answer_start has not as many items as text")
+            raise ValueError(f"is {short(given)}, in which answer_start and text have different numbers of items")
         given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
     found = []
     for answer in given if isinstance(given, list) else [given]:

@@ -476,7 +476,7 @@ def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
     (tmp_path / "alone").mkdir()
     with pytest.raises(
         UserError,
-        match=rf"add '\[E2\]' with the id {len(PIECES)}, which is missing in it; take all files from "
+        match=rf"add '\[E2\]' with the id {len(PIECES)}, but this file has no such token; take all files from "
         rf"one model",
     ):
         load_tokenizer(write(tmp_path / "alone", tokenizer=tokenizer_json(), added_tokens={"[E2]": len(PIECES)}))
