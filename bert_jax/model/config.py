@@ -314,7 +314,8 @@ class Execution:
     left-to-right masks. On a TPU the fused and plain versions draw different dropout masks, at the same rate."""
     residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
     """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
-    fused if it can run and agrees with the plain path there. Both drop the same elements."""
+    the fused kernel if it can run there and agrees with the plain path. The fused and the plain version drop the same
+    elements."""
 
     target = Target()  # not a setting and so not a field; `Resolved` replaces it with the devices of a run
 

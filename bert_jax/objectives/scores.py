@@ -142,9 +142,10 @@ def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
 def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
     """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
 
-    Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which is missing in the corpus's
-    counts; `plan` provides the number of texts, one [SEP] for each. `predictions_of_last` is how often the last [SEP] of a text
-    is predicted, relative to other tokens: 1/2 in a biLM, which predicts it in only one direction."""
+    Words count as often as they occur. [UNK] is never a target. If next tokens are predicted, each [SEP] is a target too. The
+    counts of the corpus do not include [SEP], so `plan` provides their number: one for each text. `predictions_of_last` is how
+    often the last [SEP] of a text is predicted, relative to other tokens: 1/2 in a biLM, which predicts it in only one
+    direction."""
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0
     if plan.config.targets != "masked":

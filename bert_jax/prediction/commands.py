@@ -41,7 +41,7 @@ class Command:
 
     @property
     def question(self) -> Callable[..., Question]:
-        """The dataclass of the command's question. Its module takes seconds to import."""
+        """The dataclass of the command's question. It is imported here, because its module takes seconds to import."""
         module, _, name = self.place.partition(":")
         found: Callable[..., Question] = getattr(importlib.import_module(module), name)
         return found

@@ -374,9 +374,10 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     def join_jax(self, timeout: float) -> None:
         """Starts `jax.distributed`.
 
-        JAX's own service aborts all processes with a C++ stack trace if one is silent. It expects two heartbeats per time limit
-        and may react after half of it. Its limit is therefore twice the patience, so that our check, which names the process,
-        reacts first. JAX's barrier at the exit is not used, because process 0, which runs the service, exits last."""
+        JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
+        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience. Then our own check,
+        which names the process, reacts first. JAX's barrier at the exit is not used, because process 0, which runs the service,
+        exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,

@@ -1,9 +1,9 @@
 """Gradients with ZeRO: the state is sharded over the data axis, and every device holds and updates a part of each array.
 
 ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data". Parameters are
-gathered in the dtype of the matrix products, each layer while the layer before it is computed. Gradients are reduce-scattered.
-With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces (12 % of a v5e's peak) or makes
-programs that never finish compiling."""
+gathered in the dtype of the matrix products. The parameters of each layer are gathered while the layer before it is computed.
+Gradients are reduce-scattered. With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces
+(12 % of a v5e's peak) or makes programs that never finish compiling."""
 
 from __future__ import annotations
 

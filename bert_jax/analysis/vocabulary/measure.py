@@ -125,8 +125,9 @@ class Piece:
     """The script of the piece's letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
     "mixed"."""
     is_name: bool | None = None
-    """With a list of names, whether it is in the list. Otherwise, in a cased vocabulary, whether it starts with a capital and its
-    lower-cased form is not a piece; None in an uncased vocabulary."""
+    """Whether the piece is a name. If there is a list of names, it is a name if it is in the list. Otherwise, in a cased
+    vocabulary, it is a name if it starts with a capital and its lower-cased form is not a piece; None in an uncased
+    vocabulary."""
     count: int | None = None
     """How often it occurs in a corpus."""
 
