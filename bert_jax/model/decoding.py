@@ -151,7 +151,7 @@ def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCa
 
 
 def with_room(cache: TargetCache, tokens: int) -> TargetCache:
-    """Returns the cache with room for at least as many tokens of each target, those of `cache` and empty ones."""
+    """Returns the cache enlarged to `tokens` tokens of each target: the tokens of `cache`, then empty ones."""
     more = tokens - cache.origins.shape[2]
 
     def padded(x: Array, columns: int) -> Array:
