@@ -192,7 +192,7 @@ def _first_of_target(
 def _until_full(
     params: Mapping[str, Any], state: _Texts | _Beams, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> _Texts | _Beams:
-    """Returns the state when all targets have ended or the cache is full."""
+    """Continues the targets until all of them have ended or the cache is full, and returns the state."""
     search = _search_of_targets(params, knobs, config, decoding, room)
     size = state.cache.origins.shape[-1]
     step = functools.partial(_next_tokens if decoding.beams == 1 else _next_beams, search=search)
@@ -399,10 +399,11 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
 def _most_probable(
     logits: Float[Array, "X V"], number: Int[Array, ""], search: Search
 ) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
-    """Returns the 2 W most probable tokens of that number, from 1, as (log-probabilities, tokens); at a text's limit the end.
+    """Returns the 2 W most probable next tokens of each hypothesis, as (log-probabilities, tokens). `number` is the number of
+    the token, counted from 1; at the limit of a text, only the end token is possible.
 
-    The best continuations of W hypotheses are among the best of each. So the softmax of all words is not stored.
-    """
+    The best continuations of W hypotheses are among the best continuations of each one, so the softmax over all words is not
+    stored."""
     decoding = search.decoding
     best, tokens = _largest(_of_pieces(logits, decoding), 2 * decoding.beams)
     largest = logits.max(1, keepdims=True)
@@ -416,16 +417,15 @@ def _most_probable(
 
 
 GROUP = 32
-"""Neighbouring words of which `_largest` takes the maximum first. Measured for 8 of 8,000 words and 128 rows, one core of an AMD
-EPYC: 0.36 ms with groups of 32, 0.44 with 16 or 80, and 1.68 with `top_k` of all words."""
+"""The number of neighbouring words in a group; `_largest` first computes the maximum of each group. Measured for 8 of 8,000 words
+and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with `top_k` of all words."""
 
 
 def _largest(x: Float[Array, "X V"], count: int) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
-    """Returns `jax.lax.top_k(x, count)`: the largest values and their columns, of equal ones those on the left.
+    """Returns `jax.lax.top_k(x, count)`: the largest values and their columns; among equal values, the leftmost are first.
 
-    They are in the `count` groups with the largest maxima. The groups are read in their order, so that of equal values those on
-    the left come first.
-    """
+    The largest values are in the `count` groups with the largest maxima. The groups are read from left to right, so that among
+    equal values the leftmost come first."""
     rows, columns = x.shape
     groups = -(-columns // GROUP)
     if groups <= count:

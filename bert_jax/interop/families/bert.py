@@ -58,8 +58,8 @@ FIELDS = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
-"""Field of `ModelConfig` -> the equivalent field of `config.json`. Fields that `config.json` may omit have the same default in
-both."""
+"""Field of `ModelConfig` -> the equivalent field of `config.json`. If `config.json` may
+omit a field, the default is the same in transformers and in `ModelConfig`."""
 
 SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position")
 """Fields that `config.json` must have. If a default were assumed, the import would fail later with a less clear error."""
