@@ -418,7 +418,8 @@ def _most_probable(
 
 GROUP = 32
 """The number of neighbouring words in a group; `_largest` first computes the maximum of each group. Measured for 8 of 8,000 words
-and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with `top_k` of all words."""
+and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with `top_k` of all
+words."""
 
 
 def _largest(x: Float[Array, "X V"], count: int) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
