@@ -569,7 +569,7 @@ CASES = [
     Case(
         "the home of a user who is not there",
         "--source='text:~nobody-here/*.txt'",
-        "--source=text:~nobody-here/*.txt: there is no user 'nobody-here' ... write the path in full",
+        "--source=text:~nobody-here/*.txt: there is no user 'nobody-here' ... write the full path",
     ),
     Case(
         "compressed JSON lines as text",

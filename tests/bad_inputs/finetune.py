@@ -416,13 +416,13 @@ CASES = [
     Case(
         "a row that is too short",
         TRAIN,
-        "train.csv, line 4: 1 column, not the 2 of text, label; correct the line, or remove it",
+        "train.csv, line 4: 1 column, but there are 2 names of columns (text, label); correct the line, or remove it",
         files=train(f"{GOOD}it was fine\n"),
     ),
     Case(
         "a row that is too long",
         TRAIN,
-        "train.csv, line 4: 3 columns, not the 2 of text, label; correct the line, or remove it",
+        "train.csv, line 4: 3 columns, but there are 2 names of columns (text, label); correct the line, or remove it",
         files=train(f"{GOOD}it was fine,good,better\n"),
     ),
     Case(
@@ -470,7 +470,7 @@ CASES = [
     Case(
         "words in rows of their own",
         f"{TRAIN} --config.task.name=own/token",
-        "train.csv: each of its 2 sentences has only one word; set sentence=COLUMN if ... an empty line after each sentence",
+        "train.csv: each of its 2 sentences has only one word; set sentence=COLUMN if ... an empty line follows each sentence",
         files=train("words,labels\nit,O\nada,B-PER\n"),
     ),
     Case(
@@ -684,7 +684,7 @@ CASES = [
     Case(
         "columns of another number",
         f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'id']\"",
-        "train.csv, line 1: 2 columns, not the 3 of text, label, id; correct the line, or remove it",
+        "train.csv, line 1: 2 columns, but there are 3 names of columns (text, label, id); correct the line, or remove it",
         files=train(GOOD),
     ),
     # --------------------------------------------------------------------------------------------------------- official files

@@ -400,5 +400,5 @@ def test_a_fully_decoupled_weight_decay_is_divided_by_the_peak_of_the_schedule()
     found = of_phases(*phases, optimizer={"weight_decay": 1e-5, "decouple_rate": True})
     assert [found.for_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
     assert of_phases({"steps": 1}).for_phase(0).optimizer.weight_decay == 0.01
-    with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 has no weight decay with config\.optimizer\.decouple_rate"):
+    with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 cannot be combined with config\.optimizer\.decouple_rate"):
         of_phases({"steps": 1, "learning_rate": 0.0}, optimizer={"decouple_rate": True})

@@ -244,7 +244,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         with pytest.raises(
             UserError,
             match=r"each of its 2 sentences has only one word; set sentence=COLUMN .*, an empty line "
-            r"after",
+            r"follows",
         ):
             labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
     said: list[str] = []
@@ -424,7 +424,7 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
         (["a,[x]"], "line 2: label is .*, not a list that can be read"),
         (["a,set()"], "line 2: label is .*, not a list that can be read"),
         (["a,\"['x' 'y' ... 'z']\""], "line 2: label is .*, not a list that can be read"),
-        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, not the name of a label"),
+        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, which is not the name of a label"),
         (["a,"], r"no row of .*a\.csv has a label"),
     ],
 )
