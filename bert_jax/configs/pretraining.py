@@ -278,7 +278,7 @@ class PretrainingExperiment:
                     "decouple_rate out"
                 )
             if phase.continue_schedule and i == 0:
-                raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
+                raise UserError(f"{key}.continue_schedule has no phase to continue, since this is the first phase; leave it out")
             for name in ("schedule", "end_fraction"):
                 if phase.continue_schedule and (value := getattr(phase, name)) not in ("", None):
                     raise UserError(f"{key}.{name}={value} contradicts {key}.continue_schedule; leave one of them out")

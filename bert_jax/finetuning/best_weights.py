@@ -110,7 +110,7 @@ class BestWeights:
         params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.config, **dropout)  # undoes the dropout of 0 that a frozen encoder has
+            config = dataclasses.replace(job.config, **dropout)  # a frozen encoder was trained with dropout 0
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None

@@ -154,7 +154,7 @@ def loop_over(kinds: Sequence[LayerKind]) -> Loop:
     best = Loop(0, 1, 0)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
-        while start < len(kinds):  # each run of layers equal to those one period later
+        while start < len(kinds):  # each range of layers that repeat with this period
             end = start
             while end + period < len(kinds) and kinds[end] == kinds[end + period]:
                 end += 1

@@ -38,7 +38,7 @@ class Item:
     targets: tuple[int, ...] = ()
     """A token id for each of `query_positions`, if its probability is needed."""
     columns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
-    """Name of a batch array -> further numbers per token. All items have the same names."""
+    """Name of a batch array -> further numbers per token. All items of a batch have the same array names."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -642,7 +642,8 @@ CASES = [
     ),
     in_lines(
         "an answer without a text",
-        "train.jsonl, line 1: answers has null at 7, not a text and its start; correct the row, or remove it",
+        "train.jsonl, line 1: answers has the text null with the start 7; give a text and a whole number; correct the row, or "
+        "remove it",
         '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n',
         "--config.task.name=own/span",
     ),
@@ -844,7 +845,8 @@ CASES = [
     Case(
         "an offset that is not a whole number",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has the text ... with the start 0.5; give a text and a "
+        "whole number",
         copies="data=squad1",
         spoil=replace("data/train-v1.1.json", '"answer_start": ', '"answer_start": 0.5, "old": '),
     ),

@@ -591,7 +591,7 @@ CASES = [
     Case(
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
-        "config.phases.0.continue_schedule: no phase precedes the first one; leave it out there",
+        "config.phases.0.continue_schedule has no phase to continue, since this is the first phase; leave it out",
     ),
     Case(
         "no steps of the whole run", "--config.steps=0", "config.steps=0 is fewer than the 2 phases; each needs at least one step"

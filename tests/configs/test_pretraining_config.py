@@ -67,7 +67,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
         ("phases.0.accumulation", 3, "batch_size=256 is not divisible by 3 microbatches"),
         ("phases.0.warmup_steps", 16, "warmup_steps=16 must be between 0 and the phase's steps=15"),
-        ("phases.0.continue_schedule", True, "no phase precedes the first one"),
+        ("phases.0.continue_schedule", True, "has no phase to continue, since this is the first phase"),
         ("phases.0.max_predictions", 0, "max_predictions=0"),
         ("examples.pairs", "papper", "did you mean 'paper'"),
         ("examples.masking", "word", "is not one of tokens, whole_words, words, spans; did you mean 'words'"),

@@ -144,7 +144,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     rows = _model_rows(path)
     if rows is not None:
         end = max(end, min(rows, len(described.pieces)))
-    elif content is not None and "" in content.ids:  # saved with the rows of a model
+    elif content is not None and "" in content.ids:  # the file fills the unused ids of a model with empty pieces
         end = len(described.pieces)
     return dataclasses.replace(described, pieces=described.pieces[:end])
 

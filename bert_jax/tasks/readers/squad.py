@@ -170,7 +170,7 @@ def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None
     for answer in given if isinstance(given, list) else [given]:
         text, start = (answer.get("text"), answer.get("answer_start", beside)) if isinstance(answer, dict) else (answer, beside)
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"has {short(text)} at {short(start)}, not a text and its start")
+            raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number")
         found.append((text, _offset(text, start)))
     return found
 
@@ -183,7 +183,7 @@ def _offset(text: str, start: Any) -> int | None:
         start = start if number is None else number
     if isinstance(start, int | float) and not isinstance(start, bool) and start == start // 1 and abs(start) < LARGEST:
         return int(start)
-    raise ValueError(f"has {short(text)} at {short(start)}, not a text and its start")
+    raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number")
 
 
 def _id(value: Any) -> str | None:

@@ -87,7 +87,7 @@ def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Pa
 def test_two_questions_of_one_id_and_an_empty_answer_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="another question has the id 'same' too"):
         read_squad(squad(tmp_path / "a.json", "c", {"id": "same"}, {"id": "same"}))
-    with pytest.raises(UserError, match=r"qas\[0\]\.answers: has \"\" at 0, not a text and its start"):
+    with pytest.raises(UserError, match=r"qas\[0\]\.answers: has the text \"\" with the start 0; give a text and a whole number"):
         read_squad(squad(tmp_path / "a.json", "c", {"answers": [answer("", 0)]}))
 
 

@@ -76,7 +76,7 @@ def test_an_offset_may_be_a_float_or_a_text_in_every_format(tmp_path: pathlib.Pa
 @pytest.mark.parametrize("start", [11.5, True, "x", "1_1", "²", 10**30, float("inf"), [11], "9" * 5000])
 def test_an_invalid_offset_is_refused_in_every_format(tmp_path: pathlib.Path, start: Any):
     answer = {"text": "Bo", "answer_start": start}
-    problem = r'answers.* has "Bo" at .*, not a text and its start'
+    problem = r'answers.* has the text "Bo" with the start .*; give a text and a whole number'
     with pytest.raises(UserError, match=problem):
         squad(tmp_path, {"answers": [answer]})
     with pytest.raises(UserError, match=f"x.jsonl, line 1: {problem}"):
