@@ -122,7 +122,7 @@ def test_the_end_shows_test_scores_with_published_ones(tmp_path: pathlib.Path, t
         log.tests({"test": {"precision": 0.75, "recall": 0.5, "accuracy": 0.625}})
     own, heading, langpro, *others = told()[-22:]
     assert own == "test: precision 0.75  recall 0.5  accuracy 0.625"
-    assert heading.startswith("published, test (precision and recall are means over the three labels, as ours are; ")
+    assert heading.startswith("published, test (precision and recall are means over the three labels, as in results.json; ")
     assert langpro.startswith("  LangPro: accuracy 0.8135  precision 0.9063  recall 0.7317  precision over proofs 0.9795")
     assert "  BERT base: accuracy 0.867  precision 0.868  recall 0.854 (Chen et al. 2021, arXiv:2105.14167, Table 3)" in others
     assert sum(line.startswith("  ") for line in (langpro, *others)) == len(published(task.name)) == 18

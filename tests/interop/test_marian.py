@@ -187,7 +187,7 @@ def test_the_models_of_the_paper_are_exported_as_marian(name):
     [
         ({"norm_placement": "pre", "final_norm": True}, "norm_placement=pre, final_norm=True"),
         ({"positions": "rotary"}, "positions=rotary"),
-        (MODERN, "positions=rotary, norm=rms_norm, norm_placement=pre, .*gate=first"),
+        (MODERN, "positions=rotary, norm=rms_norm, norm_placement=pre, .*gate=first, num_key_value_heads=1"),
     ],
 )
 def test_models_beyond_marian_are_written_only_for_this_package(fields, named, tmp_path: pathlib.Path, caplog):
