@@ -103,7 +103,7 @@ def test_settings_that_only_affect_training_may_differ(model, tmp_path):
 
 def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path):
     other = dataclasses.replace(model.tokenizer.vocabulary, sha256="0" * 64)
-    with pytest.raises(UserError, match="another vocabulary than the corpus"):
+    with pytest.raises(UserError, match="a different vocabulary than the corpus"):
         pretraining_start(experiment(exported(tmp_path, model), model), other)
 
 
@@ -227,7 +227,7 @@ def test_a_model_without_a_head_cannot_keep_one(pretrained):
 def test_a_head_on_other_layers_is_refused_with_the_matching_flags(vocabulary, tmp_path):
     mixed = dataclasses.replace(TOKENS, layers="scalar_mix")
     export_model(tmp_path / "m", make_labelled_model(vocabulary, mixed))
-    with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.layers=scalar_mix$"):
+    with pytest.raises(UserError, match=r"but its input differs from config\.head; .*--config\.head\.layers=scalar_mix$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     params = begun(tuning(tmp_path / "m", keep_head=True, head={"layers": "scalar_mix"}), TOKENS)
     assert "mix" in params["token_head"]
@@ -235,7 +235,7 @@ def test_a_head_on_other_layers_is_refused_with_the_matching_flags(vocabulary, t
 
 def test_a_kept_head_has_its_crf_only_on_request(vocabulary, tmp_path):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf="free")))
-    with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.crf=free$"):
+    with pytest.raises(UserError, match=r"but its input differs from config\.head; .*--config\.head\.crf=free$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     assert "crf" in begun(tuning(tmp_path / "m", keep_head=True, head={"crf": "free"}), TOKENS)["token_head"]
 
@@ -246,7 +246,7 @@ def test_a_crf_is_refused_as_student_and_teacher(vocabulary, tmp_path):
     for teacher, crf, named in (("crf", "none", tmp_path / "crf"), ("plain", "free", "the student")):
         experiment = tuning(tmp_path / "plain", distillation={"teacher": str(tmp_path / teacher)}, head={"crf": crf})
         start = labelled_start(experiment, TOKENS)
-        with pytest.raises(UserError, match=rf"compares the logits of single words, and {named} has a CRF"):
+        with pytest.raises(UserError, match=rf"compares the logits of single words, but {named} has a CRF"):
             load_teacher(experiment, start, experiment.head_config(TOKENS))
 
 
