@@ -143,35 +143,26 @@ def translated(
 ) -> Continued:
     """Returns the target of each source by an encoder-decoder: up to `knobs.limit` tokens after `start_id`, at most `room`.
 
-    The cost of a decoder step grows with the length of its cache, so the cache starts with `FIRST_ROOM` tokens and doubles when
-    it is full. Each length of the cache needs its own compiled program."""
+    The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
+    longest source, which is enough for most targets. When it is full, a second cache has room for all.
+    """
     shapes: Any = {"config": config, "decoding": decoding, "room": room}
-    first = min(room, FIRST_ROOM)
-    state = _first_of_target(params, source, knobs, start_id=start_id, first_room=first, **shapes)
-    for size in room_sizes(first, room):
-        state = _until_full(params, _with_room(state, size=size), knobs, **shapes)
+    length = source.ids.shape[1]
+    sizes = sorted({min(length + length // 2, room), room})
+    state = _before_targets(params, source, start_id=start_id, first_room=sizes[0], **shapes)
+    for size in sizes:
+        if size > sizes[0]:
+            state = _with_room(state, size=size)
+        state = _until_full(params, state, knobs, **shapes)
         if not state.goes_on:
             break
     return state.texts()
 
 
-FIRST_ROOM = 16
-"""The number of target tokens for which the first cache has room."""
-
-
-def room_sizes(first: int, room: int) -> list[int]:
-    """Returns the sizes of the caches: `first`, doubled again and again up to `room`."""
-    sizes = [first]
-    while sizes[-1] < room:
-        sizes.append(min(2 * sizes[-1], room))
-    return sizes
-
-
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "start_id", "first_room", "room"))
-def _first_of_target(
+def _before_targets(
     params: Mapping[str, Any],
     source: Tokens,
-    knobs: Knobs,
     *,
     config: ModelConfig,
     decoding: Decoding,
@@ -179,13 +170,13 @@ def _first_of_target(
     first_room: int,
     room: int,
 ) -> _Texts | _Beams:
-    """Returns the state of the loop with the first token of each target."""
-    rows, search = len(source.ids), _search_of_targets(params, knobs, config, decoding, room)
-    cache = start_targets(params, config, source, decoding.beams, first_room)
-    logits, cache = search.read(jnp.full(rows * decoding.beams, start_id, jnp.int32), cache)
-    if decoding.beams == 1:
-        return _first_tokens(logits, cache, jax.random.split(jax.random.key(0), rows), search)  # only sampling reads the keys
-    return _first_beams(logits, cache, search)
+    """Returns the state of the loop before the first token of each target."""
+    rows, width = len(source.ids), decoding.beams
+    cache = start_targets(params, config, source, width, first_room)
+    if width == 1:
+        keys = jax.random.split(jax.random.key(0), rows)  # only sampling reads them
+        return _no_texts(keys, cache, start_id, decoding, room)
+    return _no_beams(rows, cache, start_id, decoding, room)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
@@ -193,8 +184,12 @@ def _until_full(
     params: Mapping[str, Any], state: _Texts | _Beams, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> _Texts | _Beams:
     """Continues the targets until all of them have ended or the cache is full, and returns the state."""
-    search = _search_of_targets(params, knobs, config, decoding, room)
-    size = state.cache.origins.shape[-1]
+
+    def read(ids: Int[Array, " X"], cache: TargetCache) -> tuple[Float[Array, "X V"], TargetCache]:
+        logits, cache = read_targets(params, config, cache, ids.reshape(-1, decoding.beams))
+        return logits.reshape(len(ids), -1), cache
+
+    search, size = Search(knobs, decoding, room, read, continue_targets), state.cache.origins.shape[-1]
     step = functools.partial(_next_tokens if decoding.beams == 1 else _next_beams, search=search)
     found: _Texts | _Beams = jax.lax.while_loop(lambda state: state.goes_on & (state.number < size), step, state)
     return found
@@ -205,21 +200,12 @@ def _with_room(state: _Texts | _Beams, size: int) -> _Texts | _Beams:
     return state._replace(cache=with_room(state.cache, size))
 
 
-def _search_of_targets(
-    params: Mapping[str, Any], knobs: Knobs, config: ModelConfig, decoding: Decoding, room: int
-) -> Search:
-    def read(ids: Int[Array, " X"], cache: TargetCache) -> tuple[Float[Array, "X V"], TargetCache]:
-        logits, cache = read_targets(params, config, cache, ids.reshape(-1, decoding.beams))
-        return logits.reshape(len(ids), -1), cache
-
-    return Search(knobs, decoding, room, read, continue_targets)
-
-
 # ------------------------------------------------------------------------------------------------------ one token after another
 class _Texts(NamedTuple):
     """B texts, each of which gets one more token at a time."""
 
     number: Int[Array, ""]  # tokens so far
+    last: Int[Array, " B"]  # the token to read next
     cache: Any
     text: Continued
     ended: Bool[Array, " B"]
@@ -230,24 +216,24 @@ class _Texts(NamedTuple):
         return self.text
 
 
+def _no_texts(keys: Key[Array, " B"], cache: Any, start_id: int, decoding: Decoding, room: int) -> _Texts:
+    rows = len(keys)
+    empty = Continued(jnp.full((rows, room), decoding.pad_id, jnp.int32), jnp.zeros(rows))
+    start = jnp.full(rows, start_id, jnp.int32)
+    return _Texts(jnp.int32(0), start, cache, empty, jnp.zeros(rows, bool), jnp.bool_(True), keys)
+
+
 def _one_by_one(
     logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
     """Takes the most probable token, or samples one, at each step, starting from the `logits` of the first new token."""
-    state = _first_tokens(logits, cache, keys, search)
+    state = _with_tokens(_no_texts(keys, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_tokens, search=search), state)
     return state.text
 
 
-def _first_tokens(logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search) -> _Texts:
-    rows = len(logits)
-    empty = Continued(jnp.full((rows, search.room), search.decoding.pad_id, jnp.int32), jnp.zeros(rows))
-    state = _Texts(jnp.int32(0), cache, empty, jnp.zeros(rows, bool), jnp.bool_(True), keys)
-    return _with_tokens(state, logits, search)
-
-
 def _next_tokens(state: _Texts, search: Search) -> _Texts:
-    logits, cache = search.read(state.text.ids[:, state.number - 1], state.cache)
+    logits, cache = search.read(state.last, state.cache)
     return _with_tokens(state._replace(cache=cache), logits, search)
 
 
@@ -262,7 +248,7 @@ def _with_tokens(state: _Texts, logits: Float[Array, "B V"], search: Search) -> 
     ended = state.ended | (chosen == decoding.end_id)
     goes_on = (number + 1 < jnp.max(jnp.asarray(knobs.limit))) & ~ended.all()
     text = Continued(state.text.ids.at[:, number].set(chosen), total)
-    return _Texts(number + 1, state.cache, text, ended, goes_on, state.keys)
+    return _Texts(number + 1, chosen, state.cache, text, ended, goes_on, state.keys)
 
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
@@ -306,6 +292,7 @@ class _Beams(NamedTuple):
     """The hypotheses of B texts, W beams each."""
 
     number: Int[Array, ""]  # tokens of the running hypotheses
+    last: Int[Array, "B W"]  # the last token of each, which is read next
     ids: Int[Array, "B W N"]  # for the running hypotheses, best first
     scores: Float[Array, "B W"]  # their log-probabilities
     ended_ids: Int[Array, "B W N"]  # the best hypotheses that have ended
@@ -332,30 +319,30 @@ def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search:
 
 
 def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Continued:
-    """Beam search as transformers does it by default. Consider the 2 W best continuations: those among the best W that end a text
-    compete with the hypotheses that have already ended. The best W others are continued. A text is done when the score of its
-    best running hypothesis (divided by the length penalty for its current length) is worse than the score of its worst ended
-    hypothesis."""
-    state = _first_beams(logits, cache, search)
+    """Beam search as transformers does it by default: of the 2 W best continuations, those among the best W that end a text
+    compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
+    by the length penalty of its length so far, is worse than its worst ended one.
+    """
+    rows = len(logits) // search.decoding.beams
+    state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_beams, search=search), state)
     return state.texts()
 
 
-def _first_beams(logits: Float[Array, "X V"], cache: Any, search: Search) -> _Beams:
-    width = search.decoding.beams
-    rows = len(logits) // width
-    nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
+def _no_beams(rows: int, cache: Any, start_id: int, decoding: Decoding, room: int) -> _Beams:
+    width = decoding.beams
+    start = jnp.full((rows, width), start_id, jnp.int32)
+    nothing = jnp.full((rows, width, room), decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
-    state = _Beams(
-        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
+    return _Beams(
+        jnp.int32(0), start, nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
         jnp.zeros((rows, width), bool),
         jnp.ones(rows, bool), jnp.bool_(True), cache,
     )  # fmt: skip
-    return _extended(state, logits, search)
 
 
 def _next_beams(state: _Beams, search: Search) -> _Beams:
-    logits, cache = search.read(state.ids[:, :, state.number - 1].reshape(-1), state.cache)
+    logits, cache = search.read(state.last.reshape(-1), state.cache)
     return _extended(state._replace(cache=cache), logits, search)
 
 
@@ -391,8 +378,8 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     if decoding.early_stopping:
         goes_on &= ~has_ended.all()
     return _Beams(
-        number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve, goes_on,
-        search.reorder(state.cache, _of(parents, order)),
+        number, _of(tokens, order), _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve,
+        goes_on, search.reorder(state.cache, _of(parents, order)),
     )  # fmt: skip
 
 
