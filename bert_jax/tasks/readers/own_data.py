@@ -9,12 +9,12 @@
 A file is CSV, TSV or JSON (one object a line, or a list of them), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
 as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
-Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table a list is
-written as JSON or Python does, or is a cell with `separator` between its items. Choices may also be several columns. Several
-labels may also be columns, or a list, of 0 and 1 for each of `label_names`. Words may also be in rows of their own, with a column
-for the `sentence` of each, or in a file in the CoNLL format: a word and its tag on each line, an empty line after each sentence,
-and no names of columns; or in CoNLL-U, whose tags are in the column upos, or xpos with labels=xpos.
-"""
+Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
+written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns. Several labels
+may also be given as columns of 0 and 1, one for each of `label_names`, or as a list of 0 and 1. Words may also be in rows of
+their own, with a column for the number of the `sentence`. Or they may be in a file in the CoNLL format: a word and its tag on
+each line, an empty line after each sentence, and no column names; or in CoNLL-U, with the tags in the column upos, or xpos with
+labels=xpos."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ TEXT_COLUMNS = {
 
 
 def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
-    """Returns text field -> its column(s), if their names differ from the field's."""
+    """Returns text field -> its column(s), for fields whose columns have a different name."""
     stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
     listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
     named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
@@ -95,9 +95,8 @@ class OwnData:
 def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnData:
     """Returns the data of `config` for a kind of head in `FORMATS`; a split without a file has no examples.
 
-    Raises UserError, with file and line, for a label that is not in `label_names` (or, if these are empty, not in the training
-    file), and for invalid files.
-    """
+    Raises UserError, with file and line, for a label that is not in `label_names` (or, if this is empty, not in the training
+    file), and for invalid files."""
     named = FORMATS[kind].has_labels(config)
     names = tuple(map(label_text, config.label_names)) if named else ()
     if len(set(names)) < len(names):
@@ -105,7 +104,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     by_number = bool(names)
     for split in SPLITS:
-        if not getattr(config, split):  # "" on the command line removes the file of an experiment
+        if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
         examples[split] = read_own_data(config, kind, split, labels=names, by_number=by_number, say=say)
         if split == "train" and named and not names:
@@ -153,14 +152,14 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
         alike.setdefault(_spelling(name), []).append(name)
     groups = [group for group in alike.values() if len(group) > 1]
     for group in groups[:_MOST_SHOWN]:
-        looks = {unicodedata.normalize("NFC", name) for name in group}  # as they are printed
+        looks = {unicodedata.normalize("NFC", name) for name in group}  # the same when printed
         listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
         say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
     if train and (unused := [name for name in names if name not in occurring]):
         listed = ", ".join(unused[:_MOST_SHOWN])
         more = f" and {len(unused) - _MOST_SHOWN:,} more" if len(unused) > _MOST_SHOWN else ""
-        say(f"WARNING: {config.train} has no example of {listed}{more}, which label_names lists")
+        say(f"WARNING: label_names lists {listed}{more}, but {config.train} has no example of it")
 
 
 def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
@@ -234,7 +233,7 @@ def read_own_data(
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
-        say(f"WARNING: {given}: each of its {len(found):,} sentences has one word, so no word has a context")
+        say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
     if (by_number or config.label_names) and known:
@@ -243,14 +242,15 @@ def read_own_data(
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Returns an example of a file after `start` examples of other files; its id is a number, unless it is a question's."""
+    """Returns an example of a file that follows files with `start` examples. Its id is a number, except for questions, which have
+    their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
 
 
 def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say: Say) -> Iterator[Row]:
-    """Returns the rows of a file, of which each is an example. Raises UserError if two settings name the same column."""
+    """Returns the rows of a file; each row is an example. Raises UserError if two settings name the same column."""
     stated = {name: value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)}
     read = [name for name in stated if name not in ("id", "document", "sentence")]
     for name, other in itertools.combinations(read, 2):
@@ -290,7 +290,7 @@ _UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOS
 def _by_number(
     path: pathlib.Path, found: list[tuple[Location, Example]], known: Sequence[str], say: Say
 ) -> list[tuple[Location, Example]]:
-    """Returns the examples with the names of their labels, if all labels are numbers of `known` names; otherwise `found`."""
+    """If all labels are numbers of `known` names, returns the examples with these names as labels; otherwise returns `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
     if not names or not names <= numbers.keys() or any(name.lstrip("-").isdecimal() for name in known):
@@ -340,7 +340,7 @@ _FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("0", "false", "False", "FALSE"), False),
     **dict.fromkeys(("1", "true", "True", "TRUE"), True),
 }
-"""Whether a label applies, as lists and columns of 0 and 1 say it."""
+"""The values of 0 and 1 in lists and columns -> whether the label applies."""
 
 
 def _vector_remedy(name: str, size: int) -> str:
@@ -349,7 +349,8 @@ def _vector_remedy(name: str, size: int) -> str:
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
-    """Returns the distinct label names of `examples`, sorted; as numbers if all are numbers, so that "10" comes after "9"."""
+    """Returns the distinct label names of `examples`, sorted. If all are numbers, they are sorted as numbers, so that "10" comes
+    after "9"."""
     names = {name for example in examples for name in _names(example)}
     values = {name: _finite(name) for name in names}
     if None in values.values():
@@ -391,7 +392,7 @@ def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
 
 
 _LIST = re.compile(r"""[\[({]\s*['"].*|\[[-0-9., \n]+\]""", re.DOTALL)
-"""A list of names or numbers that is written in a text."""
+"""A list of names or numbers that is written as text."""
 
 
 def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
@@ -415,7 +416,9 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
             named = f", but label_names has {len(names)}" if names else ""
             raise row.location.error(f"{_vector_remedy(name, len(labels))}{named}")
     if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
-        raise row.location.error(f"{name} has the number {fraction}, not the name of a label; list the labels that apply")
+        raise row.location.error(
+            f"{name} has the number {fraction}, which is not the name of a label; list the labels that apply"
+        )
     if len(set(labels)) < len(labels):
         repeated = next(label for i, label in enumerate(labels) if label in labels[:i])
         raise row.location.error(f"{name} has {repeated!r} twice; give each label that applies once")
@@ -443,14 +446,14 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError for a cell that seems to be a list with another separator than spaces, if none is set."""
+    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
         return
     if sign := next((sign for sign in ",;|" if sign in value), None):
         raise row.location.error(
-            f'{name} is {short(value)}; set separator={sign!r} if that is between its items, or list them as ["a", "b"]'
+            f'{name} is {short(value)}; set separator={sign!r} if this separates its items, or list them as ["a", "b"]'
         )
 
 
@@ -482,8 +485,8 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
 
 
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """Yields the rows of a file with a sentence each. If rows are words, the rows of each sentence become one; a row without a
-    number of a sentence continues it. Raises UserError for a table whose sentences all have one word."""
+    """Yields the rows of a file with a sentence each. If each row is a word, the rows of a sentence are joined; a row without a
+    sentence number continues the sentence. Raises UserError for a table in which every sentence has only one word."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -503,16 +506,16 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     if first.has_cells and single > 1 and single >= _MOST_OF * count:
         those = f"each of its {count:,} sentences has" if single == count else f"{single:,} of its {count:,} sentences have"
         raise UserError(
-            f"{path}: {those} one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if they are "
-            f"whole; {_IN_COLUMNS}"
+            f"{path}: {those} only one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if the "
+            f"sentences are complete; {_IN_COLUMNS}"
         )
 
 
 _MOST_OF = 0.9
 """The share of sentences of one word from which the rows of a table are words."""
 _IN_COLUMNS = (
-    "a file with a word and its tag on each line has spaces or TABs between them, an empty line after each sentence, no names of "
-    "columns, and a name that ends in .conll"
+    "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
+    "are no column names, and the file name ends in .conll"
 )
 
 
@@ -594,7 +597,7 @@ _HEADER = (
     {"word", "words", "token", "tokens", "form", "text"},
     {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tag", "upos", "entity", "bio", "iob"},
 )
-"""Names of the columns of words and of tags."""
+"""Usual names of the columns of words and of tags."""
 
 
 def _column_count(train: str) -> int:
@@ -604,7 +607,7 @@ def _column_count(train: str) -> int:
 
 
 def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
-    """Returns whether a .tsv or .txt file has a word on each line and empty lines between sentences, and not a row of names."""
+    """Returns whether a .tsv or .txt file has a word on each line, empty lines between sentences, and no row of column names."""
     lines = split_lines(read_text(path).strip("\r\n"))
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
@@ -643,7 +646,7 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     choices = _choices(config, row) if single else tuple(row.text(name) for name in config.choices)
     if len(choices) < 2:
         raise row.location.error(
-            f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more"
+            f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more choices"
         )
     label, first = row.name(config.label, optional=optional), config.first_choice
     numbers = [str(i) for i in range(first, first + len(choices))]
@@ -660,14 +663,14 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
     value = row.values.get(name)
     if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
         raise row.location.error(
-            f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to what is between the choices, or name a '
-            "column for each with choices=[a,b]"
+            f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to the text between the choices, or name a '
+            "column for each choice with choices=[a,b]"
         )
     return row.texts(name) or ()
 
 
 def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
-    """Returns the questions of a file in the format of SQuAD; None for a file with a question a row."""
+    """Returns the questions of a file in the SQuAD format; None for a file with one question per row."""
     if suffix(path) not in JSON:
         return None
     text = read_text(path)
@@ -691,11 +694,11 @@ class Format:
     """The functions that read the data of a kind of head."""
 
     parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example]
-    """(settings, row, number of the row, whether the label may be absent, places of answers) -> example."""
+    """(settings, row, number of the row, whether the label may be absent, `AnswerPlaces`) -> example."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
     """Whether the labels are names."""
     read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Location, Example]] | None] = _no_whole_file
-    """Reads a file that has no rows with named columns; None for a file that has."""
+    """Reads a file without named columns; returns None for a file that has them."""
 
 
 FORMATS: Mapping[str, Format] = {
