@@ -141,7 +141,7 @@ CASES = [
     Case(
         "a workdir that is a link to nothing",
         "--workdir=link",
-        "--workdir=link cannot be written (a link to gone, which does not exist); name a directory you may write to",
+        "--workdir=link cannot be written (a link to gone, which does not exist); name a directory that you may write to",
         spoil=link("link", "gone"),
     ),
     Case(

@@ -658,7 +658,7 @@ def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes
 
 
 def test_the_column_that_a_table_lacks_is_named(tmp_path):
-    with pytest.raises(UserError, match="its first line names no column 'e1' "):
+    with pytest.raises(UserError, match="its first line has no column 'e1' "):
         read_any(tmp_path / "t.csv", "ctx,e0,y\np,a,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
 
 

@@ -280,5 +280,5 @@ def test_an_arrow_stream_that_ends_between_two_batches_is_refused(tmp_path: path
     whole = (tmp_path / "a.arrow").read_bytes()
     for end in ends:
         (tmp_path / "a.arrow").write_bytes(whole[:end])
-        with pytest.raises(UserError, match=r"a\.arrow is not a whole Arrow file \(the mark at its end is missing\); fetch it"):
+        with pytest.raises(UserError, match=r"a\.arrow is not a whole Arrow file \(the mark at the end is missing\); fetch it"):
             load(train=str(tmp_path / "a.arrow"))
