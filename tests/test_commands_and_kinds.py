@@ -569,7 +569,7 @@ def test_the_table_has_a_row_for_each_command():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
+def test_every_command_works_on_each_kind_of_model_or_says_why_not(ends, command):
     base, found = ends
     wanted = {kind: cell for kind, cell in rows()[command].items() if cell != SAME}
     assert {kind: letter(found[command, kind]) for kind in wanted} == wanted
@@ -578,7 +578,7 @@ def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
         assert left == [] or found[command, kind].status == 0, kind
 
 
-def test_analyses_of_a_model_with_windows_say_what_each_head_sees_and_which_relations_fit(ends):
+def test_analyses_of_a_windowed_model_report_what_each_head_sees_and_which_relations_fit(ends):
     base, found = ends
     of_heads, of_relations = ("analyse heads", "modern"), ("analyse dependencies", "modern")
     assert "the heads of layers 2, 3, 5, 6 see 2 tokens on each side, 5 in all" in found[of_heads].output

@@ -67,7 +67,7 @@ def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp
     assert "rerun the command that built it" in sentence
 
 
-def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begins_with_verify(monkeypatch, experiment, tmp_path):
+def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_first_step(monkeypatch, experiment, tmp_path):
     corpus = tmp_path / "corpus"
     shutil.copytree(experiment.parent / "corpus", corpus)
     victim = next(corpus.glob("shard-*/train.tokens.npy"))
@@ -86,7 +86,7 @@ def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begi
     assert not (tmp_path / "other").exists()
 
 
-def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, tmp_path):
+def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(experiment, tmp_path):
     flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=3")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", *flags))
     assert end.status == 2
@@ -96,7 +96,7 @@ def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(experiment, t
     assert not (tmp_path / "run" / "results.json").exists()
 
 
-def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(experiment, tmp_path):
+def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(experiment, tmp_path):
     """This holds however many such steps end a run at once."""
     flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", *flags))
@@ -106,14 +106,14 @@ def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(exper
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_a_refusal_is_one_line_and_status_two(experiment, tmp_path):
+def test_a_refusal_is_one_line_with_exit_status_2(experiment, tmp_path):
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "run", "--config.corpus.directory=nowhere"))
     assert end.status == 2
     assert end.output.startswith("error: corpus nowhere (looked for in ")
     assert "Traceback" not in end.output
 
 
-def test_a_corpus_that_holds_nothing_out_is_refused_before_the_workdir_is_made(monkeypatch, experiment, tmp_path):
+def test_a_corpus_without_held_out_documents_is_refused_before_the_workdir_is_made(monkeypatch, experiment, tmp_path):
     """By default one document in a hundred is held out; of a few dozen documents, perhaps none."""
     text = tmp_path / "few.txt"
     write_text(text, documents=5)

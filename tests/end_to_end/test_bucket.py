@@ -90,7 +90,7 @@ def _copies(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path_factory.mktemp("copies")))
 
 
-def test_the_corpus_in_the_bucket_is_the_local_one(corpus: str, experiment: pathlib.Path):
+def test_a_corpus_built_in_a_bucket_equals_the_local_corpus(corpus: str, experiment: pathlib.Path):
     size = vocabulary_size({"corpus": {"directory": corpus}})  # like `aot`, which reads only the manifest
     assert not (cached_path(corpus) / "tokenizer").exists()
     copy, local = fetched(corpus, "--verify"), experiment.parent / "corpus"
@@ -102,9 +102,7 @@ def test_the_corpus_in_the_bucket_is_the_local_one(corpus: str, experiment: path
             assert (copy / name).read_bytes() == (local / name).read_bytes()
 
 
-def test_a_run_in_a_bucket_that_was_killed_three_times_ends_as_the_local_one_bit_for_bit(
-    ended: pathlib.Path, uninterrupted: Ended
-):
+def test_a_bucket_run_killed_three_times_equals_the_local_run_bit_for_bit(ended: pathlib.Path, uninterrupted: Ended):
     assert learned(ended) == learned(uninterrupted.workdir)
     assert results(ended) == results(uninterrupted.workdir)
     assert_same_weights(ended, uninterrupted.workdir)
@@ -133,9 +131,7 @@ def test_two_processes_share_a_workdir_in_a_bucket(
     assert not any(name.startswith((".lock", ".shared")) for name in objects.listed(f"{machine.bucket}/two"))
 
 
-def test_what_is_in_the_bucket_is_read_changed_and_written_there(
-    ended: pathlib.Path, machine: Machine, another: Machine, uninterrupted: Ended
-):
+def test_commands_read_and_write_in_a_bucket(ended: pathlib.Path, machine: Machine, another: Machine, uninterrupted: Ended):
     bucket = machine.bucket
     objects.write(f"{bucket}/texts.txt", b"the river of paris\nold books in quiet rooms\n")
     model, local = f"--model={bucket}/run", f"--model={uninterrupted.workdir}"
@@ -161,9 +157,7 @@ def test_what_is_in_the_bucket_is_read_changed_and_written_there(
     assert any(name.endswith(".tsv") for name in objects.listed(f"{bucket}/looks"))
 
 
-def test_a_corpus_in_a_bucket_that_is_not_whole_is_refused(
-    machine: Machine, corpus: str, experiment: pathlib.Path, emulator: Emulator
-):
+def test_an_incomplete_corpus_in_a_bucket_is_refused(machine: Machine, corpus: str, experiment: pathlib.Path, emulator: Emulator):
     name = next(name for name in objects.listed(corpus) if name.endswith("train.tokens.npy"))
     data = objects.read(f"{corpus}/{name}")
     assert data is not None
@@ -189,7 +183,7 @@ def test_a_corpus_in_a_bucket_that_is_not_whole_is_refused(
     ],
     ids=["no_bucket", "no_permission", "no_credentials"],
 )
-def test_a_workdir_in_a_bucket_that_cannot_be_used_is_refused(
+def test_an_unusable_workdir_in_a_bucket_is_refused(
     status: int, workdir: str, says: str, machine: Machine, experiment: pathlib.Path, emulator: Emulator
 ):
     if status:
@@ -202,7 +196,7 @@ def test_a_workdir_in_a_bucket_that_cannot_be_used_is_refused(
     assert "Traceback" not in done.output
 
 
-def test_a_fine_tuning_run_in_a_bucket_goes_on_and_ends_there(machine: Machine, another: Machine, toys: pathlib.Path):
+def test_a_fine_tuning_run_in_a_bucket_resumes_and_finishes(machine: Machine, another: Machine, toys: pathlib.Path):
     bucket = machine.bucket
     for path in [*(toys / "model").iterdir(), toys / "train.csv", toys / "dev.csv"]:
         objects.upload(path, f"{bucket}/toys/{path.relative_to(toys).as_posix()}")

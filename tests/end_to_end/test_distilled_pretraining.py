@@ -48,13 +48,13 @@ def runs(experiment: pathlib.Path) -> dict[str, Done]:
     return dict(zip(commands, forked.run(root, *commands.values()), strict=True))
 
 
-def test_a_run_that_was_stopped_ends_as_the_whole_one_to_the_bit(experiment, runs):
+def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run_bit_for_bit(experiment, runs):
     assert runs["whole"].status == runs["went_on"].status == 0, runs["went_on"].output
     assert_same_weights(experiment.parent / "stopped", experiment.parent / "taught")
     assert learned(experiment.parent / "stopped") == learned(experiment.parent / "taught")
 
 
-def test_the_losses_against_the_teacher_are_in_the_metrics_and_the_projection_is_in_no_model(experiment, runs):
+def test_distillation_losses_are_logged_and_the_projection_is_not_exported(experiment, runs):
     last = [record for record in records(experiment.parent / "taught") if "train/loss" in record][-1]
     assert last["train/soft_loss"] > 0
     assert last["train/hidden_difference"] > 0
@@ -63,7 +63,7 @@ def test_the_losses_against_the_teacher_are_in_the_metrics_and_the_projection_is
     assert not [name for name in names if "distill" in name or "projection" in name]
 
 
-def test_another_teacher_does_not_continue_the_run(runs):
+def test_a_run_does_not_resume_with_another_teacher(runs):
     assert runs["other"].status == 2
     assert "distillation.teacher_sha256" in runs["other"].output
 

@@ -16,7 +16,7 @@ from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, checkpoints, weights
 
 
-def test_chosen_steps_stay_and_change_nothing_that_is_learned(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+def test_kept_checkpoints_do_not_change_training(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
     workdir = shutil.copytree(late.workdir, late.workdir.with_name("kept"))
     (done,) = forked.run(experiment.parent, command(experiment, workdir, "--config.checkpoints.keep_at=[18,19]"))
     assert done.status == 0, done.output
@@ -24,7 +24,7 @@ def test_chosen_steps_stay_and_change_nothing_that_is_learned(experiment: pathli
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
-def test_the_state_of_the_last_step_is_the_exported_model_and_an_earlier_one_is_not(
+def test_the_last_checkpoint_converts_to_the_exported_model_and_an_earlier_one_does_not(
     uninterrupted: Ended, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     trained = weights(uninterrupted.workdir)
@@ -37,7 +37,7 @@ def test_the_state_of_the_last_step_is_the_exported_model_and_an_earlier_one_is_
     assert not all(np.array_equal(earlier[name], x) for name, x in trained.items())
 
 
-def test_the_mean_of_the_last_checkpoints_is_the_mean_of_their_models(
+def test_averaging_checkpoints_averages_their_models(
     uninterrupted: Ended, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     for step in (LAST_STEP, 20):
@@ -53,11 +53,11 @@ def test_the_mean_of_the_last_checkpoints_is_the_mean_of_their_models(
         main([f"--from={uninterrupted.workdir}", "--last=3", f"--to={tmp_path / 'more'}"])
 
 
-def test_a_run_that_is_not_done_has_the_tokenizer_of_its_corpus(late: Ended, tmp_path: pathlib.Path):
+def test_a_model_of_an_unfinished_run_has_the_tokenizer_of_its_corpus(late: Ended, tmp_path: pathlib.Path):
     main([f"--from={late.workdir}", "--step=18", f"--to={tmp_path / 'model'}", "--drop=nsp_head"])
     assert (tmp_path / "model" / "vocab.txt").exists()
 
 
-def test_a_step_that_is_not_there_is_refused_with_those_that_are(uninterrupted: Ended, tmp_path: pathlib.Path):
+def test_a_missing_step_is_refused_with_the_list_of_steps(uninterrupted: Ended, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"--step=7: .* has those of 20, 24, not .*keep_at='\[7\]'"):
         main([f"--from={uninterrupted.workdir}", "--step=7", f"--to={tmp_path}"])

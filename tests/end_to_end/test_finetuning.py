@@ -60,7 +60,7 @@ def trained(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @EACH
-def test_a_task_is_learned_far_beyond_its_most_frequent_answer(trained: dict[str, Trained], name: str):
+def test_a_task_is_learned_well_above_the_majority_baseline(trained: dict[str, Trained], name: str):
     run, metric, dev = trained[name], KINDS[name].metric, KINDS[name].dev
     assert run.finetune.status == 0, run.finetune.output
     found = results(run.directory / "run")
@@ -69,7 +69,7 @@ def test_a_task_is_learned_far_beyond_its_most_frequent_answer(trained: dict[str
 
 
 @EACH
-def test_the_files_of_predictions_are_worth_what_the_results_say(trained: dict[str, Trained], name: str):
+def test_scores_of_the_prediction_files_equal_the_results(trained: dict[str, Trained], name: str):
     run, kind = trained[name], KINDS[name]
     assert {path.name for path in (run.directory / "run" / "predictions").iterdir()} == set(kind.files)
     said = results(run.directory / "run")["scores"][kind.dev][kind.metric]
@@ -77,7 +77,7 @@ def test_the_files_of_predictions_are_worth_what_the_results_say(trained: dict[s
 
 
 @EACH
-def test_a_run_is_told_in_curves_and_metrics(trained: dict[str, Trained], name: str):
+def test_a_run_writes_curves_and_metrics(trained: dict[str, Trained], name: str):
     workdir, metric, split = trained[name].directory / "run", KINDS[name].metric, KINDS[name].dev
     assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (workdir / "curves.pdf").read_bytes().startswith(b"%PDF")
@@ -94,7 +94,7 @@ def test_a_run_is_told_in_curves_and_metrics(trained: dict[str, Trained], name: 
 
 
 @EACH
-def test_dev_is_evaluated_in_every_epoch_and_test_once_and_nothing_unannounced(trained: dict[str, Trained], name: str):
+def test_dev_is_evaluated_every_epoch_and_test_once(trained: dict[str, Trained], name: str):
     run, kind = trained[name], KINDS[name]
     splits = re.findall(r"evaluating the weights of step [\d,]+ on (\S+):", run.finetune.output)
     assert len(splits) == len(set(splits))
@@ -122,7 +122,7 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_and_the_results
 
 
 @EACH
-def test_predict_loads_the_model_and_says_what_the_files_of_predictions_say(trained: dict[str, Trained], name: str):
+def test_predict_gives_the_answers_of_the_prediction_files(trained: dict[str, Trained], name: str):
     run, kind = trained[name], KINDS[name]
     assert run.predict.status == 0, run.predict.output
     replies = [json.loads(line) for line in run.predict.output.splitlines() if line.startswith("{")]
@@ -138,14 +138,14 @@ def test_a_model_records_whether_it_was_trained_on_pairs(trained: dict[str, Trai
     assert fields["bert_jax"].get("of_pairs") is of_pairs
 
 
-def test_the_second_dev_set_of_mnli_is_scored_and_predicted_too(trained: dict[str, Trained]):
+def test_both_dev_sets_of_mnli_are_scored_and_predicted(trained: dict[str, Trained]):
     directory = trained["glue/mnli"].directory
     said = results(directory / "run")["scores"]["dev_mismatched"]["accuracy"]
     assert agreement(directory, "dev_mismatched") == pytest.approx(said, abs=1e-5)
     assert said >= KINDS["glue/mnli"].beats
 
 
-def test_a_test_set_without_labels_becomes_a_file_of_the_leaderboard(trained: dict[str, Trained]):
+def test_an_unlabelled_test_set_becomes_a_leaderboard_file(trained: dict[str, Trained]):
     rows = table(file(trained["glue/sst2"].directory, "SST-2.tsv"))
     assert [row["index"] for row in rows] == [str(i) for i in range(ROWS["test"])]
     assert {row["prediction"] for row in rows} == {"0", "1"}

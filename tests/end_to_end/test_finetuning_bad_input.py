@@ -36,13 +36,13 @@ def refused(monkeypatch: pytest.MonkeyPatch, toys: pathlib.Path, tmp_path: pathl
 
 
 # ------------------------------------------------------------------------------------------------------------------ models
-def test_a_directory_that_is_no_model_says_what_it_lacks(refused: Refused, toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_directory_without_a_model_is_refused_with_what_it_lacks(refused: Refused, toys: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(toys / "model", tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     assert "is not a model directory: model.safetensors missing" in refused(f"--config.init_from={tmp_path / 'model'}")
 
 
-def test_a_model_without_pooler_needs_to_be_told_to_begin_one(refused: Refused, tmp_path: pathlib.Path):
+def test_a_model_without_pooler_needs_a_flag_to_start_a_new_one(refused: Refused, tmp_path: pathlib.Path):
     write_model(tmp_path / "model", head=TokenHead(labels=("O", "B-PER")))
     says = refused(f"--config.init_from={tmp_path / 'model'}")
     assert says.endswith(
@@ -50,7 +50,7 @@ def test_a_model_without_pooler_needs_to_be_told_to_begin_one(refused: Refused, 
     )
 
 
-def test_a_head_or_a_teacher_with_other_labels_is_refused_with_both(refused: Refused, tmp_path: pathlib.Path):
+def test_a_head_or_teacher_with_other_labels_is_refused_with_both_label_lists(refused: Refused, tmp_path: pathlib.Path):
     model = tmp_path / "model"
     write_model(model, head=SequenceHead(labels=("no", "yes", "perhaps")))
     says = refused(f"--config.init_from={model}", "--config.keep_head=true")
@@ -98,7 +98,7 @@ def test_another_model_under_the_same_name_is_refused(refused: Refused, untouche
     assert "fingerprints.init_from  stored " in says
 
 
-def test_data_that_moved_and_was_saved_by_another_program_is_still_the_same(
+def test_data_that_was_moved_and_saved_again_counts_as_unchanged(
     monkeypatch: pytest.MonkeyPatch, capsys, toys: pathlib.Path, finished: pathlib.Path, tmp_path: pathlib.Path
 ):
     """A byte order mark, other line ends, quotes around all cells, and blank rows do not matter."""
@@ -112,7 +112,7 @@ def test_data_that_moved_and_was_saved_by_another_program_is_still_the_same(
     assert "this run is done: see " in capsys.readouterr().err
 
 
-def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(toys: pathlib.Path, tmp_path: pathlib.Path):
     flags = ("--config.training.learning_rate=1e30", "--config.abort_after_skipped=3", "--config.checkpoints.every=1")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", *flags))
     assert done.status == 2
@@ -123,7 +123,7 @@ def test_a_diverged_run_ends_with_its_batch_saved_and_no_traceback(toys: pathlib
     assert not (tmp_path / "run" / "results.json").exists()
 
 
-def test_a_refusal_is_one_line_and_status_two(toys: pathlib.Path, untouched: pathlib.Path):
+def test_a_refusal_is_one_line_with_exit_status_2(toys: pathlib.Path, untouched: pathlib.Path):
     (done,) = forked.run(toys, command(toys, untouched, "--config.task.own.dev=nowhere.csv"))
     assert done.status == 2
     assert done.output.startswith("error: nowhere.csv (looked for in ")

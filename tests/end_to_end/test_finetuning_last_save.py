@@ -53,7 +53,7 @@ def spoilt(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Comm
     return Commands(base, dict(zip(asked, forked.run(base, *commands, prepare=fail_the_last_save), strict=True)))
 
 
-def test_a_run_whose_last_save_fails_exports_its_model_and_is_an_error(spoilt: Commands):
+def test_a_run_whose_last_save_fails_exports_its_model_and_fails(spoilt: Commands):
     done, workdir = spoilt.ends["run"], spoilt.base / "run"
     assert done.status == 2, done.output
     assert f"error: the checkpoint of step {LAST_STEP} could not be saved in" in done.output
@@ -68,7 +68,7 @@ def test_a_run_whose_last_save_fails_exports_its_model_and_is_an_error(spoilt: C
     assert re.search(r"dev: .* \(degenerate\); use another seed or a smaller learning rate", done.output)
 
 
-def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(spoilt: Commands):
+def test_unsaved_best_weights_are_exported_before_the_error(spoilt: Commands):
     done, workdir = spoilt.ends["lost"], spoilt.base / "lost"
     assert done.status == 2, done.output
     (said,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
@@ -77,7 +77,7 @@ def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(spoi
     assert import_model(workdir).head is not None
 
 
-def test_a_sweep_with_a_run_whose_last_save_fails_exports_the_best_model_names_that_run_and_is_an_error(spoilt: Commands):
+def test_a_sweep_with_a_failed_last_save_exports_the_best_model_names_the_run_and_fails(spoilt: Commands):
     done, workdir = spoilt.ends["sweep"], spoilt.base / "sweep"
     assert done.status == 2, done.output
     (said,) = [line for line in done.output.splitlines() if line.startswith("error: ")]

@@ -126,7 +126,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(base / "whole", workdir, ends, best, early, moved)
 
 
-def test_the_uninterrupted_run_has_everything_to_lose(runs: Runs):
+def test_the_reference_run_stops_early_with_its_best_step_before_the_last(runs: Runs):
     """Otherwise the tests below would show little."""
     found = results(runs.whole)
     (score,) = [record["dev/accuracy"] for record in records(runs.whole) if record["step"] == 33 and "dev/accuracy" in record]
@@ -135,12 +135,12 @@ def test_the_uninterrupted_run_has_everything_to_lose(runs: Runs):
     assert found["steps"] < LAST_STEP
 
 
-def test_a_profile_has_its_steps_and_the_evaluation_between_them(runs: Runs):
+def test_a_profile_holds_its_steps_and_the_evaluation_between_them(runs: Runs):
     assert profiled_steps(runs.whole / "profile") == [4, 5, 6]
     assert "evaluating" in {name for name, _ in host_events(runs.whole / "profile")}  # after step 6
 
 
-def test_every_kill_came_when_it_was_meant_to(runs: Runs):
+def test_every_kill_hits_its_intended_moment(runs: Runs):
     statuses = {name: end.status for name, end in runs.ends.items()}
     killed = dict.fromkeys(statuses, -signal.SIGKILL)
     assert statuses == killed | {"stopped": 128 + signal.SIGTERM, "the last": 0}, runs.ends
@@ -148,7 +148,7 @@ def test_every_kill_came_when_it_was_meant_to(runs: Runs):
     assert "resuming from step 4" in runs.ends["stopped"].output
 
 
-def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
+def test_the_logged_learning_rate_is_the_applied_one(runs: Runs):
     """This is the rate of the last step before each line: it falls from the peak towards 0 at the last step; the first step has
     the peak."""
     rates = {record["step"]: record["train/learning_rate"] for record in records(runs.whole) if "train/learning_rate" in record}
@@ -157,13 +157,13 @@ def test_the_logged_rate_is_the_one_that_the_step_applied(runs: Runs):
         assert rate == pytest.approx(4e-3 * (1 - (step - 1) / LAST_STEP), rel=1e-5)
 
 
-def test_sigterm_saves_at_once_and_says_so(runs: Runs):
+def test_sigterm_saves_immediately_and_reports_the_step(runs: Runs):
     assert f"stopped at step 9 of {LAST_STEP}, saved; the same command resumes" in runs.ends["stopped"].output
     assert checkpoints(runs.early)[-1] == 9
     assert "resuming from step 9" in runs.ends["saving"].output
 
 
-def test_after_every_kill_scores_metrics_and_weights_are_those_of_the_uninterrupted_run(runs: Runs):
+def test_scores_metrics_and_weights_after_kills_equal_the_uninterrupted_run(runs: Runs):
     assert results(runs.killed) == results(runs.whole)
     assert learned(runs.killed) == learned(runs.whole)
     assert_same_weights(runs.killed, runs.whole)
@@ -171,14 +171,14 @@ def test_after_every_kill_scores_metrics_and_weights_are_those_of_the_uninterrup
         assert (runs.killed / "predictions" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_state_is_never_on_disk_before_the_best_weights_it_counts_on(runs: Runs):
+def test_a_checkpoint_is_never_saved_before_its_best_weights(runs: Runs):
     """Otherwise its continuation would not evaluate them again. They took a second longer to arrive."""
     assert "dev after step 24" in runs.ends["a state and its best"].output
     assert 24 in runs.best["a state and its best"]
     assert "resuming from step 24" in runs.ends["in the last evaluation"].output
 
 
-def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path, runs: Runs, tmp_path: pathlib.Path):
+def test_a_full_disk_is_reported_and_earlier_saves_survive(toys: pathlib.Path, runs: Runs, tmp_path: pathlib.Path):
     workdir = shutil.copytree(runs.early, tmp_path / "full")
     saved = contents(workdir / "checkpoints/9")
     (end,) = forked.run(toys, command(toys, workdir, *CAREFUL), around=Surroundings(file_size=SMALL_FILES))
@@ -195,7 +195,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(toys: pathlib.Path
     assert not (workdir / "model").exists()
 
 
-def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(toys: pathlib.Path, tmp_path: pathlib.Path):
     """There are fewer such steps than the number that ends a run at once."""
     workdir = tmp_path / "run"
     flags = ("--config.training.learning_rate=1e30", "--config.training.epochs=1")
@@ -208,7 +208,7 @@ def test_a_run_of_which_few_steps_counted_is_a_failure_and_exports_nothing(toys:
     assert not (workdir / "results.json").exists()
 
 
-def test_a_finished_run_says_so_and_changes_nothing(toys: pathlib.Path, runs: Runs):
+def test_restarting_a_finished_run_changes_nothing(toys: pathlib.Path, runs: Runs):
     before = contents(runs.whole)
     (end,) = forked.run(toys, command(toys, runs.whole, *CAREFUL))
     assert end == Done(0, f"this run is done: see {runs.whole / 'results.json'} and {runs.whole / 'model'}\n")
@@ -255,7 +255,7 @@ def runs_of(workdir: pathlib.Path) -> list[pathlib.Path]:
     return [workdir / "runs" / f"batch-16_rate-0.004_epochs-2_seed-{seed}" for seed in (0, 1)]
 
 
-def test_a_sweep_goes_on_in_the_run_in_which_it_was_killed_and_repeats_none(sweeps: Sweeps):
+def test_a_killed_sweep_resumes_its_run_and_repeats_no_other(sweeps: Sweeps):
     assert [end.status for end in sweeps.ends] == [0, -signal.SIGKILL, 0], sweeps.ends
     first, second = runs_of(sweeps.killed)
     assert f"{second.name}  resuming from step 5" in sweeps.ends[-1].output
@@ -264,7 +264,7 @@ def test_a_sweep_goes_on_in_the_run_in_which_it_was_killed_and_repeats_none(swee
     assert {name: data for name, data in contents(first).items() if not name.startswith(("best", "checkpoints"))} == left
 
 
-def test_runs_side_by_side_one_after_another_and_continued_are_the_same_runs(sweeps: Sweeps):
+def test_parallel_sequential_and_resumed_sweeps_give_the_same_runs(sweeps: Sweeps):
     assert results(sweeps.killed) | {"runs": []} == results(sweeps.together) | {"runs": []}
     for one, other in zip(runs_of(sweeps.killed), runs_of(sweeps.together), strict=True):
         assert results(one) == results(other)
@@ -273,7 +273,7 @@ def test_runs_side_by_side_one_after_another_and_continued_are_the_same_runs(swe
     assert_same_weights(sweeps.killed, sweeps.together)
 
 
-def test_a_sweep_compares_its_runs_and_keeps_the_weights_of_the_best_alone(sweeps: Sweeps):
+def test_a_sweep_compares_its_runs_and_keeps_only_the_best_weights(sweeps: Sweeps):
     found = json.loads((sweeps.together / "results.json").read_text())
     scores = [results(run)["scores"]["dev"]["accuracy"] for run in runs_of(sweeps.together)]
     (setting,) = found["settings"]
@@ -288,7 +288,7 @@ def test_a_sweep_compares_its_runs_and_keeps_the_weights_of_the_best_alone(sweep
     assert (sweeps.together / "predictions" / "dev.tsv").exists()
 
 
-def test_a_finished_sweep_is_bound_to_its_configuration_and_says_that_it_is_done(toys: pathlib.Path, sweeps: Sweeps):
+def test_a_finished_sweep_refuses_another_configuration(toys: pathlib.Path, sweeps: Sweeps):
     before = contents(sweeps.killed)
     again = command(toys, sweeps.killed, *SWEEP)
     done, other = forked.run(toys, again, [*again, "--config.training.label_smoothing=0.1"])
@@ -305,7 +305,7 @@ def pair(data: pathlib.Path, workdir: pathlib.Path, *flags: str) -> list[Started
     return [forked.start(data, command(data, workdir, *replacing(SWEEP, *flags), f"--process={i}")) for i in range(2)]
 
 
-def test_two_processes_share_the_runs_of_a_sweep_and_leave_what_one_leaves(
+def test_two_processes_share_a_sweep_and_write_the_files_of_one_process(
     toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path
 ):
     workdir = tmp_path / "apart"
@@ -321,7 +321,7 @@ def test_two_processes_share_the_runs_of_a_sweep_and_leave_what_one_leaves(
     assert_same_weights(workdir, sweeps.together)
 
 
-def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_sigterm_to_one_of_two_processes_saves_and_stops_both(toys: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / "asked"
     first, second = pair(toys, workdir, "--config.training.epochs=2000")
     directories = [workdir / "runs" / f"batch-16_rate-0.004_epochs-2000_seed-{seed}" for seed in (0, 1)]
@@ -334,7 +334,7 @@ def test_when_one_of_two_processes_is_asked_to_stop_both_save_and_stop(toys: pat
         assert checkpoints(directory)[-1] == last_step(directory)
 
 
-def test_two_processes_together_give_what_one_gives(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
+def test_two_processes_train_the_same_model_as_one(toys: pathlib.Path, sweeps: Sweeps, tmp_path: pathlib.Path):
     """It is the same sweep, with each run trained by both processes."""
     workdir = tmp_path / "two"
     together = pair(toys, workdir, "--config.sweep.devices_per_run=0")

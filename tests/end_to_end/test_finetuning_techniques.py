@@ -73,18 +73,18 @@ def techniques(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     return commands_run(base, commands)
 
 
-def test_all_run_to_their_end(techniques: Commands):
+def test_every_run_finishes(techniques: Commands):
     for name, end in techniques.ends.items():
         assert end.status == 0, (name, end.output)
         assert "Traceback" not in end.output
 
 
-def test_a_model_of_three_labels_begins_a_task_of_two(techniques: Commands):
+def test_a_model_with_three_labels_starts_a_task_with_two(techniques: Commands):
     assert "not used by the task, left out: pooler, sequence_head" in techniques.ends["ulmfit"].output
     assert "labels: 0, 1" in techniques.ends["ulmfit"].output
 
 
-def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Commands):
+def test_gradual_unfreezing_leaves_layers_frozen_that_no_epoch_reached(techniques: Commands):
     said = "gradual unfreezing: in 3 epochs, the lowest 1 of layers and embeddings stay as they are"
     assert said in techniques.ends["ulmfit"].output
     before, after = (import_model(techniques.base / name).params for name in ("mnli", "ulmfit"))
@@ -93,18 +93,18 @@ def test_gradual_unfreezing_leaves_what_no_epoch_reached(techniques: Commands):
     assert (np.abs(np.subtract(*kernels)).max(axis=(1, 2)) > 0).all()  # of both layers
 
 
-def test_a_kept_head_goes_on_where_it_was(techniques: Commands):
+def test_a_kept_head_continues_from_its_trained_weights(techniques: Commands):
     """With a learning rate of almost 0 it keeps its score."""
     first, again = (results(techniques.base / name) for name in ("ulmfit", "again"))
     assert again["scores"] == first["scores"]
     assert again["best_step"] == again["steps"] == 6
 
 
-def test_fewer_rows_than_a_batch_are_a_step_an_epoch(techniques: Commands):
+def test_fewer_rows_than_a_batch_make_one_step_per_epoch(techniques: Commands):
     assert results(techniques.base / "distil")["steps_per_epoch"] == 1
 
 
-def test_a_frozen_encoder_keeps_every_weight_while_the_features_are_learned(techniques: Commands):
+def test_a_frozen_encoder_keeps_its_weights_while_the_feature_head_trains(techniques: Commands):
     before, after = (import_model(techniques.base / name).params for name in ("mnli", "features"))
     for part in ("embeddings", "encoder"):
         jax.tree.map(np.testing.assert_array_equal, after[part], before[part])
@@ -121,7 +121,7 @@ def readme_commands(word: str) -> list[list[str]]:
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
 
 
-def test_the_readmes_example_learns_from_ones_own_table(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_readme_example_learns_from_a_user_table(toys: pathlib.Path, tmp_path: pathlib.Path):
     finetune, predict = readme_commands("--config.task.own.train=train.csv")
     assert finetune[:2] == ["tpu_scripts/run.sh", "finetune"]
     for name in ("train.csv", "dev.csv"):

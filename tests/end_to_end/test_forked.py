@@ -15,7 +15,7 @@ def every_command_is_there() -> None:
     assert not missing, missing
 
 
-def test_a_process_is_forked_from_one_that_has_imported_every_command(tmp_path: pathlib.Path):
+def test_forked_commands_have_all_imports_ready(tmp_path: pathlib.Path):
     """If the module of another test changed what the server imports, imports would take a third of the suite's time."""
     (done,) = forked.run(tmp_path, ("doctor", "--help"), prepare=every_command_is_there)
     assert done.status == 0, done.output

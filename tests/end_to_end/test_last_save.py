@@ -28,9 +28,7 @@ def fail_the_last_save() -> None:
     CheckpointManager.save = failing  # type: ignore[method-assign]
 
 
-def test_a_run_whose_last_save_fails_exports_its_model_and_is_an_error(
-    experiment: pathlib.Path, late: Ended, uninterrupted: Ended
-):
+def test_a_run_whose_last_save_fails_exports_its_model_and_fails(experiment: pathlib.Path, late: Ended, uninterrupted: Ended):
     workdir = shutil.copytree(late.workdir, late.workdir.with_name("last_save_failed"))
     (done,) = forked.run(experiment.parent, command(experiment, workdir), prepare=fail_the_last_save)
     assert done.status == 2, done.output

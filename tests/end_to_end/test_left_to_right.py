@@ -26,7 +26,7 @@ def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
     return forked.run(experiment.parent, command(experiment, workdir, *flags), *asked)
 
 
-def test_the_run_speaks_of_next_tokens_and_leaves_pairs_out(done, workdir):
+def test_the_log_reports_next_tokens_and_no_pairs(done, workdir):
     assert done[0].status == 0, done[0].output
     assert "config.examples.pairs is none: the [CLS] of a left-to-right model sees no text" in done[0].output
     assert "next token accuracy" in done[0].output
@@ -37,7 +37,7 @@ def test_the_run_speaks_of_next_tokens_and_leaves_pairs_out(done, workdir):
     assert results["eval"]["next_token_loss"] > 0
 
 
-def test_its_model_is_a_decoder_that_generates(done, workdir):
+def test_the_exported_model_is_a_decoder_and_generates(done, workdir):
     config = json.loads((workdir / "model" / "config.json").read_text())
     assert (config["architectures"], config["is_decoder"]) == (["BertLMHeadModel"], True)
     assert config["bert_jax"]["positions"] == "sinusoidal"
@@ -45,6 +45,6 @@ def test_its_model_is_a_decoder_that_generates(done, workdir):
     assert "the" in done[1].output
 
 
-def test_a_step_of_it_is_told_once_more(done):
+def test_a_left_to_right_step_can_be_replayed(done):
     assert done[2].status == 0, done[2].output
     assert "next token loss" in done[2].output

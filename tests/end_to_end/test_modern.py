@@ -44,12 +44,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     return Commands(base, dict(zip(LINES, ends, strict=True)))
 
 
-def test_a_model_is_trained_asked_and_widened_and_a_text_beyond_its_rows_is_refused(done: Commands):
+def test_a_modern_model_is_trained_queried_and_widened_and_refuses_texts_beyond_its_rows(done: Commands):
     failed = {name: end.output for name, end in done.ends.items() if end.status != 0}
     assert failed.keys() == {"too long"}, failed
     assert "more than the 64" in failed["too long"]
     assert "Traceback" not in failed["too long"]
 
 
-def test_the_perplexity_of_words_is_reported_for_a_byte_level_vocabulary(done: Commands):
+def test_word_perplexity_is_reported_for_a_byte_level_vocabulary(done: Commands):
     assert "word_perplexity" in str(results(done.base / "run"))

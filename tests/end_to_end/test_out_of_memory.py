@@ -44,7 +44,7 @@ def pretrained(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, at:
     return done
 
 
-def test_a_step_that_does_not_compile_leaves_what_the_phase_before_has_saved(experiment: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: pathlib.Path, tmp_path: pathlib.Path):
     says = refused(pretrained(experiment, tmp_path / "run", at=Shortage("jax.stages:Lowered.compile", call=3, message=COMPILING)))
     assert says.splitlines()[:6] == [
         "the training step of phase 1 does not fit in memory: it needs 20.25 GiB of HBM, and there are 15.75 GiB, with 8 rows of "
@@ -59,7 +59,7 @@ def test_a_step_that_does_not_compile_leaves_what_the_phase_before_has_saved(exp
     assert checkpoints(tmp_path / "run")[-1] == 12
 
 
-def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experiment: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_out_of_memory_resumes_with_the_suggested_flag(experiment: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / "run"
     says = refused(pretrained(experiment, workdir, at=Shortage("jax.stages:Compiled.__call__", call=7)))
     assert says.startswith(f"the training step of phase 0 {RUNS_OUT}8 rows of 32 tokens a step, 8 a device ")
@@ -79,11 +79,13 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
         ("bert_jax.pretraining.start:initial_parameters", "the state (parameters and optimizer) does not fit in memory"),
     ],
 )
-def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str):
+def test_the_message_names_the_program_that_ran_out_of_memory(
+    experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str
+):
     assert refused(pretrained(experiment, tmp_path / "run", at=Shortage(function))).startswith(says)
 
 
-def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_task_out_of_memory_resumes_with_the_suggested_flag(toys: pathlib.Path, tmp_path: pathlib.Path):
     workdir, often = tmp_path / "run", ("--config.checkpoints.every=4", "--config.training.epochs=1", "--config.log_every=1")
     (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.training.loop:StepSums.add", call=6))
     says = refused(done)
@@ -98,14 +100,14 @@ def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(
     assert "resuming from step 4" in done.output
 
 
-def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_running_out_of_memory_in_an_evaluation_is_reported_as_such(toys: pathlib.Path, tmp_path: pathlib.Path):
     once = "--config.training.epochs=1"
     at = Shortage("bert_jax.data.batches:EvaluationBatches.logits")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", once), at=at)
     assert refused(done).startswith("the evaluation does not fit in memory: it asks for 4.44 GiB")
 
 
-def test_of_a_sweep_the_run_that_runs_out_counts_as_failed_and_the_others_go_on(toys: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_sweep_run_out_of_memory_counts_as_failed_and_the_others_continue(toys: pathlib.Path, tmp_path: pathlib.Path):
     flags = ("--config.sweep.seeds=[1, 2]", "--config.training.epochs=1")
     at = Shortage("bert_jax.training.loop:StepSums.add")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", *flags), at=at)

@@ -63,7 +63,7 @@ def experiment(folder: pathlib.Path) -> pathlib.Path:
     return write_experiment(folder / "experiment.py", folder / "corpus")
 
 
-def test_a_corpus_has_the_documents_of_the_users_function_whatever_its_shards(folder: pathlib.Path, experiment: pathlib.Path):
+def test_a_corpus_holds_the_documents_of_a_user_source_for_any_number_of_shards(folder: pathlib.Path, experiment: pathlib.Path):
     assert build(folder, "whole", "--shards=1").status == 0
     texts = []
     for name in ("corpus", "whole"):
@@ -79,7 +79,7 @@ def test_a_corpus_has_the_documents_of_the_users_function_whatever_its_shards(fo
     assert "<" not in texts[0][0]
 
 
-def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(folder: pathlib.Path, experiment: pathlib.Path):
+def test_a_killed_run_with_a_user_mask_policy_resumes_bit_for_bit(folder: pathlib.Path, experiment: pathlib.Path):
     flags = (*SHORT, f"--config.examples.masking={folder}/entities.py:entities")
     whole, killed, plain = (folder / name for name in ("run", "killed", "plain"))
 
@@ -115,14 +115,14 @@ def test_a_run_with_the_users_mask_policy_is_killed_and_continued_to_the_bit(fol
         ),
     ],
 )
-def test_a_source_that_cannot_be_read_is_refused(folder: pathlib.Path, tmp_path: pathlib.Path, body: str, says: str):
+def test_an_unusable_user_source_is_refused(folder: pathlib.Path, tmp_path: pathlib.Path, body: str, says: str):
     (folder / "wrong.py").write_text(body)
     done = build(folder, f"wrong-{tmp_path.name}", source="wrong.py:f:x")
     assert done.status == 2, done.output
     assert says in done.output
 
 
-def test_a_corpus_whose_source_has_changed_is_not_continued(folder: pathlib.Path, experiment: pathlib.Path):
+def test_a_corpus_build_does_not_resume_with_a_changed_source(folder: pathlib.Path, experiment: pathlib.Path):
     shutil.copytree(folder / "corpus", folder / "changed")
     before = (folder / "transcripts.py").read_text()
     try:
@@ -145,7 +145,7 @@ def test_a_corpus_whose_source_has_changed_is_not_continued(folder: pathlib.Path
         ("f = 3", "is not a function of three arguments (3 is not a callable object); write `def f(example, rate, rng)`"),
     ],
 )
-def test_a_mask_policy_that_cannot_be_used_is_refused_in_a_sentence(
+def test_an_unusable_mask_policy_is_refused_in_one_sentence(
     folder: pathlib.Path, experiment: pathlib.Path, tmp_path: pathlib.Path, body: str, says: str
 ):
     (tmp_path / "wrong.py").write_text(body)

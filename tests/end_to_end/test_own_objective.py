@@ -72,9 +72,7 @@ def run(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, **how: Any
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_run_with_an_objective_of_the_users_own_is_killed_and_continued_to_the_bit(
-    experiment: pathlib.Path, mine: pathlib.Path, devices: int
-):
+def test_a_killed_run_with_a_user_objective_resumes_bit_for_bit(experiment: pathlib.Path, mine: pathlib.Path, devices: int):
     whole, killed = (experiment.parent / f"{name}-{devices}" for name in ("rtd", "rtd-killed"))
     done = run(experiment, whole, devices=devices)
     assert done.status == 0, done.output
@@ -100,7 +98,7 @@ def test_a_run_with_an_objective_of_the_users_own_is_killed_and_continued_to_the
     assert not {name for name in weights(whole) if "generator" in name or "detector" in name or "cls." in name}
 
 
-def test_eight_devices_and_two_microbatches_learn_what_one_learns(experiment: pathlib.Path, mine: pathlib.Path):
+def test_eight_devices_with_two_microbatches_train_as_one_device(experiment: pathlib.Path, mine: pathlib.Path):
     still = ("--config.model.hidden_dropout=0", "--config.model.attention_dropout=0", "--config.objective_options.weight=0")
     one, parts = experiment.parent / "rtd-one", experiment.parent / "rtd-parts"
     two = ("--config.phases.0.accumulation=2", "--config.phases.1.accumulation=2")
@@ -114,7 +112,7 @@ def test_eight_devices_and_two_microbatches_learn_what_one_learns(experiment: pa
     assert ours == pytest.approx(theirs, rel=1e-4)
 
 
-def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_directory(
+def test_a_step_is_replayed_and_converted_from_another_directory(
     experiment: pathlib.Path, mine: pathlib.Path, tmp_path: pathlib.Path
 ):
     workdir = experiment.parent / "rtd-kept"
@@ -158,7 +156,7 @@ def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_di
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused_in_a_sentence(experiment: pathlib.Path, mine: pathlib.Path, flags: str, says: str):
+def test_an_unusable_objective_is_refused_in_one_sentence(experiment: pathlib.Path, mine: pathlib.Path, flags: str, says: str):
     workdir = experiment.parent / "refused"
     (done,) = forked.run(experiment.parent, command(experiment, workdir, *SHORT, *flags.replace("MINE", str(mine)).split()))
     assert done.status == 2, done.output
@@ -168,7 +166,7 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(experiment: pathlib.Path, 
     assert not workdir.exists()
 
 
-def test_an_error_in_the_file_shows_where_it_is(experiment: pathlib.Path, mine: pathlib.Path):
+def test_an_error_in_the_user_file_shows_its_line(experiment: pathlib.Path, mine: pathlib.Path):
     flag = f"--config.objective={mine}/bad.py:Unknown"
     (done,) = forked.run(experiment.parent, command(experiment, experiment.parent / "refused", *SHORT, flag))
     assert done.status == 2, done.output

@@ -41,9 +41,7 @@ def table(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_run_with_files_of_the_users_own_is_killed_and_continued_to_the_bit(
-    experiment: pathlib.Path, flags: tuple[str, ...], devices: int
-):
+def test_a_killed_run_with_user_files_resumes_bit_for_bit(experiment: pathlib.Path, flags: tuple[str, ...], devices: int):
     whole, killed = (experiment.parent / f"{name}-{devices}" for name in ("own", "own-killed"))
 
     def run(workdir: pathlib.Path, **how: Any) -> forked.Done:
@@ -71,7 +69,7 @@ def test_a_run_with_files_of_the_users_own_is_killed_and_continued_to_the_bit(
     assert table(killed) == written
 
 
-def test_the_three_files_serve_fine_tuning_too(toys: pathlib.Path, flags: tuple[str, ...]):
+def test_fine_tuning_accepts_the_same_three_files(toys: pathlib.Path, flags: tuple[str, ...]):
     mine = {flag.partition("=")[0].removeprefix("--config."): flag.partition("=")[2] for flag in flags}
     data = tuple(f"--config.task.own.{split}={toys}/{split}.csv" for split in ("train", "dev"))
     task = ("--config=experiments/finetune/own_text.py", f"--config.init_from={toys}/model", *data)
@@ -100,7 +98,7 @@ def test_the_three_files_serve_fine_tuning_too(toys: pathlib.Path, flags: tuple[
         ("--config.log.sinks=wandb", "config.log.sinks names wandb, whose package is not installed; `pip install wandb`"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused_in_a_sentence(experiment: pathlib.Path, flags: tuple[str, ...], flag: str, says: str):
+def test_an_unusable_file_is_refused_in_one_sentence(experiment: pathlib.Path, flags: tuple[str, ...], flag: str, says: str):
     flag = flag.replace("MINE", str(experiment.parent / "mine"))
     workdir = experiment.parent / "refused"
     (done,) = forked.run(experiment.parent, command(experiment, workdir, *SHORT, flag))

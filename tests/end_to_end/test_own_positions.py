@@ -36,7 +36,7 @@ def run(experiment: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
     return workdir
 
 
-def test_it_is_killed_and_resumed_to_the_bit(experiment: pathlib.Path, file: pathlib.Path, run: pathlib.Path):
+def test_a_killed_run_with_user_positions_resumes_bit_for_bit(experiment: pathlib.Path, file: pathlib.Path, run: pathlib.Path):
     workdir = file.parent / "killed"
     ours = command(experiment, workdir, *FLAGS, f"--config.model.positions={file}:Alibi")
     forked.run(file.parent, ours, at=Signal(ASKED, argument=5, once_there=(f"{workdir}/checkpoints/4",)))
@@ -47,7 +47,7 @@ def test_it_is_killed_and_resumed_to_the_bit(experiment: pathlib.Path, file: pat
         np.testing.assert_array_equal(array, weights(workdir)[name], err_msg=name)
 
 
-def test_eight_devices_train_what_one_does(experiment: pathlib.Path, file: pathlib.Path, run: pathlib.Path):
+def test_eight_devices_train_as_one_device(experiment: pathlib.Path, file: pathlib.Path, run: pathlib.Path):
     workdir = file.parent / "eight"
     ours = command(experiment, workdir, *FLAGS, f"--config.model.positions={file}:Alibi")
     (done,) = forked.run(file.parent, ours, devices=8)
@@ -56,7 +56,7 @@ def test_eight_devices_train_what_one_does(experiment: pathlib.Path, file: pathl
         assert a.get("train/loss", 0) == pytest.approx(b.get("train/loss", 0), rel=1e-3)
 
 
-def test_the_model_is_read_again_by_us_alone_and_with_the_same_file_alone(file: pathlib.Path, run: pathlib.Path):
+def test_the_model_loads_only_with_this_package_and_the_same_file(file: pathlib.Path, run: pathlib.Path):
     model = import_model(run / "model")
     assert model.config.positions == f"{file}:Alibi"
     assert "position_embeddings" not in model.params["embeddings"]
@@ -73,13 +73,13 @@ def test_the_model_is_read_again_by_us_alone_and_with_the_same_file_alone(file: 
         import_model(changed)
 
 
-def test_transformers_refuses_it(run: pathlib.Path):
+def test_transformers_refuses_a_model_with_user_positions(run: pathlib.Path):
     transformers = pytest.importorskip("transformers")
     with pytest.raises((ValueError, KeyError), match="bert_jax"):
         transformers.AutoModel.from_pretrained(run / "model")
 
 
-def test_a_name_that_is_not_in_the_file_is_refused_with_the_nearest(experiment: pathlib.Path, file: pathlib.Path):
+def test_a_name_missing_from_the_file_is_refused_with_the_nearest(experiment: pathlib.Path, file: pathlib.Path):
     flags = f"--config.model.positions={file}:Alabi"
     (done,) = forked.run(file.parent, command(experiment, file.parent / "wrong", flags))
     assert done.status == 2

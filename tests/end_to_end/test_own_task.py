@@ -47,7 +47,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, toys: pathlib.Path) -> tuple[p
     return base, forked.run(toys, *commands)
 
 
-def test_a_task_from_one_file_is_trained_scored_and_answered(own: tuple[pathlib.Path, list[forked.Done]]):
+def test_a_user_task_is_trained_scored_and_predicted(own: tuple[pathlib.Path, list[forked.Done]]):
     base, (train, predict, *_) = own
     assert train.status == 0, train.output
     found = results(base / "run")
@@ -59,20 +59,20 @@ def test_a_task_from_one_file_is_trained_scored_and_answered(own: tuple[pathlib.
     assert json.loads(line)["label"] in ("red", "blue")
 
 
-def test_the_file_may_have_moved_when_the_run_continues(own: tuple[pathlib.Path, list[forked.Done]]):
+def test_a_run_resumes_after_its_task_file_was_moved(own: tuple[pathlib.Path, list[forked.Done]]):
     _, (_, _, again, *_) = own
     assert again.status == 0, again.output
     assert "this run is done" in again.output
 
 
-def test_a_fault_of_the_file_in_the_middle_of_a_run_is_told_as_its_own(own: tuple[pathlib.Path, list[forked.Done]]):
+def test_an_error_in_the_task_file_during_a_run_is_reported_as_the_files(own: tuple[pathlib.Path, list[forked.Done]]):
     base, (*_, broken, _) = own
     assert broken.status == 2
     assert f"error: config.task.module={base}/broken.py raises NameError; correct the file here:" in broken.output
     assert "Traceback" not in broken.output
 
 
-def test_without_the_file_its_task_is_none(own: tuple[pathlib.Path, list[forked.Done]]):
+def test_a_user_task_is_unknown_without_its_file(own: tuple[pathlib.Path, list[forked.Done]]):
     _, (*_, none) = own
     assert none.status == 2
     assert "config.task.name='colours' is not a task; known: " in none.output

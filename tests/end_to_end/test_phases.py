@@ -80,7 +80,7 @@ def trunk(experiment: pathlib.Path) -> Ended:
     return ended
 
 
-def test_every_phase_reports_its_rows_and_masks_and_the_model_has_the_last_rotary_base(trunk: Ended):
+def test_phases_report_their_rows_and_masks_and_the_model_has_the_last_rotary_base(trunk: Ended):
     assert "phase 1 of 3: 8 steps of 8 rows x 32 tokens, 30 % masked (held out: 15 %)" in trunk.output
     assert "phase 2 of 3: 8 steps of 8 rows x 48 tokens, 30 % masked (held out: 15 %)" in trunk.output
     assert "phase 3 of 3: 6 steps of 8 rows x 64 tokens, 5 % masked (held out: 15 %)" in trunk.output
@@ -90,7 +90,7 @@ def test_every_phase_reports_its_rows_and_masks_and_the_model_has_the_last_rotar
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_run_killed_in_every_phase_has_every_loss_and_weight_of_the_uninterrupted_run(experiment: pathlib.Path, trunk: Ended):
+def test_a_run_killed_in_every_phase_equals_the_uninterrupted_run(experiment: pathlib.Path, trunk: Ended):
     for step, saved in ((6, 5), (13, 12), (20, 20)):
         death = Signal(ASKED, argument=step, once_there=(f"{experiment.parent}/killed/checkpoints/{saved}",), after=True)
         assert run(experiment, "killed", at=death).status == -signal.SIGKILL
@@ -101,7 +101,7 @@ def test_a_run_killed_in_every_phase_has_every_loss_and_weight_of_the_uninterrup
     assert results(ended.workdir) == results(trunk.workdir)
 
 
-def test_a_branch_with_the_same_phases_is_the_trunks_own_continuation_to_the_bit(experiment: pathlib.Path, trunk: Ended):
+def test_a_branch_with_the_same_phases_equals_its_trunk_bit_for_bit(experiment: pathlib.Path, trunk: Ended):
     branch = run(experiment, "same", f"--config.init_state={trunk.workdir}@12")
     assert branch.status == 0, branch.output
     assert f"continuing from step 12 of {trunk.workdir}, with its optimizer" in branch.output
@@ -109,7 +109,7 @@ def test_a_branch_with_the_same_phases_is_the_trunks_own_continuation_to_the_bit
     assert_same_weights(branch.workdir, trunk.workdir)
 
 
-def test_decays_branch_off_and_are_averaged(experiment: pathlib.Path, trunk: Ended, tmp_path: pathlib.Path):
+def test_decay_phases_branch_off_and_are_averaged(experiment: pathlib.Path, trunk: Ended, tmp_path: pathlib.Path):
     early = ("--config.phases.1.steps=4", f"--config.init_state={trunk.workdir}@12")
     death = Signal(ASKED, argument=16, once_there=(f"{experiment.parent}/early/checkpoints/15",), after=True)
     assert run(experiment, "early", *early, at=death).status == -signal.SIGKILL
@@ -141,7 +141,7 @@ def refusal(experiment: pathlib.Path, state: str, **changes: Any) -> str:
     return str(error.value)
 
 
-def test_what_is_no_state_to_go_on_from_is_refused_in_one_sentence(
+def test_branching_from_a_bad_checkpoint_is_refused_in_one_sentence(
     experiment: pathlib.Path, trunk: Ended, tmp_path: pathlib.Path
 ):
     there = str(trunk.workdir)

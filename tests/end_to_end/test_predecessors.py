@@ -103,13 +103,13 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     return commands_run(base, commands)
 
 
-def test_all_run_to_their_end(predecessors: Commands):
+def test_every_run_finishes(predecessors: Commands):
     for name, end in predecessors.ends.items():
         assert end.status == 0, (name, end.output)
         assert "Traceback" not in end.output
 
 
-def test_both_directions_of_a_bilm_are_trained_and_its_layers_are_features_at_both_ends_of_a_tagger(predecessors: Commands):
+def test_a_bilm_trains_both_directions_and_feeds_both_ends_of_a_tagger(predecessors: Commands):
     last = [record for record in records(predecessors.base / "bilm") if "train/loss" in record][-1]
     assert last["step"] == 3
     assert last["train/bilm_loss"] > 0
@@ -123,19 +123,19 @@ def test_both_directions_of_a_bilm_are_trained_and_its_layers_are_features_at_bo
     assert not np.array_equal(*mixes)
 
 
-def test_a_tagger_learns_from_the_features_of_a_bilm_and_is_asked(predecessors: Commands):
+def test_a_tagger_trains_on_bilm_features_and_predicts(predecessors: Commands):
     assert results(predecessors.base / "tagger")["scores"]["dev"]["f1"] > 0.5
     assert "oslo/B-LOC" in predecessors.ends["tag"].output
 
 
-def test_static_vectors_know_how_often_the_corpus_holds_each_word(predecessors: Commands):
+def test_static_vectors_store_the_word_counts_of_the_corpus(predecessors: Commands):
     corpus, model = open_corpus(predecessors.base / "corpus"), import_model(predecessors.base / "static")
     wanted = np.bincount(corpus.tokens[:], minlength=corpus.vocabulary.size)
     assert wanted.max() > 20
     np.testing.assert_array_equal(model.params["skip_gram_head"]["counts"], wanted)
 
 
-def test_the_words_of_the_file_of_vectors_are_those_of_the_corpus(predecessors: Commands):
+def test_the_vector_file_holds_the_words_of_the_corpus(predecessors: Commands):
     pieces = open_corpus(predecessors.base / "corpus").tokenizer.pieces  # one of them comes twice
     words, vectors, notes = read_vectors(predecessors.base / "vectors" / "vectors.txt", pieces)
     assert (words, notes) == (list(pieces), ())
@@ -144,7 +144,7 @@ def test_the_words_of_the_file_of_vectors_are_those_of_the_corpus(predecessors: 
     np.testing.assert_array_equal(vectors, trained)
 
 
-def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Commands):
+def test_a_character_model_stores_the_characters_of_each_piece(predecessors: Commands):
     model = import_model(predecessors.base / "characters")
     assert (model.config.encoder, model.config.character_cnn) == ("bilm", True)
     found, pieces = model.params["embeddings"]["characters"]["symbols"], model.tokenizer.pieces
@@ -152,7 +152,7 @@ def test_a_model_of_characters_knows_those_of_each_piece(predecessors: Commands)
     assert bytes(found[pieces.index("house")][1:6].astype(np.uint8)) == b"house"
 
 
-def test_flair_is_trained_on_characters_and_a_tagger_reads_it_at_words(predecessors: Commands):
+def test_flair_trains_on_characters_and_a_tagger_reads_its_word_states(predecessors: Commands):
     corpus, model = open_corpus(predecessors.base / "letters"), import_model(predecessors.base / "flair")
     assert max(map(len, corpus.tokenizer.pieces[5:])) == 1
     starts = model.params["encoder"]["word_starts"]
@@ -166,7 +166,7 @@ def test_flair_is_trained_on_characters_and_a_tagger_reads_it_at_words(predecess
     assert results(predecessors.base / "flair_tagger")["scores"]["dev"]["accuracy"] > 0
 
 
-def test_cove_is_trained_to_translate_and_a_tagger_reads_its_encoder_beside_the_words(predecessors: Commands):
+def test_cove_trains_on_translation_and_a_tagger_reads_its_encoder_and_word_vectors(predecessors: Commands):
     last = [record for record in records(predecessors.base / "cove") if "train/loss" in record][-1]
     assert last["train/translation_loss"] > 0
     before, after = (import_model(predecessors.base / name) for name in ("cove", "cove_tagger"))
@@ -178,7 +178,7 @@ def test_cove_is_trained_to_translate_and_a_tagger_reads_its_encoder_beside_the_
     assert "not used by the task, left out: decoder, lm_head" in predecessors.ends["cove_tagger"].output
 
 
-def test_cross_view_training_takes_turns_and_exports_the_tagger_alone(predecessors: Commands):
+def test_cross_view_training_alternates_batches_and_exports_only_the_tagger(predecessors: Commands):
     workdir = predecessors.base / "static_tagger"
     assert not {part for part in import_model(workdir).params if "view" in part}
     trained = [record for record in records(workdir) if "train/loss" in record]
@@ -189,7 +189,7 @@ def test_cross_view_training_takes_turns_and_exports_the_tagger_alone(predecesso
 
 
 @pytest.mark.parametrize(("name", "step"), [("views", 5), ("flair", 1)])
-def test_an_interrupted_run_ends_where_the_whole_one_did(predecessors: Commands, tmp_path: pathlib.Path, name: str, step: int):
+def test_an_interrupted_run_equals_the_uninterrupted_run(predecessors: Commands, tmp_path: pathlib.Path, name: str, step: int):
     """To the bit; cross-view training ends between a step with labels and one without."""
     whole = predecessors.base / {"views": "static_tagger", "flair": "flair"}[name]
     line = [flag.replace(f"--workdir={whole}", f"--workdir={tmp_path / 'run'}") for flag in predecessors.lines[name]]

@@ -56,7 +56,7 @@ def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) ->
         assert a[name] == pytest.approx(b[name], rel=1e-3)
 
 
-def test_a_killed_run_was_in_the_middle(killed: Ended):
+def test_the_kill_hits_the_middle_of_the_run(killed: Ended):
     assert killed.status == -signal.SIGKILL
     assert 6 <= last_step(killed.workdir) < LAST_STEP
 
@@ -73,9 +73,7 @@ def move_away(workdir: pathlib.Path, step: int) -> None:
     interruptions.Preemption.requested = moving  # type: ignore[method-assign]
 
 
-def test_a_workdir_that_is_moved_ends_the_run_with_a_sentence_and_put_back_goes_on(
-    experiment: pathlib.Path, uninterrupted: Ended
-):
+def test_moving_the_workdir_ends_the_run_and_moving_it_back_resumes_it(experiment: pathlib.Path, uninterrupted: Ended):
     workdir = experiment.parent / "tidied"
     end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 11))
     assert end.status == 2, end.output
@@ -87,7 +85,7 @@ def test_a_workdir_that_is_moved_ends_the_run_with_a_sentence_and_put_back_goes_
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
-def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: Ended):
+def test_sigterm_saves_immediately_and_sets_the_exit_status(killed: Ended, terminated: Ended):
     assert terminated.status == 143, terminated.output
     steps = checkpoints(terminated.workdir)
     assert steps[-1] == last_step(terminated.workdir)
@@ -104,7 +102,7 @@ def continued(experiment: pathlib.Path, late: Ended) -> Ended:
     return Ended(workdir, end.status, end.output)
 
 
-def test_after_a_kill_and_sigterms_in_both_phases_every_loss_and_weight_is_the_uninterrupted_runs(
+def test_losses_and_weights_after_a_kill_and_sigterms_equal_the_uninterrupted_run(
     uninterrupted: Ended, terminated: Ended, late: Ended, continued: Ended
 ):
     assert late.status == 143, late.output
@@ -114,7 +112,7 @@ def test_after_a_kill_and_sigterms_in_both_phases_every_loss_and_weight_is_the_u
     assert_same_weights(continued.workdir, uninterrupted.workdir)
 
 
-def test_a_profile_has_its_steps_and_changes_no_weight(uninterrupted: Ended, continued: Ended):
+def test_a_profile_holds_its_steps_and_changes_no_weight(uninterrupted: Ended, continued: Ended):
     assert profiled_steps(continued.workdir / "profile") == [19, 20]
     assert "saving" in {name for name, _ in host_events(continued.workdir / "profile")}  # after step 20
     assert f"xprof --logdir={continued.workdir / 'profile'}" in continued.output
@@ -126,7 +124,7 @@ def goodput(workdir: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def test_the_ledger_of_a_run_that_was_killed_accounts_for_all_time_since_its_first_start(continued: Ended):
+def test_goodput_of_a_killed_run_covers_all_time_since_its_first_start(continued: Ended):
     found, lines = goodput(continued.workdir), read_goodput(continued.workdir / "ledger.jsonl")
     assert found["starts"] == 5
     assert [line["start"] for line in lines] == sorted(line["start"] for line in lines)
@@ -140,21 +138,21 @@ def test_the_ledger_of_a_run_that_was_killed_accounts_for_all_time_since_its_fir
     assert f"goodput {100 * found['goodput']:.1f} % of " in continued.output
 
 
-def test_the_ledger_of_an_uninterrupted_run_has_one_start_and_nothing_repeated(uninterrupted: Ended):
+def test_goodput_of_an_uninterrupted_run_has_one_start_and_no_repeated_steps(uninterrupted: Ended):
     found = goodput(uninterrupted.workdir)
     assert found["starts"] == 1
     assert (found["seconds"]["repeated_steps"], found["seconds"]["between_starts"]) == (0, 0)
     assert found["seconds"]["training"] > 0
 
 
-def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
+def test_restarting_a_finished_run_changes_nothing(experiment: pathlib.Path, uninterrupted: Ended):
     before = contents(uninterrupted.workdir)
     end = done(experiment, uninterrupted.workdir)
     assert end == Done(0, f"all {LAST_STEP} steps are done: see {uninterrupted.workdir / 'results.json'}\n")
     assert contents(uninterrupted.workdir) == before
 
 
-def test_a_run_that_was_killed_before_its_results_is_evaluated_and_exported_without_a_step(
+def test_a_run_killed_before_its_results_is_evaluated_and_exported_without_training(
     experiment: pathlib.Path, uninterrupted: Ended
 ):
     workdir = copy_of(uninterrupted, "without-results")
@@ -168,7 +166,7 @@ def test_a_run_that_was_killed_before_its_results_is_evaluated_and_exported_with
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
     workdir = copy_of(late, "damaged")
     before, newest = checkpoints(workdir)[-2:]
     for path in (workdir / "checkpoints" / str(newest)).rglob("*"):
@@ -184,7 +182,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(experiment: path
     assert_same_weights(workdir, uninterrupted.workdir)
 
 
-def test_a_run_continues_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
+def test_a_run_resumes_on_another_number_of_devices(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
     workdir = copy_of(late, "four_devices")
     end = done(experiment, workdir, "--config.mesh.fsdp=2", devices=4)
     assert end.status == 0, end.output
@@ -197,7 +195,7 @@ def pair(experiment: pathlib.Path, workdir: pathlib.Path, *arguments: str) -> li
     return [forked.start(experiment.parent, command(experiment, workdir, *flags, f"--process={i}")) for i in range(2)]
 
 
-def test_a_run_continues_in_two_processes(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
+def test_a_run_resumes_in_two_processes(experiment: pathlib.Path, uninterrupted: Ended, terminated: Ended):
     workdir = copy_of(terminated, "two_processes")
     ends = [run.end()[0] for run in pair(experiment, workdir)]
     assert [end.status for end in ends] == [0, 0], ends
@@ -209,9 +207,7 @@ def test_a_run_continues_in_two_processes(experiment: pathlib.Path, uninterrupte
     assert checkpoints(workdir)[-1] == LAST_STEP
 
 
-def test_a_disk_that_stays_full_is_told_at_every_checkpoint_and_is_an_error_at_the_end(
-    experiment: pathlib.Path, uninterrupted: Ended
-):
+def test_a_full_disk_is_reported_at_every_checkpoint_and_fails_the_run_at_its_end(experiment: pathlib.Path, uninterrupted: Ended):
     workdir = uninterrupted.workdir.with_name("full")
     wide = "--config.model.intermediate_size=4096"  # so that only a checkpoint is far above the limit
     status, output = dataclasses.astuple(done(experiment, workdir, wide, around=Surroundings(file_size=200_000)))

@@ -28,7 +28,7 @@ def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
     assert trained == list(range(1, LAST_STEP + 1))
 
 
-def test_held_out_scores_stand_beside_their_baselines(uninterrupted: Ended):
+def test_held_out_scores_are_logged_with_their_baselines(uninterrupted: Ended):
     evaluated = [record for record in records(uninterrupted.workdir) if "eval/mlm_loss" in record]
     assert [record["step"] for record in evaluated] == [0, 12, 14, LAST_STEP]
     for record in evaluated:
@@ -74,12 +74,12 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and
     assert {titles.get(panel, panel.replace(" ", "_")) for panel in panels} <= {name.partition("/")[2] for name in metrics}
 
 
-def test_training_learns_something_even_here(uninterrupted: Ended):
+def test_the_training_loss_falls(uninterrupted: Ended):
     losses = [record["train/mlm_loss"] for record in records(uninterrupted.workdir) if "train/mlm_loss" in record]
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.5  # by 1.25 at the worst of five seeds
 
 
-def test_the_learning_rate_of_each_phase_is_its_own(uninterrupted: Ended):
+def test_each_phase_has_its_own_learning_rate(uninterrupted: Ended):
     rates = {
         record["step"]: record["train/learning_rate"]
         for record in records(uninterrupted.workdir)
@@ -100,14 +100,14 @@ def test_results_figures_and_events_are_written(uninterrupted: Ended):
     assert json.loads((uninterrupted.workdir / "config.json").read_text())["phases"][1]["packed_examples"] == 3
 
 
-def test_the_exported_model_answers(uninterrupted: Ended):
+def test_the_exported_model_fills_masks(uninterrupted: Ended):
     model = import_model(uninterrupted.workdir)
     assert model.config.vocab_size == model.tokenizer.size
     (answer,) = Predictor.load(uninterrupted.workdir).fill_mask(["the [MASK] of paris"])
     assert len(answer.masks) == 1
 
 
-def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment, uninterrupted: Ended, tmp_path):
+def test_a_run_from_a_trained_model_starts_near_its_loss(experiment, uninterrupted: Ended, tmp_path):
     """Runs only the first phase, from the weights of a finished run: its held-out loss at step 0 is that of a trained model."""
     flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3", "--config.log_every=5")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "continued", *flags))
@@ -126,7 +126,7 @@ def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment
     assert logged == {"train/mlm": steps, "eval/mlm": [0, 12, 14, 24]}
 
 
-def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(uninterrupted: Ended):
+def test_a_replayed_step_has_the_loss_gradient_and_texts_of_the_run(uninterrupted: Ended):
     """The steps are replayed from a checkpoint (22), from the beginning (3), with the weights lost (10), and with all weights
     there."""
     bare = uninterrupted.workdir.with_name("bare")

@@ -56,7 +56,7 @@ def pass_over() -> None:
     _change_batches(later)
 
 
-def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt_without_them(experiment, tmp_path):
+def test_a_rollback_trains_as_if_the_bad_batches_did_not_exist(experiment, tmp_path):
     """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: the run rolls back to the checkpoint of step 8 and continues with
     batch 12."""
     (end,) = forked.run(tmp_path, command(experiment, tmp_path / "bad", *FLAGS), prepare=spoil)
@@ -75,7 +75,7 @@ def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt
     assert_same_weights(tmp_path / "bad", tmp_path / "control")
 
 
-def test_a_run_that_has_gone_back_often_enough_ends_with_the_step_to_look_at():
+def test_a_run_fails_after_the_maximum_number_of_rollbacks_and_names_the_step():
     config, nothing = SpikeConfig(policy="rollback", max_rollbacks=0), cast(Any, None)
     with pytest.raises(UserError, match=r"rolled back 0 times \(config.spikes.max_rollbacks\); .* --replay=120"):
         Rollback(config, nothing, nothing, nothing, nothing)(nothing, LossSpike(120, 3))

@@ -50,7 +50,7 @@ def directory(experiment: pathlib.Path, toys: pathlib.Path, tmp_path_factory: py
     return place
 
 
-def test_a_study_gives_a_table_a_figure_and_sentences(directory: pathlib.Path):
+def test_a_study_writes_a_table_a_figure_and_a_report(directory: pathlib.Path):
     whole = directory / "whole"
     found = table(whole)
     bert, half = found["arms"]
@@ -68,14 +68,14 @@ def test_a_study_gives_a_table_a_figure_and_sentences(directory: pathlib.Path):
     assert "8 parts done" in said
 
 
-def test_what_a_finished_part_needs_no_more_is_removed(directory: pathlib.Path):
+def test_files_that_a_finished_part_no_longer_needs_are_removed(directory: pathlib.Path):
     names = {path.name for path in (directory / "whole").rglob("*") if path.is_dir()}
     assert not names & {"checkpoints", "best"}
     assert (directory / "whole" / "bert" / "seed-0" / "pretraining" / "model" / "model.safetensors").exists()
     assert not (directory / "whole" / "bert" / "seed-0" / "own" / "model").exists()
 
 
-def test_a_finished_study_trains_nothing_again(directory: pathlib.Path):
+def test_restarting_a_finished_study_trains_nothing(directory: pathlib.Path):
     before = {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")}
     left = directory / "whole" / "bert" / "seed-0" / "pretraining" / "checkpoints"
     left.mkdir()  # as after a kill between the record of a part and the end of its cleanup
@@ -84,7 +84,7 @@ def test_a_finished_study_trains_nothing_again(directory: pathlib.Path):
     assert {path: path.stat().st_mtime_ns for path in (directory / "whole").rglob("results.json")} == before
 
 
-def test_a_study_that_is_killed_and_stopped_and_ends_in_two_processes_gives_the_same_table_to_the_bit(directory: pathlib.Path):
+def test_a_study_killed_stopped_and_resumed_in_two_processes_gives_the_same_table(directory: pathlib.Path):
     workdir = shutil.copytree(directory / "whole", directory / "killed")
     for path in workdir.rglob("seed-1"):
         shutil.rmtree(path)

@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     return Commands(base, dict(zip(lines, done, strict=True)))
 
 
-def test_it_begins_as_the_tiling_and_trains(runs: Commands):
+def test_training_starts_from_the_tiled_model(runs: Commands):
     for name in ("corpus", "small", "large"):
         assert runs.ends[name].status == 0, (name, runs.ends[name].output)
     assert "tiling" in runs.ends["large"].output
@@ -64,7 +64,7 @@ def test_it_begins_as_the_tiling_and_trains(runs: Commands):
         ("types", "model.layer_types lists 4 layers, but model.num_layers=5"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(runs: Commands, name: str, said: str):
+def test_models_that_cannot_be_tiled_are_refused_in_one_sentence(runs: Commands, name: str, said: str):
     end = runs.ends[name]
     assert end.status == 2
     assert said in end.output.splitlines()[-1]

@@ -75,7 +75,7 @@ def uninterrupted(experiment: pathlib.Path) -> pathlib.Path:
     return workdir
 
 
-def test_a_run_that_was_killed_and_started_again_is_the_same_to_the_bit(experiment: pathlib.Path, uninterrupted: pathlib.Path):
+def test_a_killed_translation_run_resumes_bit_for_bit(experiment: pathlib.Path, uninterrupted: pathlib.Path):
     there = (f"{experiment.parent / 'killed'}/checkpoints/2",)
     workdir, done = run(experiment, "killed", at=Signal(ASKED, argument=3, once_there=there))
     assert done.status == -signal.SIGKILL

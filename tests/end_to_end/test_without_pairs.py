@@ -34,21 +34,21 @@ def done(experiment: pathlib.Path, workdir: pathlib.Path) -> list[forked.Done]:
     return forked.run(experiment.parent, command(experiment, workdir, WITHOUT_PAIRS), *commands)
 
 
-def test_the_run_ends_and_speaks_of_no_next_sentences(done, workdir):
+def test_a_run_without_pairs_logs_no_next_sentence_scores(done, workdir):
     assert done[0].status == 0, done[0].output
     assert "NSP" not in done[0].output
     assert not [name for record in records(workdir) for name in record if "nsp" in name]
     assert not [name for name in json.loads((workdir / "results.json").read_text())["eval"] if "nsp" in name]
 
 
-def test_the_exported_model_is_one_of_masked_words_alone(done, workdir):
+def test_the_exported_model_has_only_the_mlm_head(done, workdir):
     names = load_file(workdir / "model" / "model.safetensors").keys()
     assert not [name for name in names if any(part in name for part in OF_PAIRS)]
     assert any("cls.predictions" in name for name in names)
     assert json.loads((workdir / "model" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
 
 
-def test_questions_about_pairs_are_refused_and_masked_words_are_filled(done):
+def test_the_model_fills_masks_and_refuses_next_sentence(done):
     next_sentence, pooled, filled = done[1:]
     assert next_sentence.status == pooled.status == 2
     assert "has no nsp_head, so it cannot" in next_sentence.output

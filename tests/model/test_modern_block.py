@@ -69,7 +69,7 @@ def trees(case: str, golden: dict[str, np.ndarray], config: ModelConfig) -> Any:
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_every_layer_the_logits_the_loss_and_all_gradients_equal_transformers(case, scan_layers, golden):
+def test_layers_logits_loss_and_gradients_equal_transformers(case, scan_layers, golden):
     config = architecture(case, scan_layers=scan_layers)
     params, batch = trees(case, golden, config), our_batch(case)
     model = pretraining_model(config, next_sentence=False)
@@ -113,7 +113,7 @@ def last_layer(config: ModelConfig, tokens: Tokens) -> np.ndarray:
 
 
 @pytest.mark.parametrize("window", [2, 7, 8, 128])
-def test_a_sliding_layer_sees_half_its_window_on_each_side_and_not_one_token_more(window: int):
+def test_a_sliding_layer_sees_exactly_half_its_window_on_each_side(window: int):
     radius, length = window // 2, window + 8
     config = dataclasses.replace(SMALL, num_layers=1, layer_types=("sliding",), sliding_radius=radius, max_position=256)
     ids = np.random.default_rng(0).integers(5, 67, (1, length))
@@ -151,7 +151,7 @@ def test_packed_rows_equal_separate_rows(scan_layers: bool):
         ({"num_layers": 3, "layer_types": ("full", "sliding", "full")}, 0, 1, 1),
     ],
 )
-def test_unlike_layers_are_a_prefix_a_period_and_a_remainder(changes, prefix, period, repeats):
+def test_mixed_layers_split_into_a_prefix_a_period_and_a_remainder(changes, prefix, period, repeats):
     layers = changes["num_layers"]
     config = dataclasses.replace(SMALL, **{"layer_types": modern_block(layers)["layer_types"], **changes})
     assert loop_over(layer_kinds(config)) == Loop(prefix, period, repeats)
@@ -159,7 +159,7 @@ def test_unlike_layers_are_a_prefix_a_period_and_a_remainder(changes, prefix, pe
 
 @pytest.mark.parametrize("every", [2, 3, 4])
 @pytest.mark.parametrize("layers_per_scan_step", [1, 5])
-def test_the_loop_over_unlike_layers_computes_and_trains_them_one_after_another(every: int, layers_per_scan_step: int):
+def test_scanning_mixed_layers_equals_applying_them_one_by_one(every: int, layers_per_scan_step: int):
     config = dataclasses.replace(SMALL, layer_types=modern_block(7, every)["layer_types"], hidden_dropout=0.3, remat="dots")
     scanned = dataclasses.replace(config, scan_layers=True, layers_per_scan_step=layers_per_scan_step)
     params, batch = initial_parameters_of(config), jax.device_get(random_batch(config=config))
@@ -176,7 +176,7 @@ def test_the_loop_over_unlike_layers_computes_and_trains_them_one_after_another(
         np.testing.assert_allclose(x, flatten_dict(other, sep="/")[path], atol=within, err_msg=path)
 
 
-def test_the_attention_norm_of_the_first_layer_is_never_read_nor_counted():
+def test_the_attention_norm_of_the_first_layer_is_neither_read_nor_counted():
     params = random_parameters(SMALL)
     moved = flatten_dict(params, sep="/")
     moved["encoder/layers/attention_layer_norm/scale"] = moved["encoder/layers/attention_layer_norm/scale"].at[0].set(9.0)
@@ -188,7 +188,7 @@ def test_the_attention_norm_of_the_first_layer_is_never_read_nor_counted():
 
 
 @pytest.mark.parametrize("pairing", ["halves", "interleaved"])
-def test_rotated_scores_depend_on_the_distance_alone_and_pairs_are_where_they_are_said_to_be(pairing: str):
+def test_rotary_scores_depend_only_on_the_distance_and_rotate_the_documented_pairs(pairing: str):
     rng, interleaved = np.random.default_rng(0), pairing == "interleaved"
     query, key = (jnp.asarray(rng.standard_normal((1, 1, 1, 8)), jnp.float32) for _ in range(2))
 
@@ -211,7 +211,7 @@ def test_rotated_scores_depend_on_the_distance_alone_and_pairs_are_where_they_ar
         ("mmbert-small", 140_897_536, None),
     ],
 )
-def test_published_models_have_their_number_of_parameters(name: str, whole: int, bare: int | None):
+def test_published_models_have_their_published_parameter_counts(name: str, whole: int, bare: int | None):
     config = ModelConfig(**published(name))
     every = abstract_parameters(config, next_sentence=False)
     assert count_parameters(config, every).trained == whole
@@ -220,7 +220,7 @@ def test_published_models_have_their_number_of_parameters(name: str, whole: int,
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 14**0.5), ("uniform", 0.02), ("normal", None)])
-def test_initial_values_of_each_kind(kind: str, bound: float | None):
+def test_parameters_start_within_the_range_of_their_initializer(kind: str, bound: float | None):
     config = dataclasses.replace(SMALL, initializer=kind)
     layers = initial_parameters_of(config)["encoder"]["layers"]
     outputs, inputs = (np.asarray(layers["feed_forward"][name]["kernel"]) for name in ("output", "intermediate"))

@@ -34,7 +34,7 @@ def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
+def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
     """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit."""
     stored, seen = golden(case), set()
     for name, wanted in stored.items():
@@ -52,7 +52,7 @@ def test_greedy_and_beams_choose_the_tokens_of_transformers(case: str):
     assert len(seen) == 9
 
 
-def test_gnmt_s_penalty_divides_by_its_own_power_of_the_length():
+def test_the_gnmt_penalty_divides_by_its_power_of_the_length():
     found = search("shared", beams=3, gnmt_penalty=True, penalty=0.6)
     lengths = (np.asarray(found.ids) == END).argmax(1) + 1
     np.testing.assert_allclose(found.score, found.log_probability / ((5 + lengths) / 6) ** 0.6, rtol=1e-5)
@@ -61,7 +61,7 @@ def test_gnmt_s_penalty_divides_by_its_own_power_of_the_length():
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_each_source_may_have_a_limit_of_its_own(beams):
+def test_each_source_may_have_its_own_token_limit(beams):
     limits = (4, NEW, 2, 7)
     together = np.asarray(search("shared", beams=beams, limit=jnp.array(limits)).ids)
     for row, limit in enumerate(limits):
@@ -69,7 +69,7 @@ def test_each_source_may_have_a_limit_of_its_own(beams):
 
 
 @pytest.mark.parametrize("fields", [{}, MODERN, {"decoder_vocab_size": 47, "tied_decoder": False}])
-def test_the_cache_changes_nothing_whichever_hypothesis_goes_on(fields):
+def test_decoding_with_a_cache_equals_decoding_without_one(fields):
     """There are two hypotheses per source; the second step continues either of them."""
     config = dataclasses.replace(TINY, **fields)
     params, batch = parameters(config), pairs(config)
@@ -89,7 +89,7 @@ def test_the_cache_changes_nothing_whichever_hypothesis_goes_on(fields):
 
 
 @pytest.mark.parametrize("case", ["untied", "shared"])
-def test_translate_groups_sources_by_length_and_gives_the_same(case: str):
+def test_grouping_sources_by_length_does_not_change_translations(case: str):
     engine, stored = Engine(imported(case)), golden(case)
     sources = [ids[: real.sum()].tolist() for ids, real in zip(stored["input_ids"], stored["attention_mask"], strict=True)]
     for early, penalty in ((False, 2.0), (True, 1.0)):
@@ -111,6 +111,6 @@ def test_translate_groups_sources_by_length_and_gives_the_same(case: str):
         ({"sources": [[]]}, "a source has 0 tokens"),
     ],
 )
-def test_options_out_of_range_and_sources_over_the_limit_are_refused(arguments, says):
+def test_options_out_of_range_and_too_long_sources_are_refused(arguments, says):
     with pytest.raises(UserError, match=says):
         translate(Engine(imported("shared")), **{"sources": [[5, END]]} | arguments)

@@ -16,11 +16,11 @@ from bert_jax.sharding.device_errors import OutOfMemory, is_device_error
         ValueError("UNAVAILABLE: the slice has lost a host"),
     ],
 )
-def test_errors_of_the_devices_are_known_also_where_jit_raises_them_as_a_value_error(error: Exception):
+def test_device_errors_are_recognised_even_if_jit_raises_a_value_error(error: Exception):
     assert is_device_error(error)
 
 
-def test_errors_of_our_own_code_and_of_shapes_are_not_those_of_the_devices():
+def test_errors_of_code_and_shapes_are_not_device_errors():
     with pytest.raises(TypeError) as of_shapes:
         jnp.zeros(2) + jnp.zeros(3)
     errors = [of_shapes.value, ValueError("the shapes differ"), ValueError("UNKNOWNS: two"), OSError("UNKNOWN: x"), None]

@@ -68,7 +68,7 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
 
 
 @pytest.mark.parametrize("name", MESHES)
-def test_a_mesh_trains_as_one_device_does_dropout_included(name):
+def test_a_mesh_trains_as_one_device_with_dropout(name):
     (state, sums), (state_of_one, sums_of_one) = trained(name), trained("one")
     for step, (a, b) in enumerate(zip(sums_of_one, sums, strict=True)):
         for key in a:
@@ -81,7 +81,7 @@ def test_a_mesh_trains_as_one_device_does_dropout_included(name):
         assert largest_difference(ours, theirs) < 100 * SUMS_WITHIN
 
 
-def test_each_device_holds_only_its_part_of_the_parameters():
+def test_each_device_holds_only_its_shard_of_the_parameters():
     state, _ = trained("data 2 x fsdp 2 x tensor 2")
     d, heads = CONFIG.hidden_size, CONFIG.num_heads
     layers = state.params["encoder"]["layers"]
@@ -93,7 +93,7 @@ def test_each_device_holds_only_its_part_of_the_parameters():
 
 
 @pytest.mark.parametrize(("name", "kind"), [("data 8", "sequence"), ("data 2 x fsdp 2 x tensor 2", "mention")])
-def test_evaluation_on_a_mesh_gives_every_feature_the_logits_of_one_device(name, kind):
+def test_evaluation_on_a_mesh_gives_the_logits_of_one_device(name, kind):
     shape, params = row_shape(FEATURES[kind], LAYOUTS[kind]), random_label_parameters(HEADS[kind], CONFIG)
 
     def logits_on(name: str) -> list[np.ndarray]:

@@ -99,12 +99,12 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=str)
-def test_every_chip_stands_where_it_stood(case: tuple[str, int, tuple[int, int, int], str]):
+def test_chips_are_placed_as_in_the_golden_grids(case: tuple[str, int, tuple[int, int, int], str]):
     name, slices, shape, across = case
     assert written(grid_of(config(shape, across), chips(name, slices))) == GOLDEN[case]
 
 
-def test_axes_take_whole_sides_of_the_torus_where_sizes_allow_and_else_parts_of_sides():
+def test_axes_take_whole_sides_of_the_torus_if_their_sizes_fit_and_parts_otherwise():
     whole = grid_of(config((4, 4, 4)), chips("v5p:4x4x4"))
     assert [sorted(sides(list(whole[:, 0, 0]))), sorted(sides(list(whole[0, 0])))] == [[1, 1, 1, 4]] * 2
     parts = grid_of(config((16, 2, 2)), chips("v5p:4x4x4"))
@@ -118,7 +118,7 @@ def test_axes_take_whole_sides_of_the_torus_where_sizes_allow_and_else_parts_of_
     [("v5e:2x2", 1), ("v5e:2x4", 1), ("v5e:4x4", 1), ("v6e:8x8", 1), ("v5p:2x2x1", 1), ("v5p:2x2x2", 1), ("v5p:4x4x4", 1),
      ("v5p:4x4x8", 1), ("v7x:2x2x1", 1), ("v7x:2x2x4", 1), ("v5e:2x4", 2), ("v5e:4x4", 4), ("v5p:4x4x4", 2), ("v7x:2x2x2", 2)],
 )  # fmt: skip
-def test_every_shape_of_powers_of_two_finds_its_place_and_tensor_groups_are_boxes_of_chips(name: str, slices: int):
+def test_every_power_of_two_shape_fits_and_tensor_groups_are_boxes_of_chips(name: str, slices: int):
     devices = chips(name, slices)
     for shape in shapes(len(devices)):
         if shape[2] > len(devices) // slices:
@@ -144,7 +144,7 @@ def test_every_shape_of_powers_of_two_finds_its_place_and_tensor_groups_are_boxe
         ((8, 4, 2), 1, "fsdp", (1, 1, 1)),
     ],
 )
-def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
+def test_data_spans_slices_before_fsdp_by_default(
     shape: tuple[int, int, int], slices: int, across_slices: str, along: tuple[int, int, int]
 ):
     assert slices_along(config(shape, across_slices), named(shape), slices) == named(along)
@@ -160,7 +160,7 @@ def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
         ((16, 1, 1), "fsdp", "mesh.across_slices=fsdp, but mesh.fsdp=1 is not divisible by the 2 slices; set mesh.fsdp to"),
     ],
 )  # fmt: skip
-def test_a_mesh_that_does_not_divide_over_slices_is_an_error_that_says_what_does(
+def test_a_mesh_that_does_not_divide_over_slices_is_refused_with_what_does(
     shape: tuple[int, int, int], across_slices: str, says: str
 ):
     with pytest.raises(UserError) as error:
@@ -178,7 +178,7 @@ def test_slices_of_different_sizes_are_an_error():
         grid_of(MeshConfig(), chips("v5e:2x4", 2)[:-1])
 
 
-def test_devices_that_fill_no_box_are_an_error_that_names_a_number_that_does():
+def test_devices_that_fill_no_box_are_refused_with_a_number_that_does():
     with pytest.raises(UserError, match=r"7 TPU devices do not fill a box of chips, .* such as 4"):
         grid_of(MeshConfig(), chips("v5p:2x2x2")[:7])
     with pytest.raises(UserError, match=r"2 TPU devices do not fill a box of chips, .* such as 1"):
@@ -186,9 +186,7 @@ def test_devices_that_fill_no_box_are_an_error_that_names_a_number_that_does():
 
 
 @pytest.mark.parametrize("refusal", [NotImplementedError, TypeError, ValueError])
-def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
-    monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
-):
+def test_a_shape_that_jax_cannot_place_is_refused_with_sizes_that_fit(monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]):
     tried = []
 
     def refuse(shape: list[int], devices: list[Chip], *, allow_split_physical_axes: bool) -> None:
@@ -206,7 +204,7 @@ def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
     )
 
 
-def test_devices_other_than_tpus_keep_the_order_they_have():
+def test_devices_other_than_tpus_keep_their_order():
     cpus = [dataclasses.replace(chip, platform="cpu") for chip in chips("v5e:2x4")]
     assert grid_of(MeshConfig(fsdp=2, tensor=2), cpus).ravel().tolist() == cpus
 
@@ -222,7 +220,7 @@ def test_devices_other_than_tpus_keep_the_order_they_have():
         ("v5e:8x8", 2, (128,)),
     ],
 )
-def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(name: str, slices: int, sides: tuple[int, ...]):
+def test_the_data_axis_runs_along_one_whole_side_of_the_box_after_another(name: str, slices: int, sides: tuple[int, ...]):
     column = list(grid_of(MeshConfig(), chips(name, slices))[:, 0, 0])
     assert torus_dimensions(column) == sides
     if len(sides) > 1:
@@ -232,13 +230,13 @@ def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(nam
             assert (np.sum(np.ptp(lines, axis=1) > 0, axis=1) == 1).all()  # each group a line of chips
 
 
-def test_the_devices_along_an_axis_are_found_by_its_name():
+def test_devices_along_an_axis_are_found_by_its_name():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     for axis, at in (("data", np.s_[:, 0, 0]), ("fsdp", np.s_[0, :, 0]), ("tensor", np.s_[0, 0, :])):
         assert devices_along(mesh, axis) == list(mesh.devices.reshape(2, 2, 2)[at])
 
 
-def test_devices_that_stand_in_no_such_order_are_one_group():
+def test_devices_in_another_order_are_one_group():
     column = chips("v5p:4x4x4")
     assert torus_dimensions(column) == (4, 4, 4)
     assert torus_dimensions([column[1], column[0], *column[2:]]) == (64,)

@@ -72,13 +72,13 @@ def explained(error: Exception, advice: MemoryAdvice = ADVICE) -> str:
         (TPU, 20.25 * 2**30, 15.75 * 2**30, "needs 20.25 GiB of HBM, and there are 15.75 GiB"),
     ],
 )
-def test_what_devices_and_compilers_say_of_memory_is_understood(message: str, needs: float, has: float, says: str):
+def test_memory_messages_of_devices_and_compilers_are_parsed(message: str, needs: float, has: float, says: str):
     found = DoesNotFit.from_message(message)
     assert (found.needs, found.has) == (needs, has)
     assert str(found) == says
 
 
-def test_the_person_is_told_the_figures_the_batch_and_the_remedies():
+def test_the_error_shows_the_figures_the_batch_and_the_remedies():
     assert explained(jax.errors.JaxRuntimeError(TPU)).splitlines() == [
         "the step does not fit in memory: it needs 20.25 GiB of HBM, and there are 15.75 GiB, with 8 rows.",
         "Each of these takes less:",
@@ -89,7 +89,7 @@ def test_the_person_is_told_the_figures_the_batch_and_the_remedies():
     ]
 
 
-def test_nothing_is_made_up_where_nothing_is_known():
+def test_the_error_without_figures_names_none():
     says = explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"), MemoryAdvice("it"))
     assert says == (
         "it does not fit in memory: it needs more memory than there is.\n"
@@ -97,13 +97,13 @@ def test_nothing_is_made_up_where_nothing_is_known():
     )
 
 
-def test_on_a_gpu_the_share_that_jax_takes_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_the_error_on_a_gpu_names_the_memory_fraction_of_jax(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95" in explained(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: ?"))
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in explained(MemoryError())
 
 
-def test_what_jax_and_numpy_really_raise_is_understood():
+def test_memory_errors_of_jax_and_numpy_are_parsed():
     with pytest.raises(OutOfMemory, match=r"asks for 262144\.00 GiB of memory at once"), fits_in_memory(lambda: ADVICE):
         jax.device_put(np.broadcast_to(np.float32(1), (2**46,)))
     with (
@@ -124,13 +124,13 @@ def test_what_jax_and_numpy_really_raise_is_understood():
         "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 20M of 16M vmem.",
     ],
 )
-def test_other_faults_of_a_device_stay_as_they_are(message: str):
+def test_other_device_errors_stay_as_they_are(message: str):
     with pytest.raises(jax.errors.JaxRuntimeError) as raised, fits_in_memory(lambda: ADVICE):
         raise jax.errors.JaxRuntimeError(message)
     assert not isinstance(raised.value, UserError)
 
 
-def test_the_innermost_explanation_stands():
+def test_the_innermost_explanation_wins():
     with pytest.raises(OutOfMemory, match="the step does not fit"), fits_in_memory(lambda: MemoryAdvice("the whole run")):  # noqa: SIM117
         with fits_in_memory(lambda: ADVICE):
             raise jax.errors.JaxRuntimeError(TPU)
@@ -148,7 +148,7 @@ def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pyt
     )
 
 
-def test_what_a_step_needs_is_compared_with_the_memory_of_the_machine_that_all_its_cpu_devices_share(monkeypatch):
+def test_cpu_devices_share_the_memory_of_the_machine(monkeypatch):
     monkeypatch.setattr(device_errors, "host_memory", lambda: 8 << 30)
     for devices in (1, 4):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
@@ -160,7 +160,7 @@ def test_what_a_step_needs_is_compared_with_the_memory_of_the_machine_that_all_i
     require_memory(2**60, mesh, lambda: ADVICE)
 
 
-def test_what_a_step_needs_is_compared_with_the_memory_of_the_smallest_device_where_devices_have_their_own():
+def test_a_step_must_fit_the_device_with_the_least_memory():
     sizes = iter((4, 2, 2, 4))
     devices = [types.SimpleNamespace(process_index=0, memory_stats=lambda: {"bytes_limit": next(sizes) << 30}) for _ in range(2)]
     mesh: Any = types.SimpleNamespace(devices=np.array(devices))
@@ -169,5 +169,5 @@ def test_what_a_step_needs_is_compared_with_the_memory_of_the_smallest_device_wh
         require_memory(3 << 30, mesh, lambda: ADVICE)
 
 
-def test_the_memory_of_this_machine_is_known():
+def test_the_memory_of_this_machine_is_found():
     assert (host_memory() or 0) > 2**28

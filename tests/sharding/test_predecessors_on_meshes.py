@@ -94,7 +94,7 @@ def on_one_device(name: str) -> tuple[Any, Any, dict[str, float]]:
         ("static", "data 2 x fsdp 2"),
     ],
 )
-def test_a_predecessor_trains_on_a_mesh_as_on_one_device_dropout_and_negatives_included(name: str, mesh: str):
+def test_a_predecessor_trains_on_a_mesh_as_on_one_device_with_dropout_and_negatives(name: str, mesh: str):
     first, alone, sums_of_one = on_one_device(name)
     _, spread, sums = trained(name, MESHES[mesh], 8 if mesh == "data 8" else 4, first)
     assert sums == pytest.approx(sums_of_one, rel=2e-6)

@@ -27,7 +27,7 @@ from tests.random_rows import TINY
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_partition_specs_of_bert_base_are_the_golden_ones(layout: str):
+def test_partition_specs_of_bert_base_equal_the_golden_file(layout: str):
     found, golden = partition_specs(layout), json.loads(GOLDEN.read_text())[layout]
     assert json.loads(json.dumps(found)) == golden
 
@@ -36,7 +36,7 @@ def test_partition_specs_of_bert_base_are_the_golden_ones(layout: str):
     ("layout", "axis"),
     [("bert_adam", "fsdp"), ("bert_adam on 8x1x1", "data"), ("bert_adam on 4x2x1", "data"), ("bert_adam on 4x1x2", "data")],
 )
-def test_every_large_array_of_bert_base_is_spread(layout: str, axis: str):
+def test_every_large_array_of_bert_base_is_sharded(layout: str, axis: str):
     """No array of a megabyte or more may be whole on every device, except for the rows of the two small embedding tables."""
     specs = partition_specs(layout)
     boxed = abstract_parameters(ModelConfig(**published("base"), vocab_multiple=128))
@@ -56,7 +56,7 @@ def test_every_large_array_of_bert_base_is_spread(layout: str, axis: str):
         (MeshConfig(data=1, tensor=-1), 8, (1, 1, 8)),
     ],
 )
-def test_minus_one_takes_the_devices_that_are_left(config: MeshConfig, devices: int, shape: tuple[int, int, int]):
+def test_minus_one_takes_the_remaining_devices(config: MeshConfig, devices: int, shape: tuple[int, int, int]):
     mesh = make_mesh(config, jax.devices()[:devices])
     assert tuple(mesh.shape[axis] for axis in ("data", "fsdp", "tensor")) == shape
 
@@ -100,7 +100,7 @@ def test_a_dimension_that_does_not_divide_is_named_with_the_remedy(model: dict[s
     assert message in str(error.value)
 
 
-def test_a_padded_vocabulary_divides_and_dimensions_that_no_axis_splits_may_be_odd():
+def test_a_padded_vocabulary_divides_and_unsplit_dimensions_may_be_odd():
     boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16, num_layers=3, max_position=33))
     shardings = parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
     assert shardings["embeddings"]["word_embeddings"]["embedding"].shard_shape((64, TINY.hidden_size))[0] == 32
@@ -115,7 +115,7 @@ def test_a_padded_vocabulary_divides_and_dimensions_that_no_axis_splits_may_be_o
         (24, 4, "is not divisible by 4 devices along data x fsdp times 4 microbatches; nearest: 16 or 32"),
     ],
 )
-def test_a_batch_that_does_not_divide_names_the_nearest_that_do(rows: int, accumulation: int, message: str):
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(rows: int, accumulation: int, message: str):
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     for fits in (4 * accumulation, 32):
         check_batch_size("x.batch_size", fits, accumulation, mesh)
@@ -128,7 +128,7 @@ def test_a_batch_that_does_not_divide_names_the_nearest_that_do(rows: int, accum
     ("shape", "supported"),
     [((2, 1, 1), True), ((2, 2, 1), True), ((2, 1, 2), True), ((2, 2, 2), False), ((1, 2, 1), False), ((1, 1, 1), False)],
 )
-def test_the_state_is_spread_over_two_devices_of_data_or_more_unless_both_other_axes_split_arrays(
+def test_the_optimizer_state_is_sharded_over_data_unless_fsdp_and_tensor_split_arrays(
     shape: tuple[int, int, int], supported: bool
 ):
     data, fsdp, tensor = shape
@@ -136,7 +136,7 @@ def test_the_state_is_spread_over_two_devices_of_data_or_more_unless_both_other_
     assert supports_zero(mesh) == supported
 
 
-def test_an_array_of_32768_elements_a_layer_is_spread_and_a_smaller_one_is_not():
+def test_arrays_from_32768_elements_per_layer_are_sharded():
     mesh = make_mesh(MeshConfig(data=8))
     shapes = {"alone": (4_096, 8), "small": (4_095, 8), "layers": {"large": (8, 4_096, 8), "small": (8, 4_095, 8)}}
     shapes = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), shapes, is_leaf=lambda x: isinstance(x, tuple))
@@ -145,7 +145,7 @@ def test_an_array_of_32768_elements_a_layer_is_spread_and_a_smaller_one_is_not()
     assert found == {"alone": 0, "small": -1, "layers": {"large": 1, "small": -1}}
 
 
-def test_a_kernel_is_split_over_the_axes_of_a_mesh_of_two_devices_or_more_alone():
+def test_a_kernel_is_split_only_on_a_mesh_of_two_or_more_devices():
     assert automatic_axes() == set()
     for devices, axes in ((1, set()), (2, set(AXES))):
         with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:devices])):
@@ -161,7 +161,7 @@ def test_a_kernel_is_split_over_the_axes_of_a_mesh_of_two_devices_or_more_alone(
         ((2, 4, 1), (None, None, None)),
     ],
 )
-def test_a_dimension_is_split_over_axes_that_divide_it_and_otherwise_stays_whole(sizes: tuple[int, int, int], split: tuple):
+def test_a_dimension_is_split_only_over_axes_that_divide_it(sizes: tuple[int, int, int], split: tuple):
     spec = PartitionSpec(("data", "fsdp"), None, "tensor")
     with jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
         assert drop_indivisible_axes(spec, sizes) == PartitionSpec(*split)

@@ -75,12 +75,12 @@ def assert_same(found: tuple[Any, list[dict[str, float]]], wanted: tuple[Any, li
 
 
 @pytest.mark.parametrize("name", MESHES)
-def test_a_mesh_trains_as_one_device_does_dropout_included(name: str):
+def test_a_mesh_trains_as_one_device_with_dropout(name: str):
     assert_same(on_mesh(name), on_one_device())
 
 
 @pytest.mark.parametrize("name", ["data 8", "data 2 x fsdp 2 x tensor 2"])
-def test_a_block_with_windows_gates_and_rotary_positions_trains_on_a_mesh_as_on_one_device(name: str):
+def test_a_modern_block_trains_on_a_mesh_as_on_one_device(name: str):
     def modern(mesh: MeshConfig) -> Any:
         experiment = experiment_on(mesh)
         model = experiment.model
@@ -93,19 +93,19 @@ def test_a_block_with_windows_gates_and_rotary_positions_trains_on_a_mesh_as_on_
     assert_same(train(many, state=spread), train(one, devices=1, state=jax.device_put(first, program_of(one, 1).shardings)))
 
 
-def test_accumulation_and_lambs_norms_do_not_depend_on_how_arrays_are_spread():
+def test_accumulation_and_lamb_norms_do_not_depend_on_sharding():
     mesh = MESHES["data 2 x fsdp 2 x tensor 2"]
     assert_same(train(experiment_on(mesh, accumulation=2, optimizer="lamb")), on_one_device(accumulation=2, optimizer="lamb"))
 
 
-def test_layers_gathered_one_by_one_and_microbatches_train_as_one_device_does():
+def test_layers_gathered_one_by_one_train_as_one_device_with_microbatches():
     """`scan_layers=False` gathers every layer when it is needed, while the tests above gather all layers at once."""
     experiment = experiment_on(MESHES["data 8"], accumulation=2, optimizer="lamb")
     unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_layers=False))
     assert_same(train(unrolled), on_one_device(accumulation=2, optimizer="lamb"))
 
 
-def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_device_does(monkeypatch: pytest.MonkeyPatch):
+def test_collectives_along_one_side_of_the_box_at_a_time_train_as_one_device(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MESHES["data 8"])
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
@@ -121,7 +121,7 @@ def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_devi
     ("chips", "sides", "rings"),
     [(64, (8, 8), 2), (63, (7, 9), 1), (64, (4, 4, 4), 1), (64, (64,), 1), (64, (4, 8), 1), (128, (8, 16), 2)],
 )
-def test_from_64_chips_in_two_dimensions_on_a_collective_goes_along_one_after_the_other(chips, sides, rings, monkeypatch):
+def test_collectives_go_along_one_dimension_at_a_time_from_64_chips_on(chips, sides, rings, monkeypatch):
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: sides if len(devices) == chips else ())
     shape = {axis: chips if axis == "data" else 1 for axis in AXES}
     devices = np.arange(chips).reshape(list(shape.values()))
@@ -134,7 +134,7 @@ def test_from_64_chips_in_two_dimensions_on_a_collective_goes_along_one_after_th
         assert found == [places.T.tolist(), places.tolist()]
 
 
-def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
+def test_gradients_exchanged_in_bfloat16_differ_only_by_rounding():
     """There are 8 summands, each rounded to 2**-9 of its size, and so are their sums."""
     (found, sums), (wanted, sums_of_one) = (
         train(experiment_on(dataclasses.replace(MESHES["data 8"], reduce_dtype=dtype)), steps=1)
@@ -156,7 +156,7 @@ class Total(Objective):
         return sums["total"]
 
 
-def test_a_table_of_words_is_gathered_in_the_type_of_the_products_and_other_arrays_in_float32():
+def test_word_tables_are_gathered_in_the_compute_dtype_and_other_arrays_in_float32():
     mesh = make_mesh(MeshConfig())
     shardings = {name: NamedSharding(mesh, PartitionSpec("data")) for name in ("embedding", "counts")}
     differentiate = gradients_over_data(shardings, mesh, dataclasses.replace(DROPPING, dtype="bfloat16"), "float32")
@@ -168,7 +168,7 @@ def test_a_table_of_words_is_gathered_in_the_type_of_the_products_and_other_arra
     assert {*gathered} == {("bf16", "8,2"), ("f32", "8,3")}
 
 
-def test_what_a_word_learns_from_many_places_adds_up_in_float32_whatever_the_products_are():
+def test_gradients_of_a_word_add_up_in_float32_for_any_compute_dtype():
     """In bfloat16, a sum of ones stops at 256."""
     mesh, places = make_mesh(MeshConfig()), 8 * 1_000
     shardings = {"embedding": NamedSharding(mesh, PartitionSpec("data"))}
@@ -181,7 +181,7 @@ def test_what_a_word_learns_from_many_places_adds_up_in_float32_whatever_the_pro
     np.testing.assert_array_equal(grads["embedding"][0], places)
 
 
-def test_each_device_of_the_data_axis_holds_its_part_of_every_array_worth_it():
+def test_each_data_device_holds_its_shard_of_every_large_array():
     (state, _), m = on_mesh("data 8"), experiment_on(MESHES["data 8"]).model
     layers = state.params["encoder"]["layers"]
     wanted = [
@@ -193,13 +193,13 @@ def test_each_device_of_the_data_axis_holds_its_part_of_every_array_worth_it():
         assert {shard.data.shape for shard in array.addressable_shards} == {shape}
 
 
-def test_the_first_weights_do_not_depend_on_the_mesh():
+def test_initial_weights_do_not_depend_on_the_mesh():
     experiment = experiment_on(MESHES["fsdp 2 x tensor 4"])
     spread = begun(experiment, program_of(experiment))
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first_state(), jax.device_get(spread))))
 
 
-def test_each_device_holds_only_its_part_of_the_parameters_and_the_optimizer():
+def test_each_device_holds_only_its_shard_of_parameters_and_optimizer_state():
     name = "data 2 x fsdp 2 x tensor 2"
     (state, _), m = on_mesh(name), experiment_on(MESHES[name]).model
     wanted = {
@@ -224,7 +224,7 @@ def test_each_device_holds_only_its_part_of_the_parameters_and_the_optimizer():
             assert len(array.addressable_shards) == 8
 
 
-def test_fsdp_8_divides_the_memory_of_a_device_by_nearly_eight():
+def test_fsdp_8_divides_device_memory_by_nearly_eight():
     def bytes_of_a_device(name: str) -> int:
         state = program_of(experiment_on(MESHES[name])).state
         sizes = jax.tree.map(lambda x: 4 * math.prod(x.sharding.shard_shape(x.shape)), state)
@@ -234,7 +234,7 @@ def test_fsdp_8_divides_the_memory_of_a_device_by_nearly_eight():
     assert bytes_of_a_device("fsdp 8") < bytes_of_a_device("data 8, state repeated") / 4
 
 
-def test_a_step_with_a_teacher_is_the_same_on_a_mesh():
+def test_distillation_on_a_mesh_equals_one_device():
     """The teacher is split over fsdp and replicated over data; the student's state is sharded over data too."""
     found, first = [], None
     for mesh_config in (MeshConfig(), MeshConfig(data=2, fsdp=2)):

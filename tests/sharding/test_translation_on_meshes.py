@@ -58,7 +58,7 @@ def on_one_device(scan: bool) -> tuple[Any, Any, dict[str, float]]:
 
 
 @pytest.mark.parametrize(("mesh", "scan"), [("data 8", False), ("data 2 x fsdp 2 x tensor 2", True)])
-def test_a_step_on_eight_devices_is_that_on_one(mesh: str, scan: bool, monkeypatch: pytest.MonkeyPatch):
+def test_a_translation_step_on_eight_devices_equals_one_device(mesh: str, scan: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
     first, alone, sums_of_one = on_one_device(scan)
     _, spread, sums = trained(MESHES[mesh], 8, dataclasses.replace(CONFIG, scan_layers=scan), first)
