@@ -83,7 +83,10 @@ class Signal:
     def send(self) -> None:
         """Sends the signal to this process."""
         deadline = time.monotonic() + 60
-        while not all(as_path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
+        while not all(as_path(path).exists() for path in self.once_there):
+            if time.monotonic() > deadline:
+                os.write(2, f"{self.once_there} are not there after a minute\n".encode())
+                os._exit(1)
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 
