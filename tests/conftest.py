@@ -20,6 +20,7 @@ KEPT = ("BERT_JAX_PEER_PYTHON", "TPU_SKIP_MDS_QUERY")
 for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in KEPT]:
     del os.environ[name]
 os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
+FLAGS_OF_0_10 = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_collective_call_terminate_timeout_seconds=600")
 process = os.getpid()
 atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # shells start background jobs with it, and commands would inherit it
@@ -30,8 +31,9 @@ os.environ["XLA_FLAGS"] = " ".join(
         *os.environ.get("XLA_FLAGS", "").split(),
         "--xla_force_host_platform_device_count=8",
         "--xla_cpu_parallel_codegen_split_count=1",  # compiling a program in one part takes a fifth less CPU time than in many
-        # The older fusion compiler takes less than half the time. Later versions do not have it, and abort at an unknown flag.
-        *(["--xla_cpu_use_fusion_emitters=false"] if importlib.metadata.version("jaxlib").startswith("0.10.") else []),
+        # The older fusion compiler takes less than half the time. Under load, the threads of eight devices may meet later than in
+        # 40 s, after which XLA aborts the process. Other versions may lack these flags, and abort at an unknown one.
+        *(FLAGS_OF_0_10 if importlib.metadata.version("jaxlib").startswith("0.10.") else ()),
     ]
 )
 
