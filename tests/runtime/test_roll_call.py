@@ -223,6 +223,7 @@ def test_with_a_secret_only_those_that_know_it_are_heard(monkeypatch: pytest.Mon
 
 def test_a_process_heeds_no_answer_of_one_that_does_not_know_the_secret(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
+    monkeypatch.setattr(messages, "ANSWER", 0.1)  # seconds, of 15
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         thread = threading.Thread(target=lambda: stranger.accept()[0].sendall(framed(["", ""])))
         thread.start()
