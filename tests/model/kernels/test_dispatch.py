@@ -287,8 +287,11 @@ def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_token
         def encode(params: Any, x: Any) -> Any:
             return Encoder(config).apply({"params": params}, x, tokens_of(ids).reading(queried), None, method="queried")
 
-        outputs, backward = jax.vjp(encode, params, x)
-        return outputs, *backward(direction)
+        def both(params: Any, x: Any) -> Any:
+            outputs, backward = jax.vjp(encode, params, x)
+            return outputs, *backward(direction)
+
+        return jax.jit(both)(params, x)
 
     asked: list[Any] = []
 
