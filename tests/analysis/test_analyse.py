@@ -32,7 +32,7 @@ def loaded(analyser, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("loaded")
-def test_heads_of_a_file_are_tables_and_figures_and_a_line_that_is_no_text_fails_alone(tmp_path, capsys):
+def test_heads_of_a_file_become_tables_and_figures_and_only_the_bad_line_fails(tmp_path, capsys):
     (tmp_path / "in.txt").write_bytes(b"the river of Paris\n\n\xff\xfe\n" + b"the cab " * 20 + b"\n")
     out = tmp_path / "out"
     assert main(["heads", "--model=m", f"--output={out}", f"--input={tmp_path / 'in.txt'}", "--reach=2"]) == 1
@@ -46,7 +46,7 @@ def test_heads_of_a_file_are_tables_and_figures_and_a_line_that_is_no_text_fails
 
 
 @pytest.mark.usefixtures("loaded")
-def test_attention_of_two_arguments_is_that_of_a_pair_as_a_page_figures_and_arrays(tmp_path, capsys):
+def test_attention_of_a_pair_is_written_as_page_figures_and_arrays(tmp_path, capsys):
     out = tmp_path / "out"
     flags = ["--model=m", f"--output={out}", "--head=2-3", "--head=1-1", "--format=png,html"]
     assert main(["attention", *flags, "the cab", "of Paris"]) == 0
@@ -60,7 +60,7 @@ def test_attention_of_two_arguments_is_that_of_a_pair_as_a_page_figures_and_arra
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_vocabulary_with_a_list_of_names_says_what_is_among_them(tmp_path, capsys):
+def test_the_vocabulary_report_counts_the_words_of_a_list_of_names(tmp_path, capsys):
     (tmp_path / "names.txt").write_text("Paris\nAda\n")
     assert main(["vocabulary", "--model=m", f"--output={tmp_path / 'out'}", f"--names={tmp_path / 'names.txt'}"]) == 0
     lines = {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
@@ -71,7 +71,7 @@ def test_a_vocabulary_with_a_list_of_names_says_what_is_among_them(tmp_path, cap
 
 
 @pytest.mark.usefixtures("loaded")
-def test_neighbours_without_a_text_are_pieces_and_with_one_words_of_which_a_missing_one_fails_alone(tmp_path, capsys):
+def test_neighbours_are_pieces_without_a_text_and_words_with_one(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["neighbours", "--model=m", f"--output={out}", "Paris", "cab"]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -91,7 +91,7 @@ def test_neighbours_without_a_text_are_pieces_and_with_one_words_of_which_a_miss
 
 
 @pytest.mark.usefixtures("loaded")
-def test_dependencies_of_a_treebank_are_tables_a_figure_and_lines_for_controls(tmp_path, capsys):
+def test_dependencies_of_a_treebank_become_tables_a_figure_and_lines_for_controls(tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root") + row(3, "!", 2, "punct")
     long = "".join(row(i, "the", 59, "det") for i in range(1, 59)) + row(59, "cab", 0, "root")
     (tmp_path / "x.conllu").write_text("\n".join([*[good] * 9, row(1, "a", 1), long]))
@@ -112,7 +112,7 @@ def test_dependencies_of_a_treebank_are_tables_a_figure_and_lines_for_controls(t
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_model_is_the_same_as_itself(tmp_path, capsys):
+def test_a_model_compared_with_itself_is_identical(tmp_path, capsys):
     out = tmp_path / "out"
     flags = ["--masked=0.5", "the capital of France is Paris.", "the river of Paris is the cab"]
     assert main(["compare", "--model=m", "--with=m", f"--output={out}", *flags]) == 0
@@ -125,7 +125,7 @@ def test_a_model_is_the_same_as_itself(tmp_path, capsys):
     assert {path.stem for path in out.glob("*.png")} == {"divergences", "moved", "layers"}
 
 
-def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed(tmp_path, capsys):
+def test_an_original_checkpoint_is_analysed_and_its_assumed_gelu_is_reported(tmp_path, capsys):
     path = REPOSITORY / "tests" / "golden" / "tf1" / "bert"
     assert main(["vocabulary", f"--model={path}", f"--output={tmp_path / 'out'}"]) == 0
     (note,) = capsys.readouterr().err.splitlines()
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_a
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_model_with_random_weights_is_compared_as_drawn_by_the_seed(tmp_path, capsys, analyser, monkeypatch):
+def test_comparison_with_random_weights_follows_the_seed(tmp_path, capsys, analyser, monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
     text = "the capital of France is Paris."
     flags = ["--control=random-weights", "--seed=5", "--masked=0.5", text]
@@ -154,7 +154,7 @@ def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
 @pytest.mark.parametrize(
     ("command", "units"), [("dependencies", "half of the sentences"), ("coreference", "half of the documents")]
 )
-def test_what_heads_are_chosen_on_is_another_file(command, units, tmp_path):
+def test_choose_must_be_another_file_than_input(command, units, tmp_path):
     path = write(tmp_path, PARIS)
     flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]
     with pytest.raises(UserError, match=f"--choose=.* is also --input; without --choose, {units} are used"):
@@ -162,7 +162,7 @@ def test_what_heads_are_chosen_on_is_another_file(command, units, tmp_path):
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_damaged_line_of_what_heads_are_chosen_on_fails_too(tmp_path, capsys):
+def test_a_damaged_line_of_the_choosing_file_fails(tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root")
     (tmp_path / "x.conllu").write_text("\n".join([good] * 3))
     (tmp_path / "y.conllu").write_text("\n".join([good, row(1, "a", 1)]))
@@ -181,7 +181,7 @@ def test_a_damaged_line_of_what_heads_are_chosen_on_fails_too(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("loaded")
-def test_pronouns_of_neither_name_are_told_of_a_file_that_asks_once(tmp_path, capsys):
+def test_pronouns_of_neither_name_are_reported_for_a_single_question_file(tmp_path, capsys):
     flags = [f"--input={write(tmp_path, GAP, 'x.tsv')}", f"--choose={write(tmp_path, GAP, 'y.tsv')}", "--replicates=100"]
     assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
     assert "1 pronoun of neither name: counted only where neither is an answer\n" in capsys.readouterr().out
@@ -191,7 +191,7 @@ def test_pronouns_of_neither_name_are_told_of_a_file_that_asks_once(tmp_path, ca
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_control_of_probes_has_a_folder_of_its_own(tmp_path, capsys, monkeypatch):
+def test_a_probe_control_is_written_to_its_own_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
     for name in ("train.txt", "dev.txt"):
         (tmp_path / name).write_text("the X Y\nriver X Z\nParis Y Y\n\n" * 9)
@@ -214,7 +214,7 @@ def test_a_control_of_probes_has_a_folder_of_its_own(tmp_path, capsys, monkeypat
 
 
 @pytest.mark.usefixtures("loaded")
-def test_coreference_of_documents_is_tables_figures_and_lines_for_rules_and_controls(tmp_path, capsys):
+def test_coreference_of_documents_becomes_tables_figures_and_lines_for_rules_and_controls(tmp_path, capsys):
     damaged = conllu("a/NOUN/0/(1-x-1", name="f")
     path = write(tmp_path, PARIS + PARIS.replace("id = d", "id = e") + damaged)
     out = tmp_path / "out"
@@ -234,7 +234,7 @@ def test_coreference_of_documents_is_tables_figures_and_lines_for_rules_and_cont
     assert {path.name for path in out.iterdir()} == names
 
 
-def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_length(directory, tmp_path, capsys, monkeypatch):
+def test_an_analyser_shows_its_progress_and_the_time_left(directory, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("bert_jax.analysis.reading.DELAY", 0.0)
     monkeypatch.setattr("bert_jax.analysis.heads.measure.WINDOWS", 1)
     analyser = Analyser(engine_on(directory), show_progress=True)
@@ -253,7 +253,7 @@ def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_lengt
     assert capsys.readouterr().err == ""
 
 
-def test_help_names_the_commands_that_there_are(capsys):
+def test_help_lists_the_commands(capsys):
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 0

@@ -26,7 +26,7 @@ from tests.looked_at import assert_lines_as_looked_at
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_tables_and_figures_are_those_that_were_looked_at_last(name, tmp_path):
+def test_tables_and_figures_equal_the_golden_descriptions(name, tmp_path):
     assert_lines_as_looked_at(written(name, tmp_path), name)
 
 
@@ -70,7 +70,7 @@ def cosines_figure_of(word: str) -> Figure:
     return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
 
 
-def test_figures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
+def test_figures_are_written_in_the_requested_formats_with_the_name_of_the_model(tmp_path):
     flags = argparse.Namespace(model="m" * 100, output=tmp_path, format=("svg", "html", "pdf"))
     folder = open_folder(flags, (), (), "other")
     assert folder.caption == f"…{'m' * 60} | other"
@@ -79,7 +79,7 @@ def test_figures_are_written_in_the_formats_that_are_asked_for_with_the_models_n
     assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_figure_that_cannot_be_written_in_a_format_is_refused_before_anything_is_measured(tmp_path):
+def test_an_unsupported_figure_format_is_refused_before_measuring(tmp_path):
     (tmp_path / "tree.pdf").mkdir()
     Folder(tmp_path, ("tree.png", "tree.tsv"))
     with pytest.raises(UserError, match=r"tree.pdf cannot be written: Is a directory"):
@@ -94,7 +94,7 @@ def test_the_colours_of_layers_have_a_legend():
         assert len({*colours}) == 3
 
 
-def test_names_of_points_cover_neither_each_other_nor_points():
+def test_point_labels_overlap_neither_each_other_nor_points():
     """This holds even if many points are at one place, as with equal heads."""
     crowd = np.random.default_rng(0).normal(0, [[0.3]] * 50 + [[1e-3]] * 60, (110, 2))
     figure = Figure(figsize=(5.0, 4.0), layout="constrained", dpi=120)
@@ -111,7 +111,7 @@ def test_names_of_points_cover_neither_each_other_nor_points():
     assert 50 < len(names) < 110, "names without a free place are left out"
 
 
-def test_what_was_not_measured_has_no_files(tmp_path):
+def test_no_files_are_written_for_missing_measurements(tmp_path):
     tables = {"heads", "distances"}
     for heads, n, further in ((2, 1, {"divergences", "tree", "plane"}), (2, 0, set()), (1, 1, set())):
         folder = Undrawn(tmp_path / f"{heads} {n}")
@@ -133,7 +133,7 @@ class Undrawn(Folder):
     ("words", "side", "size"),
     [(9, 3.6, 8), (13, 3.8, 8), (40, 9.2, 8), (41, 9.4, 6), (80, 14.0, 6)],
 )
-def test_a_head_of_more_words_is_a_larger_figure_with_smaller_letters(words, side, size):
+def test_more_words_give_a_larger_figure_with_smaller_letters(words, side, size):
     figure = head_figure(attention(words), 1, 1)
     np.testing.assert_allclose(figure.get_size_inches(), (1.75 * side, side + 0.4))
     lines, heat_map, _ = figure.axes
@@ -143,14 +143,14 @@ def test_a_head_of_more_words_is_a_larger_figure_with_smaller_letters(words, sid
 
 
 @pytest.mark.parametrize(("words", "step"), [(81, 1), (199, 1), (200, 2)])
-def test_a_head_of_too_many_words_for_lines_is_a_map_that_names_at_most_two_hundred_of_them(words, step):
+def test_a_head_with_too_many_words_for_lines_is_a_map_with_at_most_200_labels(words, step):
     figure = head_figure(attention(words), 1, 1)
     np.testing.assert_allclose(figure.get_size_inches(), (14.0, 14.4))
     heat_map, _ = figure.axes
     assert heat_map.get_xticks().tolist() == heat_map.get_yticks().tolist() == list(range(0, words, step))
 
 
-def test_with_more_than_forty_heads_an_axis_names_the_first_of_each_layer():
+def test_more_than_40_heads_are_labelled_only_by_the_first_of_each_layer():
     axes = divergences_figure(comparison((4, 10), (3, 14), None)).axes[0]
     assert len(axes.get_yticks()) == 40
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1-1", "2-1", "3-1"]

@@ -50,7 +50,7 @@ def stored(text: str, found: Attention) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("precise", "bound"), [(pages.PRECISE, 2e-5), (0, 4e-3)])
-def test_a_page_holds_every_weight_as_exactly_as_it_says(found, monkeypatch, precise, bound):
+def test_a_page_stores_every_weight_with_the_documented_precision(found, monkeypatch, precise, bound):
     monkeypatch.setattr(pages, "PRECISE", precise)
     text = attention_page([found])
     weights = found.pieces.values.reshape(-1, *found.pieces.shape[2:])
@@ -68,14 +68,14 @@ def test_a_thumbnail_of_a_long_text_keeps_the_largest_weight_of_each_block():
     assert small[1, 62] == 128
 
 
-def test_a_head_is_named_layer_dash_head_from_one():
+def test_a_head_is_named_by_layer_and_head_from_one():
     assert read_head("8-10", 12, 12) == (8, 10)
     for name in ("0-1", "13-1", "1-13", "810", "8-10-1", "-1-2"):
         with pytest.raises(UserError, match=f"--head={name} (is not|does not exist)"):
             read_head(name, 12, 12)
 
 
-def test_a_figure_is_a_png_whatever_the_letters(found, tmp_path):
+def test_a_figure_is_a_png_for_any_letters(found, tmp_path):
     figure = head_figure(found, 1, 1)
     figure.set_layout_engine("none")
     figure.set_dpi(15)
@@ -84,7 +84,7 @@ def test_a_figure_is_a_png_whatever_the_letters(found, tmp_path):
     assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_figures_show_words_or_pieces_and_lines_while_there_is_room(found, monkeypatch):
+def test_figures_show_words_or_pieces_and_lines_if_they_fit(found, monkeypatch):
     assert len(overview_figure(found).axes) == 8
     lines, heat_map, _ = head_figure(found, 2, 3).axes
     assert [tick.get_text() for tick in heat_map.get_yticklabels()] == list(found.rows.words)
@@ -95,7 +95,7 @@ def test_figures_show_words_or_pieces_and_lines_while_there_is_room(found, monke
     assert len(heat_map.get_yticklabels()) == len(found.rows.tokens)
 
 
-def test_a_browser_shows_the_head_that_is_clicked_and_its_numbers_for_words_and_pieces(found, tmp_path):
+def test_a_browser_shows_the_clicked_head_for_words_and_pieces(found, tmp_path):
     browser = find_browser()
     if browser is None:
         pytest.skip("needs Chromium, which is not installed")

@@ -72,7 +72,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
-def test_a_statistic_of_every_head_is_that_of_a_loop_over_words(found, by_hand, statistic):
+def test_statistics_of_every_head_equal_a_loop_over_words(found, by_hand, statistic):
     expected, n = mean_over_words(by_hand, BY_HAND[statistic])
     np.testing.assert_allclose(found.statistics.sel(statistic=statistic).values, expected, atol=1e-5)
     assert found.n.sel(statistic=statistic).values == n
@@ -81,7 +81,7 @@ def test_a_statistic_of_every_head_is_that_of_a_loop_over_words(found, by_hand, 
     np.testing.assert_allclose(found.uniform.sel(statistic=statistic).values, uniform[0, 0], atol=1e-6)
 
 
-def test_the_distance_profile_is_that_of_a_loop_over_words(found, by_hand):
+def test_the_distance_profile_equals_a_loop_over_words(found, by_hand):
     assert found.profile["distance"] == range(-REACH, REACH + 1)
     for distance in found.profile["distance"]:
         expected, n = mean_over_words(by_hand, to_distance(distance))
@@ -89,7 +89,7 @@ def test_the_distance_profile_is_that_of_a_loop_over_words(found, by_hand):
         assert found.n_profile.sel(distance=distance).values == n
 
 
-def test_the_divergence_of_every_two_heads_is_scipys(found, by_hand):
+def test_the_divergence_of_two_heads_equals_scipy(found, by_hand):
     def pairs(window, attention, i):
         p = attention[:, :, i].reshape(8, -1)
         return np.array([[jensenshannon(a, b) ** 2 for b in p] for a in p])
@@ -100,7 +100,7 @@ def test_the_divergence_of_every_two_heads_is_scipys(found, by_hand):
     assert found.divergence["head"][:5] == ["1-1", "1-2", "1-3", "1-4", "2-1"]
 
 
-def test_a_loaded_model_is_read_in_batches_of_at_most_so_many_tokens(directory):
+def test_a_loaded_model_reads_batches_of_limited_size(directory):
     engine = Analyser.load(directory).engine
     assert engine.tokens <= MOST_TOKENS
     engine.tokens = 10 * MOST_TOKENS
@@ -126,7 +126,7 @@ def test_words_are_read_in_groups_and_texts_without_a_token_are_left_out(found, 
     assert again.n_divergence == 8, "two windows on two devices contain enough words"
 
 
-def test_a_model_that_gives_numbers_that_are_not_finite_is_named(model, monkeypatch):
+def test_a_model_that_returns_infinite_numbers_is_named(model, monkeypatch):
     params = jax.tree.map(np.array, {part: model.params[part] for part in ("embeddings", "encoder")})
     params["encoder"]["layers"]["attention"]["query"]["kernel"][:] = np.float32(3e38)
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
@@ -134,7 +134,7 @@ def test_a_model_that_gives_numbers_that_are_not_finite_is_named(model, monkeypa
         Analyser(Engine(dataclasses.replace(model, params=params))).heads(TEXTS[:1])
 
 
-def test_heads_that_look_at_a_known_place_are_found_to(pointing):
+def test_heads_that_attend_to_a_known_position_are_found(pointing):
     texts = ["the capital of France is Paris", "the cab of Apfel", "is the of the"]
     found = pointing.heads(texts, reach=2, divergence_words=0, in_words=False)  # positions are those of pieces
     assert found.n.sel(statistic="self").values == 16
@@ -159,7 +159,7 @@ def drawn(figure: Figure) -> bytes:
     return bytes(figure.canvas.buffer_rgba())
 
 
-def test_the_tree_joins_what_is_nearest_and_the_plane_keeps_distances():
+def test_the_tree_joins_the_nearest_heads_and_the_plane_keeps_distances():
     points = np.array([[0.0, 0.0], [0.1, 0.0], [3.0, 1.0], [3.0, 1.3], [9.0, -4.0]])
     squares = ((points[:, None] - points) ** 2).sum(-1)
     assert [{int(a), int(b)} for a, b in tree(squares)[:2, :2]] == [{0, 1}, {2, 3}]

@@ -15,7 +15,7 @@ def units() -> np.ndarray:
     return np.stack([rng.binomial(counts, rng.beta(2, 1, 300)), counts], axis=1)
 
 
-def test_the_interval_of_a_share_is_scipys(units):
+def test_the_interval_of_a_fraction_equals_scipy(units):
     sums = ResampledSums((2,), seed=0, replicates=4000)
     sums.add(np.arange(len(units)), units)
     ours = interval(sums.replicates[0] / sums.replicates[1])
@@ -32,7 +32,7 @@ def test_the_interval_of_a_share_is_scipys(units):
     assert ours == pytest.approx((expected.low, expected.high), abs=0.1 * width)
 
 
-def test_every_replicate_is_the_sum_with_the_weights_of_its_units_in_whatever_parts_they_come(units):
+def test_replicates_do_not_depend_on_how_units_are_divided(units):
     weights = poisson_weights(7, range(len(units)), 50)
     assert weights.shape == (300, 50)
     assert weights.mean() == pytest.approx(1, abs=0.05)

@@ -81,7 +81,7 @@ MOST = 2**31 - 1
         ("compare", "divergence-words", 0, MOST), ("vocabulary", "new-words", 1, 100_000),
     ],
 )  # fmt: skip
-def test_a_number_may_be_at_its_limits_and_not_beyond(name: str, flag: str, least: int, most: int):
+def test_numbers_at_their_limits_are_accepted_and_beyond_refused(name: str, flag: str, least: int, most: int):
     field = {"layer": "layers"}.get(flag, flag.replace("-", "_"))
     for value in (least, most):
         found = parsed(name, f"--{flag}={value}")[field]
@@ -110,7 +110,7 @@ def test_a_flag_that_names_nothing_is_refused(name: str, flags: list[str], says:
 @pytest.mark.parametrize(
     ("name", "flags"), [("probe", ["--input=i"]), ("probe", ["--eval=e"]), ("compare", []), ("coreference", [])]
 )
-def test_what_a_command_cannot_do_without_is_required(name: str, flags: list[str]):
+def test_required_flags_are_required(name: str, flags: list[str]):
     with pytest.raises(UserError, match="required"):
         flag_parser(name).parse_args(["--model=m", "--output=d", *flags])
 
@@ -141,7 +141,7 @@ PRINTED: dict[str, Callable[[], object]] = {
 }
 
 
-def test_the_lines_on_the_terminal_are_those_that_were_looked_at(capsys: pytest.CaptureFixture[str]):
+def test_terminal_lines_equal_the_golden_ones(capsys: pytest.CaptureFixture[str]):
     lines: list[str] = []
     for name, say in PRINTED.items():
         say()
@@ -149,7 +149,7 @@ def test_the_lines_on_the_terminal_are_those_that_were_looked_at(capsys: pytest.
     assert_lines_as_looked_at(lines, "analyse_printed")
 
 
-def test_a_control_is_beaten_where_the_interval_is_above_0(capsys: pytest.CaptureFixture[str]):
+def test_a_control_is_beaten_if_the_interval_is_above_0(capsys: pytest.CaptureFixture[str]):
     found, control = made_up.dependency_scores(4, 7), made_up.dependency_scores(1, 2, is_control=True)
     for less, says in ((0.5, "beaten by 50.0 to 50.0"), (0.0, "not beaten: 0.0 to 0.0")):
         values = dataclasses.replace(found.replicates, values=found.replicates.values - less)
@@ -157,7 +157,7 @@ def test_a_control_is_beaten_where_the_interval_is_above_0(capsys: pytest.Captur
         assert says in capsys.readouterr().out
 
 
-def test_a_rule_that_a_head_does_not_beat_is_named_also_where_they_are_equal(capsys: pytest.CaptureFixture[str]):
+def test_a_rule_that_a_head_does_not_beat_is_named_even_if_equal(capsys: pytest.CaptureFixture[str]):
     found, _ = of_documents()
     best = found.best[0]
     for gain in (0.0, 0.5):
@@ -179,7 +179,7 @@ def test_a_page_shows_one_text():
         only(["a", "b", "c"])
 
 
-def test_a_page_of_a_line_that_cannot_be_read_is_refused(tmp_path: pathlib.Path):
+def test_a_page_of_an_unreadable_line_is_refused(tmp_path: pathlib.Path):
     for content, says in ((b"\xff\n", r"line 1: byte 1 is not UTF-8"), (b"", "there is no text; give one, or two as a pair")):
         (tmp_path / "in.txt").write_bytes(content)
         with pytest.raises(UserError, match=says):

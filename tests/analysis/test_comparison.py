@@ -74,7 +74,7 @@ def pairs_of(first: Analyser, second: Analyser) -> list:
     return [pair for text in TEXTS for pair in paired_windows(first.engine, second.engine, text)]
 
 
-def test_windows_hold_the_same_words_for_both_models_and_fit_both_tables(analyser, stranger):
+def test_windows_have_the_same_words_for_both_models_and_fit_both_position_tables(analyser, stranger):
     pairs = pairs_of(analyser, stranger)
     for pair in pairs:
         assert [word.text for word in pair.own.words] == [word.text for word in pair.other.words]
@@ -84,7 +84,7 @@ def test_windows_hold_the_same_words_for_both_models_and_fit_both_tables(analyse
         assert read == [i for text in TEXTS for i in engine.model.tokenizer.encode(text)]
 
 
-def test_the_heads_of_a_copy_in_another_order_are_found_and_its_layers_are_the_same(same):
+def test_reordered_heads_of_a_copy_are_matched_and_its_layers_are_equal(same):
     partners = matched(same.divergence.values)
     assert same.same_shape
     # the copy has head `order[k]` of the model at place k
@@ -95,7 +95,7 @@ def test_the_heads_of_a_copy_in_another_order_are_found_and_its_layers_are_the_s
         assert cka.sel(layer=0, other=2).values < 0.99
 
 
-def test_the_divergence_of_heads_of_two_models_is_scipys(other, analyser, stranger):
+def test_the_divergence_of_heads_of_two_models_equals_scipy(other, analyser, stranger):
     expected, n = np.zeros((8, 2)), 0
     for pair in pairs_of(analyser, stranger):
         sides = ((analyser, pair.own), (stranger, pair.other))
@@ -125,7 +125,7 @@ def direct(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return hsic(k, l) / np.sqrt(hsic(k, k) * hsic(l, l)), biased
 
 
-def test_cka_is_that_of_the_matrix_of_all_words(other, analyser, stranger):
+def test_cka_equals_the_gram_matrix_of_all_words(other, analyser, stranger):
     rows: list[list] = [[], []]
     for pair in pairs_of(analyser, stranger):
         for side, each, window in ((0, analyser, pair.own), (1, stranger, pair.other)):
@@ -175,7 +175,7 @@ def by_hand(first: Analyser, second: Analyser) -> dict[str, list[float]]:
     return found
 
 
-def test_predictions_of_the_same_masked_words_are_those_of_a_loop(same, other, analyser, copy, stranger):
+def test_predictions_of_the_same_masked_words_equal_a_loop(same, other, analyser, copy, stranger):
     for comparison, second in ((same, copy), (other, stranger)):
         measures, found = by_hand(analyser, second), comparison.predictions
         assert found.n == len(measures["agreement"]) > 10
@@ -190,7 +190,7 @@ def test_predictions_of_the_same_masked_words_are_those_of_a_loop(same, other, a
     assert all("[" in each.context for each in found.differences)
 
 
-def test_a_model_with_its_vocabulary_in_another_order_names_the_same_pieces(same, analyser, model, tmp_path_factory):
+def test_pieces_are_matched_between_reordered_vocabularies(same, analyser, model, tmp_path_factory):
     pieces, params = model.tokenizer.pieces, jax.tree.map(np.array, model.params)
     table = params["embeddings"]["word_embeddings"]
     order = np.arange(len(table["embedding"]))  # rows without pieces fill the table
@@ -205,7 +205,7 @@ def test_a_model_with_its_vocabulary_in_another_order_names_the_same_pieces(same
     assert same.predictions.agreement < 1
 
 
-def test_pieces_of_two_vocabularies_are_the_same_by_letters_and_place_in_the_word(analyser, stranger):
+def test_pieces_of_two_vocabularies_match_by_letters_and_position_in_the_word(analyser, stranger):
     own, others = analyser.engine.model.tokenizer, stranger.engine.model.tokenizer
     twin = twins(own, others)
     for piece in ("paris", "##a", "a", "[CLS]", "7"):
@@ -223,7 +223,7 @@ def test_large_models_are_compared_at_evenly_spaced_layers():
     assert compared_layers(small, small) == (tuple(range(13)),) * 2
 
 
-def test_windows_are_as_full_as_the_shorter_table_allows(analyser):
+def test_windows_fill_the_shorter_position_table(analyser):
     sizes = [len(each.own.item().ids) for each in paired_windows(analyser.engine, analyser.engine, "the " * 80)]
     assert sizes == [40, 40, 6]
     (long,) = paired_windows(analyser.engine, analyser.engine, "x" * 90)
@@ -232,7 +232,7 @@ def test_windows_are_as_full_as_the_shorter_table_allows(analyser):
         list(paired_windows(analyser.engine, analyser.engine, " "))
 
 
-def test_words_that_are_one_known_piece_of_both_models_are_masked_at_random_in_each_window_anew(analyser):
+def test_masked_words_are_one_known_piece_in_both_models_and_drawn_per_window(analyser):
     engines = (analyser.engine, analyser.engine)
     (window,) = paired_windows(*engines, "the cab, river \u2603 of Paris!")
     words = window.own.words
@@ -250,9 +250,7 @@ def test_words_that_are_one_known_piece_of_both_models_are_masked_at_random_in_e
     assert chosen != [MaskedWords(engines, 0.5, 4, 0).choose(window) for _ in range(20)]
 
 
-def test_words_are_read_in_groups_and_where_none_was_masked_there_are_no_predictions_and_the_reason(
-    other, analyser, stranger, monkeypatch
-):
+def test_without_a_masked_word_the_reason_replaces_predictions(other, analyser, stranger, monkeypatch):
     monkeypatch.setattr(measure, "WINDOWS", 1)
     again = analyser.compare(stranger, [" ", *TEXTS], sampled=64, masked=1e-9, divergence_words=1)
     assert (again.words, again.windows) == (other.words, other.windows)
@@ -265,7 +263,7 @@ def test_words_are_read_in_groups_and_where_none_was_masked_there_are_no_predict
     assert np.isnan([*none.divergence.values.ravel(), *none.cka.values.ravel(), *none.biased_cka.values.ravel()]).all()
 
 
-def test_what_cannot_be_compared_is_refused_or_left_out_with_the_reason(analyser, copy):
+def test_incomparable_parts_are_refused_or_left_out_with_the_reason(analyser, copy):
     with pytest.raises(UserError, match="there is no word to compare the models on; give text"):
         analyser.compare(copy, [])
     with pytest.raises(UserError, match=r"compare.masked=0 must be above 0"):

@@ -82,7 +82,7 @@ def looked_at(analyser, model, sentences) -> tuple[dict[str, list[np.ndarray]], 
 
 
 @pytest.mark.parametrize(("half", "array", "counts"), [(0, "choosing", "n_choosing"), (1, "accuracy", "n")])
-def test_the_accuracy_of_every_head_is_that_of_a_loop_over_dependents(found, analyser, model, treebank, half, array, counts):
+def test_accuracies_of_every_head_equal_a_loop_over_dependents(found, analyser, model, treebank, half, array, counts):
     by_relation, _ = looked_at(analyser, model, Treebank(treebank).half(half))
     by_relation["nsubj:*"] = [*by_relation["nsubj"], *by_relation["nsubj:pass"]]
     by_relation["all"] = [one for name in RELATIONS[:-1] for one in by_relation[name]]
@@ -105,7 +105,7 @@ def test_dependents_whose_head_is_in_another_window_are_counted_and_left_out(fou
     assert (found.sentences_choosing, found.sentences) == (5, 5)
 
 
-def test_head_and_offset_are_those_of_one_half_and_their_accuracies_those_of_the_other(found):
+def test_heads_and_offsets_are_chosen_on_one_half_and_measured_on_the_other(found):
     assert [best.relation for best in found.best[:1]] == ["all"]
     assert [best.n for best in found.best[1:]] == sorted((best.n for best in found.best[1:]), reverse=True)
     for best in found.best:
@@ -121,7 +121,7 @@ def test_head_and_offset_are_those_of_one_half_and_their_accuracies_those_of_the
     assert np.nanmean(values) == pytest.approx(found.best[0].accuracy, abs=0.05)
 
 
-def test_the_share_of_each_offset_is_that_of_a_loop_over_dependents(found, analyser, treebank):
+def test_frequencies_of_offsets_equal_a_loop_over_dependents(found, analyser, treebank):
     distances: dict[str, list[int]] = {}
     for one in Treebank(treebank).half(1):
         for window in word_windows(analyser.engine, one.words):
@@ -134,7 +134,7 @@ def test_the_share_of_each_offset_is_that_of_a_loop_over_dependents(found, analy
         np.testing.assert_allclose(found.baseline.sel(relation=relation).values, shares)
 
 
-def test_the_hits_that_are_resampled_are_those_of_the_chosen_heads(found, analyser, treebank, monkeypatch):
+def test_resampling_uses_the_hits_of_the_chosen_heads(found, analyser, treebank, monkeypatch):
     even = "bert_jax.analysis.bootstrap.poisson_weights"
     monkeypatch.setattr(even, lambda seed, units, replicates: np.ones((len(units), replicates), np.float32))
     for best in analyser.dependencies(treebank, reach=3, replicates=100).best:
@@ -142,7 +142,7 @@ def test_the_hits_that_are_resampled_are_those_of_the_chosen_heads(found, analys
         assert (best.low, best.high, best.gain_low, best.gain_high) == pytest.approx((best.accuracy,) * 2 + (gain,) * 2)
 
 
-def test_without_a_head_that_is_picked_no_dependent_is_found(found, analyser, treebank):
+def test_without_a_chosen_head_no_dependent_is_found(found, analyser, treebank):
     taken: list[Dependents] = []
     count_hits(analyser.engine, Treebank(treebank).half(1), Relations(), 3, use=lambda counts, some: taken.append(some))
     assert sum(len(some.relation) for some in taken) > 20
@@ -161,7 +161,7 @@ def verbs(vocabulary, tmp_path_factory) -> Analyser:
     return Analyser(engine_on(path))
 
 
-def test_heads_that_look_at_the_verb_and_at_the_word_before_are_found_to(verbs, tmp_path):
+def test_heads_that_attend_to_the_verb_and_the_word_before_are_found(verbs, tmp_path):
     path = tmp_path / "x.conllu"
     path.write_text("\n".join("".join(some) for some in (SUBJECT, SUBJECT, SUBJECTS, SUBJECTS) * 5))
     best = {row.relation: row for row in verbs.dependencies(path, replicates=100, reach=4).best}
@@ -179,7 +179,7 @@ MIXED = [row(1, "the", 3, "x"), row(2, "river", 3, "y"), row(3, "is", 0, "root")
 """The head that attends to the verb finds one of the two x, and so does the offset 2."""
 
 
-def test_intervals_are_those_of_a_bootstrap_over_sentences(verbs, tmp_path):
+def test_intervals_equal_a_bootstrap_over_sentences(verbs, tmp_path):
     path = tmp_path / "x.conllu"
     other = [*MIXED[:3], row(4, "of", 3, "x"), row(5, "Paris", 3, "x")]
     kinds = [MIXED, MIXED, other, MIXED, other, other, other] * 3  # the second, fourth, ... are reported
@@ -200,7 +200,7 @@ def test_intervals_are_those_of_a_bootstrap_over_sentences(verbs, tmp_path):
         assert dataclasses.replace(best, gain_low=low).beats_offset == beats
 
 
-def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_reported(verbs, tmp_path):
+def test_reported_sentences_do_not_influence_the_choice_of_heads(verbs, tmp_path):
     adverse = [row(1, "the", 3, "det"), row(2, "a", 3, "prt"), row(3, "river", 4, "nsubj"), row(4, "b", 0, "root")]
     files = {"choose": SUBJECTS, "same": SUBJECTS, "adverse": [*adverse, row(5, "is", 1, "obj")]}
     for name, lines in files.items():
@@ -214,7 +214,7 @@ def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_rep
     assert nsubj[1].baseline == 0 < found[1].baseline.sel(relation="nsubj").values.max(), "and other offsets"
 
 
-def test_a_control_is_the_same_for_a_seed(verbs, tmp_path):
+def test_a_control_is_reproducible_by_its_seed(verbs, tmp_path):
     path = tmp_path / "x.conllu"
     path.write_text("\n".join("".join(SUBJECTS) for _ in range(8)))
     one, again, other = (
@@ -224,7 +224,7 @@ def test_a_control_is_the_same_for_a_seed(verbs, tmp_path):
     assert not np.array_equal(one, other, equal_nan=True)
 
 
-def test_controls_take_away_what_the_known_heads_find(verbs, tmp_path):
+def test_controls_remove_what_the_known_heads_find(verbs, tmp_path):
     path = tmp_path / "x.conllu"
     path.write_text("\n".join("".join(SUBJECTS) for _ in range(40)))
     scores = {name: verbs.dependencies(path, replicates=100, control=name) for name in ("", "shuffled-words", "permuted-heads")}
@@ -244,7 +244,7 @@ def test_controls_take_away_what_the_known_heads_find(verbs, tmp_path):
     assert float(of_verb["permuted-heads"]["beaten_low"]) > 0
 
 
-def test_a_model_with_random_weights_has_other_weights_of_the_same_shapes_and_the_same_for_a_seed(verbs, monkeypatch):
+def test_random_weights_keep_shapes_and_follow_the_seed(verbs, monkeypatch):
     model = verbs.engine.model
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
     engine = engine_with_random_weights(verbs.engine, 1)
@@ -259,7 +259,7 @@ def test_a_model_with_random_weights_has_other_weights_of_the_same_shapes_and_th
     np.testing.assert_array_equal(again, values)
 
 
-def test_shuffled_words_keep_their_heads_and_permuted_heads_are_those_of_others():
+def test_shuffled_words_keep_their_heads_and_permuted_heads_come_from_other_words():
     one = Sentence("", 0, *[tuple("abcdef")] * 5, (1, -1, 1, 2, 2, 0), tuple("rstuvw"), tuple("abcdef"))
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -292,7 +292,7 @@ def test_every_number_of_a_table_has_its_n_and_the_figure_its_tables(found, tmp_
         assert drawn[y, 4 * (best.layer - 1) + best.head - 1] == best.accuracy
 
 
-def test_the_published_rows_stand_beside_the_relation_that_is_nearest():
+def test_published_rows_are_listed_with_the_nearest_relation():
     made = dependency_scores(2, 2)
 
     def beside(*relations: str) -> dict[str, dict[str, object]]:
@@ -316,7 +316,7 @@ def test_the_published_rows_stand_beside_the_relation_that_is_nearest():
     assert [stanford[name] for name in ("relation", "nearness", "difference")] == ["pobj", "same", ""]
 
 
-def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp_path):
+def test_unusable_options_and_treebanks_are_refused(analyser, tmp_path):
     with pytest.raises(UserError, match="control='shuffle' is unknown"):
         Dependencies(control="shuffle")
     with pytest.raises(UserError, match=r"dependencies.reach=0 must be at least 1"):

@@ -45,7 +45,7 @@ def by_hand(analyser, model):
     return [(window, word_vectors_of(model, window)) for window in windows]
 
 
-def test_the_nearest_words_are_those_of_a_search_through_all_of_them(found, by_hand, analyser, model):
+def test_the_nearest_words_equal_an_exhaustive_search(found, by_hand, analyser, model):
     everything = [
         (window.context(i), vectors[:, i]) for window, vectors in by_hand for i in sources(window)
     ]  # in the order of the text
@@ -63,7 +63,7 @@ def test_the_nearest_words_are_those_of_a_search_through_all_of_them(found, by_h
                 assert found.contexts[layer, q, rank] in {everything[i][0] for i in alike}
 
 
-def test_the_cosine_of_any_two_words_is_the_mean_over_all_pairs(found, by_hand):
+def test_the_reference_cosine_is_the_mean_over_all_pairs_of_words(found, by_hand):
     for layer in range(3):
         vectors = [vectors[layer, i] for window, vectors in by_hand for i in sources(window)]
         pairs = [1 - cosine(a, b) for a, b in itertools.combinations(vectors, 2)]
@@ -82,7 +82,7 @@ def test_occurrences_of_a_word_are_counted_and_have_their_vectors(found, by_hand
     assert own["xyz"].contexts == ("of the river, [xyz] (Apfel) is!",)
 
 
-def test_a_running_selection_is_the_beginning_of_the_whole_sorted():
+def test_a_running_selection_equals_the_top_of_a_full_sort():
     rng = np.random.default_rng(1)
     cosines = rng.integers(0, 9, (2, 3, 40)).astype(np.float32) / 10  # with ties
     windows, numbers = np.divmod(np.broadcast_to(np.arange(40), (2, 3, 40)), 7)
@@ -110,7 +110,7 @@ def test_a_sample_of_occurrences_is_uniform():
     assert np.abs(drawn / 400 - 0.2).max() < 0.1  # five standard deviations
 
 
-def test_senses_are_clusters_that_the_plane_shows_apart():
+def test_senses_are_clusters_that_are_separate_in_the_plane():
     rng = np.random.default_rng(2)
     middle = np.eye(6)[[0] * 9 + [1] * 5]
     vectors = (middle + 0.05 * rng.standard_normal((14, 6))) * rng.uniform(1, 9, (14, 1))  # lengths do not count
@@ -140,7 +140,7 @@ def test_an_axis_points_to_its_largest_entry_and_two_vectors_are_two_senses():
     assert clusters(vectors, 1).tolist() == [1, 1]
 
 
-def test_layers_are_read_in_their_order_once_each_and_all_where_none_is_named():
+def test_layers_are_read_once_in_order_and_all_by_default():
     assert checked_layers((2, 0, 2), 2) == (0, 2)
     assert checked_layers((), 2) == (0, 1, 2)
     for layer in (-1, 3):
@@ -154,7 +154,7 @@ def test_one_word_has_no_mean_cosine_and_two_have_one(analyser):
     assert (np.abs(two) <= 1).tolist() == [True] * 3
 
 
-def test_one_occurrence_and_equal_ones_have_a_plane_too():
+def test_single_and_identical_occurrences_can_be_drawn():
     for vectors in (np.ones((1, 4)), np.ones((3, 4))):
         points, _, share = principal_plane(vectors, vectors[:0])
         np.testing.assert_allclose(points, 0, atol=1e-12)
@@ -163,7 +163,7 @@ def test_one_occurrence_and_equal_ones_have_a_plane_too():
     assert np.isnan(cohesion(np.ones((1, 4)), np.ones(1, np.int64))["any"][0])
 
 
-def test_the_nearest_pieces_are_those_of_a_search_through_the_table(analyser, model):
+def test_the_nearest_pieces_equal_a_search_through_the_table(analyser, model):
     tokenizer = model.tokenizer
     table = model.params["embeddings"]["word_embeddings"]["embedding"][: tokenizer.size]
     for word, found in zip(("Paris", "cab"), analyser.nearest_pieces(["Paris", "cab"], count=5), strict=True):
@@ -181,7 +181,7 @@ def test_the_nearest_pieces_are_those_of_a_search_through_the_table(analyser, mo
     assert len(nearest_pieces(model, ["the"])[0].nearest) == 10
 
 
-def test_a_model_without_a_table_of_pieces_is_named_and_refused():
+def test_a_model_without_word_embeddings_is_refused():
     model = types.SimpleNamespace(config=types.SimpleNamespace(spells_words=True), tokenizer=None, source="elmo")
     with pytest.raises(UserError, match="elmo computes word vectors from characters, so it has no table of them; name another"):
         nearest_pieces(model, ["the"])
@@ -196,7 +196,7 @@ def test_a_model_without_a_table_of_pieces_is_named_and_refused():
         ("the [cab] " + "of " * 50, "more than the 40 of the model's position table; shorten it"),
     ],
 )
-def test_what_is_not_one_word_is_refused(analyser, word, says):
+def test_more_or_less_than_one_word_is_refused(analyser, word, says):
     with pytest.raises(UserError, match=says):
         analyser.neighbours([word], TEXTS)
 

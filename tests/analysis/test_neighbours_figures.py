@@ -97,7 +97,7 @@ def written(folder: Folder) -> dict[str, str]:
     return {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.iterdir()}
 
 
-def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_tables_have_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[str] = []
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
     write_pieces(folder := Folder(tmp_path), PIECES[:1])
@@ -149,7 +149,7 @@ def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytes
     assert draw(FOUND, BANK, 1).senses.tolist() == [1] * 8
 
 
-def test_words_without_a_sentence_have_no_table_of_near_ones_and_missing_ones_no_senses(
+def test_words_without_a_sentence_have_no_neighbour_table_and_missing_words_no_senses(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
@@ -161,7 +161,7 @@ def test_words_without_a_sentence_have_no_table_of_near_ones_and_missing_ones_no
     assert written(folder).keys() == {"layers.tsv"}
 
 
-def test_the_terminal_has_the_nearest_and_the_senses_and_names_what_is_missing(capsys: pytest.CaptureFixture[str]):
+def test_the_terminal_shows_nearest_words_senses_and_missing_words(capsys: pytest.CaptureFixture[str]):
     print_pieces(PIECES)
     print_nearest(FOUND)
     for own in (BANK, RIVER, dataclasses.replace(BANK, n=8)):
@@ -197,7 +197,7 @@ bank: 8 occurrences
     )
 
 
-def test_the_three_nearest_are_shown(capsys: pytest.CaptureFixture[str]):
+def test_the_three_nearest_words_are_shown(capsys: pytest.CaptureFixture[str]):
     cosines = NamedArray(np.zeros((1, 1, 4), np.float32), {"layer": [0], "marked": [1], "rank": range(4)})
     contexts = {(0, 0, r): f"context {r}" for r in range(4)}
     random = NamedArray(np.array([0.5]), {"layer": [0]})
@@ -230,5 +230,5 @@ MEASURES = [
         ("neighbours_senses_of_six_layers", many_layers),
     ],
 )
-def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_equals_its_golden_description(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)

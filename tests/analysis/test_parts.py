@@ -78,7 +78,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_an_option_that_is_left_out_has_its_usual_value_and_each_number_its_range(kind):
+def test_options_have_documented_defaults_and_ranges(kind):
     ranges = {name: " ".join(map(range_text, intervals(hint))) for name, hint in hints(kind).items()}
     assert {name: (value, ranges[name]) for name, value in dataclasses.asdict(kind()).items()} == OPTIONS[kind]
     for name, (value, text) in OPTIONS[kind].items():
@@ -87,7 +87,7 @@ def test_an_option_that_is_left_out_has_its_usual_value_and_each_number_its_rang
                 kind(**{name: type(value)(-1)})
 
 
-def test_the_memory_of_an_analysis_is_bounded_by_these_numbers():
+def test_limits_on_the_memory_of_an_analysis():
     windows = (statistics.WINDOWS, antecedents.SECTIONS, analyser.MOST_TOKENS)
     assert windows == (128, 64, 4_096)
     assert (hits.MOST_RELATIONS, comparison.MOST_PRODUCTS) == (255, 2**29)
@@ -97,7 +97,7 @@ def test_the_memory_of_an_analysis_is_bounded_by_these_numbers():
 # ------------------------------------------------------------------------------------------------------------------------- words
 
 
-def test_the_words_around_a_word_are_those_of_the_text_without_the_spaces_that_it_would_not_have():
+def test_the_context_of_a_word_is_written_as_in_the_text():
     texts = ["[CLS]", *"abcdefghi", "(", "k", ")", ",", *"mnopqrstu", ".", "[SEP]"]
     window = Window(tuple(Word(text, (1,), Kind.WORD) for text in texts))
     assert window.context(11) == "c d e f g h i ([k]), m n o p q r"
@@ -114,7 +114,7 @@ def test_a_pair_has_a_second_segment_unless_the_model_has_none():
     assert (Window(words).start, Window(words).item().columns["words"]) == (0, [0, 1, 1, 2, 3, 3])
 
 
-def test_words_of_a_batch_stand_at_the_columns_of_their_first_tokens():
+def test_words_of_a_batch_are_at_the_columns_of_their_first_tokens():
     batch = {
         "sequence_ids": jnp.array([[1, 1, 1, 1, 2, 2, 2, 0, 0], [3, 3, 3, 3, 3, 3, 3, 3, 3], [0] * 9], jnp.int32),
         "position_ids": jnp.array([[0, 1, 2, 3, 0, 1, 2, 0, 0], [*range(9)], [0] * 9], jnp.int32),
@@ -217,7 +217,7 @@ def clock(monkeypatch: pytest.MonkeyPatch):
     return now
 
 
-def test_what_takes_two_seconds_shows_how_far_it_is_and_its_end(clock, capsys):
+def test_progress_and_its_end_are_shown_after_two_seconds(clock, capsys):
     file = _Lines()
     with progress.line_progress(file) as say, progress.progress_through(["a"] * 5) as (texts, tell):
         for file.line, _ in zip((3, 6, 9), texts, strict=False):
@@ -236,7 +236,7 @@ def test_what_takes_two_seconds_shows_how_far_it_is_and_its_end(clock, capsys):
     ]  # fmt: skip
 
 
-def test_a_stage_shows_how_far_it_is_and_ends_with_its_last_unit(clock, capsys):
+def test_a_stage_shows_its_progress_to_the_last_unit(clock, capsys):
     say = progress.stage_progress("training", "steps")
     for done in (1, 2, 3, 4):
         say(done, 4)
@@ -247,7 +247,7 @@ def test_a_stage_shows_how_far_it_is_and_ends_with_its_last_unit(clock, capsys):
 # ------------------------------------------------------------------------------------------------------------------------- files
 
 
-def test_an_output_that_cannot_be_a_directory_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+def test_an_output_that_cannot_be_a_directory_is_refused_before_measuring(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("a")
     for output, says in (
         ("file", "--output=file is a file; name a directory"),
@@ -264,7 +264,7 @@ def test_an_output_that_cannot_be_a_directory_is_refused_before_anything_is_meas
     assert asked == [(tmp_path, os.W_OK | os.X_OK)]
 
 
-def test_a_file_that_is_read_is_not_written_and_others_are_replaced(tmp_path):
+def test_outputs_never_replace_inputs(tmp_path):
     (tmp_path / "texts.tsv").write_text("old")
     with pytest.raises(UserError, match=r"texts\.tsv"):
         Folder(tmp_path, ("a.tsv", "texts.tsv"), (tmp_path / "texts.tsv").stat())
@@ -314,7 +314,7 @@ def test_two_commands_do_not_write_to_a_directory_at_once(tmp_path):
 # --------------------------------------------------------------------------------------------------------------------- attention
 
 
-def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
+def test_a_missing_head_is_refused_with_a_hint_if_there_are_few_heads():
     assert read_head("1-1", 2, 3) == (1, 1)
     assert read_head("2-3", 2, 3) == (2, 3)
     for name in ("0-3", "3-1", "2-4", "1-0"):
@@ -334,7 +334,7 @@ def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
         read_head("2", 1, 3)
 
 
-def test_a_page_says_of_each_piece_what_it_is_and_holds_small_figures_of_all_heads(monkeypatch):
+def test_a_page_describes_each_piece_and_has_thumbnails_of_all_heads(monkeypatch):
     found = attention()
     for precise, bits in ((found.pieces.values.size, 16), (found.pieces.values.size - 1, 8)):
         monkeypatch.setattr(page, "PRECISE", precise)
@@ -354,7 +354,7 @@ def test_a_page_says_of_each_piece_what_it_is_and_holds_small_figures_of_all_hea
     assert "é" in page.attention_page([dataclasses.replace(found, rows=dataclasses.replace(found.rows, tokens=("é",) * 6))])
 
 
-def test_the_arrays_of_an_attention_are_all_of_it():
+def test_attention_arrays_are_complete():
     found = attention()
     arrays = attention_arrays([found])
     np.testing.assert_array_equal(arrays["words"], found.words.values)

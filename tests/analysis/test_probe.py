@@ -72,7 +72,7 @@ def test_the_vector_of_a_word_is_the_mean_of_its_pieces_in_windows(analyser):
     np.testing.assert_allclose(scale.deviation, np.stack(expected).std(0), atol=5e-3)
 
 
-def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, monkeypatch):
+def test_vectors_too_large_for_float16_are_refused_without_a_numpy_warning(analyser, monkeypatch):
     stream = Engine.stream
 
     def too_large(*asked):
@@ -86,7 +86,7 @@ def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, m
         read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
 
-def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_path, monkeypatch, capsys):
+def test_all_probes_of_a_treebank_become_tables_and_figures(files, analyser, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
     monkeypatch.setattr(linear, "LEARNING_RATE", 0.1)
@@ -123,7 +123,7 @@ def table(path: pathlib.Path) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_a_file_of_tags_has_probes_of_its_tags_alone(analyser, tmp_path):
+def test_a_file_of_tags_has_only_probes_of_its_tags(analyser, tmp_path):
     for name, seed in (("train.txt", 1), ("dev.txt", 2)):
         words = np.random.default_rng(seed).choice(WORDS, 30)
         (tmp_path / name).write_text("".join(f"{word} {'O' if len(word) < 5 else 'B-X'}\n" for word in words))
@@ -136,7 +136,7 @@ def test_a_file_of_tags_has_probes_of_its_tags_alone(analyser, tmp_path):
     np.testing.assert_array_equal(again.labels.accuracy.values, found.labels.accuracy.values)
 
 
-def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
+def test_probes_that_the_files_do_not_allow_are_refused(analyser, files, tmp_path):
     with pytest.raises(UserError, match="is also the training file; give another file to score the probes on"):
         analyser.probes(files[0], files[0])
     with pytest.raises(UserError, match="the limit of 2 words is too low for a sentence of"):
@@ -153,7 +153,7 @@ def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
         analyser.probes(files[0], tags, probes=("parsers",))
 
 
-def test_what_is_trained_does_not_see_the_words_that_are_scored(analyser, files, tmp_path):
+def test_training_does_not_see_the_scored_words(analyser, files, tmp_path):
     other = tmp_path / "other.conllu"
     other.write_text(conllu(3, 9).replace("river", "Paris").replace("dry", "Paris"))
     scales = []
@@ -167,7 +167,7 @@ def test_what_is_trained_does_not_see_the_words_that_are_scored(analyser, files,
     assert (found[0].labels.accuracy.values != found[1].labels.accuracy.values).any()
 
 
-def test_sentences_of_one_word_have_probes_of_labels_alone(analyser, tmp_path):
+def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
     words = [("the", "DET"), ("river", "NOUN"), ("is", "AUX"), ("the", "DET")]
     for name in ("train.conllu", "dev.conllu"):
         text = "".join(f"1\t{word}\t_\t{pos}\t_\t_\t0\troot\t_\t_\n\n" for word, pos in words)
@@ -185,7 +185,7 @@ def test_sentences_of_one_word_have_probes_of_labels_alone(analyser, tmp_path):
     [{"encoder": "bilm", "character_cnn": True, "tied_decoder": False}, {"encoder": "static", "num_layers": 0}],
     ids=["characters", "static"],
 )
-def test_a_model_without_attention_has_probes_of_vectors_and_no_parsers(vocabulary, files, tmp_path, settings):
+def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, files, tmp_path, settings):
     params, config = make_model(vocabulary, **settings)
     kept = {part: tree for part, tree in params.items() if part in ("embeddings", "encoder")}
     export_model(tmp_path / "m", Model(params=kept, config=config, tokenizer=load_tokenizer(vocabulary)))
@@ -205,7 +205,7 @@ def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):
     assert sentence.labels == {"upos": ("X", "PUNCT"), "xpos": ("_", "_"), "relation": ("root", "root")}
 
 
-def test_the_tags_of_a_file_are_in_its_last_column_or_the_one_that_is_named(tmp_path):
+def test_tags_are_in_the_last_or_the_named_column(tmp_path):
     (tmp_path / "x.txt").write_text("a X Y\nb Z W\n")
     assert next(iter(AnnotatedFile(tmp_path / "x.txt"))).labels == {"tag": ("Y", "W")}
     file = AnnotatedFile(tmp_path / "x.txt", 1)

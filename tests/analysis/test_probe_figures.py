@@ -105,7 +105,7 @@ right-branching                0.250
 """
 
 
-def test_the_tables_hold_every_number_and_the_terminal_the_best_layers(
+def test_the_tables_have_every_number_and_the_terminal_the_best_layers(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     drawn: list[str] = []
@@ -120,7 +120,7 @@ def test_the_tables_hold_every_number_and_the_terminal_the_best_layers(
     assert _read(dataclasses.replace(FOUND, size=0, cut=0)) == "trained on 1,193 words, scored on 1,073"
 
 
-def test_probes_that_were_not_trained_have_no_table_and_no_line(
+def test_untrained_probes_have_no_table_and_no_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
@@ -132,7 +132,7 @@ def test_probes_that_were_not_trained_have_no_table_and_no_line(
     assert capsys.readouterr().out == ""
 
 
-def test_the_best_layer_is_one_whose_value_is_a_number(capsys: pytest.CaptureFixture[str]):
+def test_the_best_layer_has_a_finite_value(capsys: pytest.CaptureFixture[str]):
     values = STRUCTURE.scores.values.copy()
     values[:, 1] = np.nan
     turned = NamedArray(LABELS.accuracy.values[:, :, [1, 0, 2]], LABELS.accuracy.axes)
@@ -160,7 +160,7 @@ def tall(found: NamedArray, probes: int) -> NamedArray:
         ("probe_parsers", lambda: parsers_figure(PARSERS)),
     ],
 )
-def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_equals_its_golden_description(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)
 
 

@@ -29,7 +29,7 @@ TRAINING = tagged("a/X b/Y a/X", "a/Y c/_")
 EVALUATION = tagged("a/X b/Y d/X d/Z a/_")
 
 
-def test_labels_are_numbered_by_the_training_part_and_new_ones_are_beyond_reach():
+def test_labels_are_numbered_by_the_training_part_and_new_labels_cannot_be_predicted():
     labels = numbered("tag", TRAINING, EVALUATION)
     assert labels.classes == ("X", "Y")
     assert labels.training.tolist() == [0, 1, 0, 1, NONE]
@@ -37,13 +37,13 @@ def test_labels_are_numbered_by_the_training_part_and_new_ones_are_beyond_reach(
     assert labels.n == 4
 
 
-def test_the_usual_label_of_each_word_type_is_right_as_often_as_counted_by_hand():
+def test_the_accuracy_of_usual_labels_equals_a_count_by_hand():
     labels = numbered("tag", TRAINING, EVALUATION)
     # a is X, b is Y; the unknown d gets the most frequent label, or the first of X and Y, which are equally frequent
     assert majority_accuracy(labels, types(TRAINING), types(EVALUATION)) == 3 / 4
 
 
-def test_without_a_label_in_both_parts_there_is_no_usual_label():
+def test_without_a_label_in_both_parts_there_is_no_usual_label_baseline():
     one = np.array([0, NONE], np.int32)
     none = np.array([NONE, NONE], np.int32)
     words = [(1,), (2,)]
@@ -101,7 +101,7 @@ def test_a_limit_of_words_is_reached_and_not_passed():
 
 
 # ------------------------------------------------------------------------------------------------------------------------ probes
-def test_the_scale_is_that_of_all_words_and_a_constant_entry_has_none(monkeypatch):
+def test_the_scale_comes_from_all_words_and_constant_entries_have_none(monkeypatch):
     monkeypatch.setattr(features, "CHUNK", 3)
     vectors = (np.random.default_rng(4).standard_normal((8, 2, 3)) * 0.25 + 1.5).astype(np.float16)
     vectors[:, 1, 2] = 0.5
@@ -113,7 +113,7 @@ def test_the_scale_is_that_of_all_words_and_a_constant_entry_has_none(monkeypatc
     np.testing.assert_allclose(scale.deviation, expected, rtol=1e-6)
 
 
-def test_an_entry_that_only_rounding_moves_is_constant():
+def test_an_entry_that_varies_only_by_rounding_is_constant():
     rng = np.random.default_rng(7)
     constants = np.array([0.3, 40.0, 2e-6], np.float16)
     rounded = np.where(rng.random((500, 1, 3)) < 0.5, constants, np.nextafter(constants, np.float16(0)))
@@ -122,12 +122,12 @@ def test_an_entry_that_only_rounding_moves_is_constant():
     assert fit_scale(small).deviation[0, 0] == pytest.approx(3e-3, rel=0.1)
 
 
-def test_words_are_read_a_batch_at_a_time_and_the_last_one_is_filled_up():
+def test_words_are_read_in_batches_and_the_last_one_is_padded():
     assert [batch.tolist() for batch in features.in_batches(range(5), 2)] == [[0, 1], [2, 3], [4, -1]]
     assert [batch.tolist() for batch in features.in_batches(np.array([7, 3]), 2)] == [[7, 3]]
 
 
-def test_probes_begin_small_and_apart_and_the_mix_with_the_mean():
+def test_probes_start_small_and_distinct_and_the_mix_with_the_mean():
     first, other = (linear.initial_probes(2, 50, {"tag": 4, "control": 4}, seed) for seed in (0, 1))
     kernel = np.asarray(first["tag"]["kernel"])
     assert kernel.shape == (50, 4)
@@ -139,7 +139,7 @@ def test_probes_begin_small_and_apart_and_the_mix_with_the_mean():
     assert float(first["tag"]["mix"]["gamma"]) == 1.0
 
 
-def test_the_loss_of_mixes_is_the_sum_over_kinds_of_the_mean_over_the_words_with_a_label():
+def test_the_loss_of_mixes_sums_the_means_over_labelled_words_of_each_kind():
     rng = np.random.default_rng(6)
     vectors = rng.standard_normal((2, 3, 2)).astype(np.float32)
     kinds = {"a": [2, NONE, 0], "b": [NONE, 1, NONE], "c": [NONE] * 3}
@@ -189,7 +189,7 @@ def best_probe(vectors: np.ndarray, labels: np.ndarray, classes: int) -> np.ndar
     return found.x.reshape(-1, classes)
 
 
-def test_probes_are_converged_and_the_mix_reads_the_layer_that_holds_the_label(data, monkeypatch):
+def test_probes_converge_and_the_mix_selects_the_layer_with_the_label(data, monkeypatch):
     monkeypatch.setattr(linear, "LEARNING_RATE", 0.05)
     vectors, labels = data
     scale = fit_scale(vectors)
@@ -211,7 +211,7 @@ def test_probes_are_converged_and_the_mix_reads_the_layer_that_holds_the_label(d
     assert accuracy[2] == pytest.approx(accuracy[1], abs=0.02)
 
 
-def test_the_bias_of_a_probe_is_not_held_small():
+def test_the_bias_of_a_probe_is_not_penalised():
     """A probe on uninformative vectors predicts the frequencies of the labels."""
     labels = np.array([0] * 30 + [1] * 9 + [2] + [NONE] * 5)
     kernel, bias = linear.converged(jnp.zeros((len(labels), 2)), labels, 3)
@@ -219,7 +219,7 @@ def test_the_bias_of_a_probe_is_not_held_small():
     assert not kernel.any()
 
 
-def test_the_mix_is_read_by_a_converged_probe_too(data):
+def test_the_probe_on_the_mix_converges(data):
     vectors, labels = data
     scale = fit_scale(vectors)
     probe = train_linear(vectors, [labels], scale, 3, seed=1)["tag"]
@@ -230,7 +230,7 @@ def test_the_mix_is_read_by_a_converged_probe_too(data):
     np.testing.assert_allclose(probe["kernel"][2] * mixed.std(0)[:, None], best[:-1], atol=0.02)
 
 
-def test_selectivity_is_that_of_converged_regressions_and_labels_are_not_trained_again_for_another_seed():
+def test_selectivity_comes_from_converged_probes_and_seeds_share_label_probes():
     """There are few words and many entries with very different variances: if training ends early, the control task is not
     learned."""
     rng = np.random.default_rng(11)

@@ -28,7 +28,7 @@ from tests.prediction.reference import mixed_texts
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
 
 
-def test_parsers_on_words_alone_have_parts_that_read_the_words_and_each_map_has_its_weight():
+def test_parsers_on_words_have_word_parts_and_a_weight_for_each_map():
     shapes = {name: {part: x.shape for part, x in own.items()} for name, own in initial_weights(3, 5).items()}
     attention, distance = 3, 21  # heads; distances from -10 to 10
     assert shapes == {
@@ -39,7 +39,7 @@ def test_parsers_on_words_alone_have_parts_that_read_the_words_and_each_map_has_
     }
 
 
-def test_words_beyond_the_reach_have_the_weight_of_the_farthest_distance():
+def test_words_beyond_the_reach_share_the_weight_of_the_farthest_distance():
     n = REACH + 4
     maps = np.asarray(distance_maps(np.arange(n)[None]))[0]
     for i in range(n):
@@ -93,7 +93,7 @@ def test_a_head_that_attends_to_the_word_after_is_found(pointing, monkeypatch):
     assert offset_counts(pointing.engine, held_out) == {1: n}
 
 
-def test_probabilities_and_their_loss_are_those_of_a_loop(analyser):
+def test_probabilities_and_their_loss_equal_a_loop(analyser):
     rng = np.random.default_rng(2)
     engine = analyser.engine
     words = [tuple(text.split()) for text in mixed_texts(3, longest=7, seed=4, blank="Apfelapfel")]

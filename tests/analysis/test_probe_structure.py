@@ -51,7 +51,7 @@ def features() -> Features:
     return holding_trees(40, seed=1)
 
 
-def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
+def test_the_probe_finds_the_layer_that_encodes_the_tree(features, monkeypatch):
     monkeypatch.setattr(structural, "LEARNING_RATE", 0.05)
     scale = fit_scale(features.vectors)
     said: list[tuple[int, int]] = []
@@ -72,7 +72,7 @@ def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
     assert abs(scores["depth correlation"][0][0]) < 0.3  # 0.13
 
 
-def test_distances_depths_and_their_loss_are_those_of_a_loop(features):
+def test_distances_depths_and_their_loss_equal_a_loop(features):
     scale = fit_scale(features.vectors)
     scales = (scale.mean, scale.deviation)
     probe = structural_initial(2, WIDTH, 3, seed=4)
@@ -96,7 +96,7 @@ def test_distances_depths_and_their_loss_are_those_of_a_loop(features):
     assert float(loss) == pytest.approx(total / 2, rel=1e-4)
 
 
-def test_sentences_without_a_tree_of_one_word_of_marks_or_cut_are_left_out(features):
+def test_cut_and_trivial_sentences_and_those_without_a_tree_are_left_out(features):
     words = ("a", "b")
     sentences = [
         Annotated(words, {}),
@@ -109,7 +109,7 @@ def test_sentences_without_a_tree_of_one_word_of_marks_or_cut_are_left_out(featu
     assert tree_sentences(own) == [3]
 
 
-def test_every_sentence_is_in_one_batch_and_the_rest_of_its_rows_is_marked(features):
+def test_every_sentence_is_in_one_batch_and_empty_rows_are_marked(features):
     numbers = list(range(35))
     found = list(batches(features, numbers))
     assert sorted(i for batch in found for i in batch.numbers) == numbers
@@ -120,7 +120,7 @@ def test_every_sentence_is_in_one_batch_and_the_rest_of_its_rows_is_marked(featu
     assert (last["distance"][:, LENGTH:] == -1).all()
 
 
-def test_maps_begin_with_squared_distances_of_about_2_and_are_not_the_same():
+def test_maps_start_with_squared_distances_of_about_2_and_differ():
     probe = structural_initial(2, 40, 25, seed=4)
     maps = [np.asarray(probe[name]["map"]) for name in ("distance", "depth")]
     for own in maps:

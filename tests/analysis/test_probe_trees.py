@@ -57,7 +57,7 @@ def test_the_spanning_tree_is_the_lightest_of_all_trees(count):
         assert len(spanning_tree(distances)) == count - 1
 
 
-def test_distances_in_a_tree_are_those_of_shortest_paths_and_give_the_tree_back():
+def test_tree_distances_are_shortest_paths_and_restore_the_tree():
     rng = np.random.default_rng(1)
     for count in (1, 2, 7, 20):
         heads = random_heads(rng, count)
@@ -70,7 +70,7 @@ def test_distances_in_a_tree_are_those_of_shortest_paths_and_give_the_tree_back(
             assert spanning_tree(distances) == {(min(e), max(e)) for e in enumerate(heads) if e[1] >= 0}
 
 
-def test_attachment_counts_edges_between_words_that_are_no_punctuation():
+def test_attachment_counts_edges_without_punctuation():
     heads = [1, -1, 1, 2, 1]  # the last word is a mark
     distances = np.stack([tree_distances(heads), chain(5)[0]])
     found, edges = found_edges(distances, heads, [False] * 4 + [True])
@@ -80,7 +80,7 @@ def test_attachment_counts_edges_between_words_that_are_no_punctuation():
     assert found_edges(distances, heads, [True] * 4 + [False])[1] == 0
 
 
-def test_rank_correlations_are_those_of_scipy_with_ties():
+def test_rank_correlations_equal_scipy_with_ties():
     rng = np.random.default_rng(2)
     a, b = rng.integers(0, 4, (3, 9)).astype(float), rng.random((3, 9))
     expected = [scipy.stats.spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
@@ -101,7 +101,7 @@ def test_correlations_are_averaged_by_length_and_then_over_the_lengths_from_5_to
     assert (np.isnan(mean).tolist(), n) == ([True], 0)
 
 
-def test_the_root_is_the_word_of_least_depth_that_is_no_punctuation():
+def test_the_root_is_the_word_of_least_depth_without_punctuation():
     depths = np.array([[2.0, 1.0, 0.5], [0.0, 1.0, 3.0]])
     assert root_is_found(depths, [1, -1, 1], [False, False, True]).tolist() == [True, False]
 

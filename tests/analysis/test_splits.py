@@ -45,7 +45,7 @@ def corpus_of_texts(tokenizer: Tokenizer, texts: list[str], shards: int = 1):
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_split_words_are_counted_as_by_a_loop_over_the_texts(tokenizer, shards):
+def test_counts_of_split_words_equal_a_loop_over_the_texts(tokenizer, shards):
     found = find_splits(corpus_of_texts(tokenizer, TEXTS, shards), tokenizer)
     words = [word.strip(",:") for text in TEXTS for word in text.split()]
     counts = collections.Counter(word for word in words if len(word) > 2 and len(tokenizer.encode(word)) > 1)
@@ -57,7 +57,7 @@ def test_split_words_are_counted_as_by_a_loop_over_the_texts(tokenizer, shards):
 
 
 @pytest.mark.parametrize("count", [1, 3, 9])
-def test_the_file_of_new_words_holds_the_most_frequent_split_words_in_order(tokenizer, tmp_path, count):
+def test_the_file_of_new_words_lists_the_most_frequent_split_words(tokenizer, tmp_path, count):
     """Words with equal counts are in alphabetical order; words of one piece and rare words are left out."""
     texts = ["tensor gradient the"] * 7 + ["matrix of"] * 9 + ["seldom is paris xy"] * 4 + ["vector thes zog xy"] * 5
     folder = Folder(str(tmp_path), FILES)
@@ -69,7 +69,7 @@ def test_the_file_of_new_words_holds_the_most_frequent_split_words_in_order(toke
     assert [(row[0], row[2]) for row in rows[1:]] == list(zip(words, ["9", "7", "7", "5", "5", "5"], strict=True)), "all of them"
 
 
-def test_an_added_word_is_split_no_more(tokenizer):
+def test_an_added_word_is_no_longer_split(tokenizer):
     before = find_splits(corpus_of_texts(tokenizer, TEXTS), tokenizer)
     more = extended(tokenizer, [one.word for one in before.split])
     after = find_splits(corpus_of_texts(more, TEXTS), more)
@@ -88,7 +88,7 @@ def test_pieces_of_words_in_the_vocabulary_and_rare_words_are_not_listed(tokeniz
         assert find_splits(divided, tokenizer).pieces == read
 
 
-def test_words_of_other_pieces_or_of_another_order_have_another_hash():
+def test_the_hash_depends_on_the_pieces_and_their_order():
     long = list(range(70))
     words = [[5], [5, 0], [0, 5], [1, 2], [2, 1], long, [*long[:-1], 0]]
     cut = [7, 7]  # the rest of a word without its beginning
@@ -102,7 +102,7 @@ def test_words_of_other_pieces_or_of_another_order_have_another_hash():
     assert splits._hashes(ids[: len(cut)], nothing, nothing).tolist() == []
 
 
-def test_the_pieces_of_a_word_are_a_mean_over_words():
+def test_pieces_per_word_are_a_mean_over_words():
     assert splits.Splits(4, 6, ()).pieces_per_word == 1.5
     assert splits.Splits(1, 3, ()).pieces_per_word == 3.0
     assert splits.Splits(0, 0, ()).pieces_per_word == 0.0

@@ -134,7 +134,7 @@ def matrices(part: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------------------------------------------------ numbers
-def test_the_matrices_of_pieces_are_marians(translating, expected, tmp_path):
+def test_attention_between_pieces_equals_marian_in_numpy(translating, expected, tmp_path):
     found = looked(translating, tmp_path, "--pieces", SOURCE, TARGET)
     assert (found["unit"], found["source"], found["target"], found["translated"]) == ("pieces", SOURCE, TARGET, False)
     assert [*found["attention"]] == ["encoder", "decoder", "cross"]
@@ -151,7 +151,7 @@ def test_the_matrices_of_pieces_are_marians(translating, expected, tmp_path):
     assert not np.triu(matrices(found["attention"]["decoder"], expected["decoder"].shape), 1).any()
 
 
-def test_the_matrices_of_words_sum_over_attended_pieces_and_average_over_attending_ones(translating, expected, tmp_path):
+def test_attention_between_words_sums_attended_pieces_and_averages_attending_ones(translating, expected, tmp_path):
     found = looked(translating, tmp_path, SOURCE, TARGET)["attention"]
     source, read, predicted = [0, 1, 1, 1, 2, 3, 4], [0, 1, 2, 3, 3, 3], [0, 1, 2, 2, 2, 3]
     assert tuple(found["encoder"]["rows"]) == tuple(found["cross"]["columns"]) == SOURCE_WORDS
@@ -168,7 +168,7 @@ def test_the_matrices_of_words_sum_over_attended_pieces_and_average_over_attendi
         assert arrays["cross_columns_kinds"].tolist() == ["WORD"] * 4 + ["SEP"]
 
 
-def test_each_word_of_the_target_is_aligned_to_the_word_that_a_layer_attends_to_most(translating, expected, tmp_path, capsys):
+def test_each_target_word_is_aligned_to_the_source_word_with_most_attention(translating, expected, tmp_path, capsys):
     means = between_words(expected["cross"], [0, 1, 2, 2, 2, 3], [0, 1, 1, 1, 2, 3, 4]).mean(1)[:, :3]
     chosen = means[..., :4].argmax(-1)  # the end tokens are not aligned
     sharpest = int(means[..., :4].max(-1).mean(-1).argmax()) + 1
@@ -196,7 +196,7 @@ def test_each_word_of_the_target_is_aligned_to_the_word_that_a_layer_attends_to_
 
 
 # ---------------------------------------------------------------------------------------------------------------- the command
-def test_without_a_target_it_is_the_translation_of_beam_search(translating, tmp_path, capsys):
+def test_the_target_defaults_to_the_translation_by_beam_search(translating, tmp_path, capsys):
     predict(["translate", f"--model={translating}", SOURCE])
     translation = capsys.readouterr().out.rstrip("\n")
     found = looked(translating, tmp_path, SOURCE)
@@ -209,7 +209,7 @@ def test_without_a_target_it_is_the_translation_of_beam_search(translating, tmp_
     assert pieces["decoder"]["columns"] == ["[PAD]", *pieces["cross"]["rows"][:-1]]
 
 
-def test_a_part_and_a_head_are_chosen(translating, tmp_path, capsys):
+def test_parts_and_heads_can_be_selected(translating, tmp_path, capsys):
     out = tmp_path / "out"
     found = looked(translating, out, "--part=cross,encoder", "--head=2-3", "--format=json,html,png", SOURCE, TARGET)
     assert [*found["attention"]] == ["cross", "encoder"]
@@ -237,19 +237,19 @@ def test_a_part_and_a_head_are_chosen(translating, tmp_path, capsys):
         (["x", "\u200b"], r"the target '\\u200b' has no tokens; give text"),
     ],
 )  # fmt: skip
-def test_what_the_model_does_not_have_or_cannot_read_is_refused(translating, tmp_path, flags, says):
+def test_missing_heads_layers_and_too_long_texts_are_refused(translating, tmp_path, flags, says):
     texts = [] if len(flags[-1]) > 20 or (len(flags) > 1 and flags[0] == "x") else [SOURCE, TARGET]
     with pytest.raises(UserError, match=says):
         main(["attention", f"--model={translating}", f"--output={tmp_path / 'out'}", *flags, *texts])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_head_of_the_decoder_alone_is_drawn_where_the_encoder_is_left_out(translating, tmp_path):
+def test_a_head_of_only_the_decoder_is_drawn_without_the_encoder(translating, tmp_path):
     found = looked(translating, tmp_path, "--part=decoder,cross", "--head=3-1", SOURCE, TARGET)
     assert [[*part["heads"]] for part in found["attention"].values()] == [["3-1"], ["3-1"]]
 
 
-def test_the_same_from_python(translating, expected):
+def test_python_returns_the_attention_of_the_command(translating, expected):
     found = Analyser.load(translating).translation_attention(SOURCE, TARGET)
     np.testing.assert_allclose(found.cross.pieces.sel(layer=3, head=2).values, expected["cross"][2, 1], atol=1e-5)
     assert found.alignment(2).layer == 2
@@ -257,7 +257,7 @@ def test_the_same_from_python(translating, expected):
         Analyser.load(translating).attention(SOURCE)
 
 
-def test_an_encoder_has_json_too_and_no_parts(translating, tmp_path, analyser, monkeypatch):
+def test_an_encoder_writes_json_and_has_no_parts(translating, tmp_path, analyser, monkeypatch):
     monkeypatch.setattr(Analyser, "load", lambda path: analyser)
     found = looked(translating, tmp_path, "--head=2-1", "the cab", "of Paris")
     weights = analyser.attention("the cab", "of Paris").words.sel(layer=2, head=1).values
@@ -268,7 +268,7 @@ def test_an_encoder_has_json_too_and_no_parts(translating, tmp_path, analyser, m
             looked(translating, tmp_path, flag, "the cab")
 
 
-def test_the_words_of_a_language_with_a_vocabulary_of_its_own(tmp_path, capsys):
+def test_words_of_a_target_vocabulary_come_from_target_spm(tmp_path, capsys):
     """With two SentencePiece models, the target's words and its translation come from target.spm."""
     vocabulary = tmp_path / "vocabulary"
     vocabulary.mkdir()
@@ -288,7 +288,7 @@ def test_the_words_of_a_language_with_a_vocabulary_of_its_own(tmp_path, capsys):
     assert said == tokenizer.of_target.decode(best.ids) != ""
 
 
-def test_a_browser_shows_the_part_that_is_clicked_and_the_numbers_between_target_and_source(translating, expected, tmp_path):
+def test_a_browser_shows_the_clicked_part_and_cross_attention(translating, expected, tmp_path):
     browser = find_browser()
     if browser is None:
         pytest.skip("needs Chromium, which is not installed")

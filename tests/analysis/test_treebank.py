@@ -32,7 +32,7 @@ def read(tmp_path: pathlib.Path, text: str, **options: bool) -> tuple[list[Sente
     return sentences, [problem.removeprefix(f"{path}, ") for problem in problems]
 
 
-def test_a_sentence_holds_every_column_and_its_heads_count_from_0(tmp_path):
+def test_a_sentence_has_every_column_and_heads_count_from_0(tmp_path):
     (sentence,), problems = read(tmp_path, "# text = the house\n" + GOOD)
     assert problems == []
     assert (sentence.words, sentence.lemmas) == (("the", "house"), ("the", "house"))
@@ -47,14 +47,14 @@ def test_multiword_tokens_and_empty_nodes_are_left_out_and_their_words_stay(tmp_
     assert (sentence.words, sentence.heads, problems) == (("do", "n't", "it"), (-1, 0, 0), [])
 
 
-def test_documents_are_counted_by_newdoc_and_else_by_sentence(tmp_path):
+def test_documents_are_counted_by_newdoc_or_else_by_sentence(tmp_path):
     sentences, _ = read(tmp_path, f"# newdoc id = a\n{GOOD}\n{GOOD}\n# newdoc\n{GOOD}")
     assert [sentence.document for sentence in sentences] == [0, 0, 1]
     sentences, _ = read(tmp_path, f"{GOOD}\n{GOOD}")
     assert [sentence.document for sentence in sentences] == [0, 1]
 
 
-def test_the_halves_of_a_file_are_its_sentences_in_turn_and_parse_no_sentence_of_the_other(tmp_path):
+def test_halves_of_a_file_alternate_sentences_and_skip_those_of_the_other_half(tmp_path):
     path = tmp_path / "x.conllu"
     cycle = row(1, "a", 2) + row(2, "b", 1)
     path.write_text("\n".join([GOOD, GOOD, f"# newdoc\n{GOOD}", cycle, GOOD]))
@@ -68,7 +68,7 @@ def test_the_halves_of_a_file_are_its_sentences_in_turn_and_parse_no_sentence_of
     assert (even, odd) == ([whole[0], whole[2], whole[3]], [whole[1]])
 
 
-def test_half_of_a_file_without_a_sentence_that_can_be_read_is_refused_and_a_file_of_one_has_an_empty_half(tmp_path):
+def test_a_half_without_a_readable_sentence_is_refused_unless_the_file_has_only_one(tmp_path):
     path = tmp_path / "x.conllu"
     path.write_text(GOOD)
     assert list(Treebank(path).half(1)) == []
@@ -94,7 +94,7 @@ def test_half_of_a_file_without_a_sentence_that_can_be_read_is_refused_and_a_fil
         (row("1-2", "don't"), "line 1: a sentence without a word"),
     ],
 )
-def test_a_sentence_that_cannot_be_read_is_reported_and_the_others_are_read(tmp_path, text, problem):
+def test_an_unreadable_sentence_is_reported_and_left_out(tmp_path, text, problem):
     sentences, problems = read(tmp_path, text + "\n" + GOOD, needs_heads=True)
     assert [sentence.words for sentence in sentences] == [("the", "house")]
     assert problems == [f"{problem}; the sentence is left out"]

@@ -19,7 +19,7 @@ def found(analyser) -> Vocabulary:
     return analyser.vocabulary()
 
 
-def test_every_piece_is_of_one_kind_and_has_its_script(found, analyser):
+def test_every_piece_has_one_kind_and_one_script(found, analyser):
     of = {piece.piece: piece for piece in found.pieces}
     kinds = {
         "[CLS]": "reserved", "[MASK]": "reserved", "[": "character", "a": "character", "##a": "character inside words",
@@ -35,11 +35,11 @@ def test_every_piece_is_of_one_kind_and_has_its_script(found, analyser):
     ("text", "script"),
     [("Ωμέγα", "greek"), ("aя", "mixed"), ("1973", "digits"), ("½", "digits"), ("…", "marks"), ("µ", "other"), ("نص", "arabic")],
 )
-def test_a_script_is_that_of_all_letters(text, script):
+def test_a_piece_has_a_script_only_if_all_letters_share_it(text, script):
     assert letter_script(text) == script
 
 
-def test_names_are_capitals_without_a_lower_case_twin_or_those_of_a_list(found, analyser, model):
+def test_names_are_capitalised_words_without_a_lower_case_form_or_come_from_a_list(found, analyser, model):
     def names(tour: Vocabulary) -> set[str]:
         return {piece.piece for piece in tour.pieces if piece.is_name}
 
@@ -76,7 +76,7 @@ def test_tables_that_are_never_trained_are_named():
     assert vocabularies.count_parameters(static)["skip_gram_head"] == {"context_embeddings": 15, "counts (fixed)": 3}
 
 
-def test_pieces_that_a_corpus_lacks_are_found_and_another_vocabulary_is_refused(analyser, found, tmp_path, monkeypatch):
+def test_unused_pieces_are_found_and_a_corpus_of_another_vocabulary_is_refused(analyser, found, tmp_path, monkeypatch):
     tokenizer = analyser.engine.model.tokenizer
     counts = [3 * (piece.piece in ("the", "of")) for piece in found.pieces]
     stored = Stored(tokenizer.vocabulary, counts)
@@ -106,7 +106,7 @@ def write_all(folder: Folder, tour: Vocabulary, monkeypatch: pytest.MonkeyPatch)
     write_vocabulary(folder, tour)
 
 
-def test_tables_hold_every_piece_and_figures_what_they_show(found, tmp_path, monkeypatch):
+def test_tables_list_every_piece_and_figures_show_the_counts(found, tmp_path, monkeypatch):
     write_all(folder := Folder(tmp_path), found, monkeypatch)
     rows = [line.split("\t") for line in (tmp_path / "vocabulary.tsv").read_text().splitlines()]
     assert [row[1] for row in rows[1:]] == [piece.piece for piece in found.pieces]

@@ -117,7 +117,7 @@ parameters of pooler                    40  6.6 %
 """
 
 
-def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_tables_have_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[str] = []
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
     write_vocabulary(folder := Folder(tmp_path / "a"), FOUND)
@@ -134,7 +134,7 @@ def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytes
     ("known", "most", "shown"),
     [(6, 6, "012345"), (11, 6, "012345"), (12, 6, "0 2 4 6 8 10"), (24, 12, "0 2 4 6 8 10 12 14 16 18 20 22"), (3, 6, "012")],
 )
-def test_examples_are_in_even_steps_from_the_first_on(known: int, most: int, shown: str):
+def test_examples_are_evenly_spaced_from_the_first(known: int, most: int, shown: str):
     pieces = [dataclasses.replace(PIECES[1], piece=str(i)) for i in range(known)]
     found = examples(pieces) if most == 12 else examples(pieces, most)
     assert found.replace(" ", "") == shown.replace(" ", "")
@@ -143,7 +143,7 @@ def test_examples_are_in_even_steps_from_the_first_on(known: int, most: int, sho
 SHOWN = {"format": ("png",), "model": "m"}
 
 
-def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
+def test_the_terminal_shows_groups_parts_and_split_words(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     asked: list[object] = []
@@ -172,13 +172,13 @@ def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
         command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
 
 
-def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: pathlib.Path):
+def test_a_list_of_names_that_is_not_text_is_refused(tmp_path: pathlib.Path):
     (tmp_path / "names.txt").write_bytes(b"Ada\n\xff\n")
     with pytest.raises(UserError, match=r"names.txt, line 2: byte 1 is not UTF-8"):
         command.read_names(str(tmp_path / "names.txt"))
 
 
-def test_a_piece_is_of_the_first_kind_that_fits():
+def test_a_piece_has_the_first_matching_kind():
     pieces = ("[CLS]", "added", "[unused1]", "<s>", "a", "##a", "12", "##12", "the", "##the", "\u2581the", "\u2581", "##", "[ab")
     tokenizer = types.SimpleNamespace(
         pieces=pieces,
@@ -207,7 +207,7 @@ def test_a_piece_is_of_the_first_kind_that_fits():
     ]
 
 
-def test_an_accent_of_its_own_belongs_to_the_script_of_its_letter():
+def test_a_combining_accent_has_the_script_of_its_letter():
     assert (letter_script("e\u0301"), letter_script("\u0301")) == ("latin", "other")
 
 
@@ -221,5 +221,5 @@ def test_an_accent_of_its_own_belongs_to_the_script_of_its_letter():
         ("vocabulary_parameters_of_a_row", lambda: parameters_figure(Vocabulary((), {"a": {"b": 93, "c": 7}, "d": {}}))),
     ],
 )
-def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_equals_its_golden_description(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)

@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, weights_of
 
 
-def test_words_have_their_pieces_and_kinds_and_a_written_mask_is_one(analyser):
+def test_words_have_their_pieces_and_kinds_and_a_written_mask_is_a_mask(analyser):
     words = text_words(analyser.engine.model.tokenizer, "the cab, [MASK] is!")
     assert [(word.text, len(word.ids), word.kind) for word in words] == [
         ("the", 1, Kind.WORD), ("cab", 3, Kind.WORD), (",", 1, Kind.PUNCTUATION), ("[MASK]", 1, Kind.WORD),
@@ -19,7 +19,7 @@ def test_words_have_their_pieces_and_kinds_and_a_written_mask_is_one(analyser):
     assert words[3].ids == (analyser.engine.model.tokenizer.mask_id,)
 
 
-def test_the_pieces_of_a_window_are_those_that_the_tokenizer_gives(analyser):
+def test_the_pieces_of_a_window_come_from_the_tokenizer(analyser):
     tokenizer = analyser.engine.model.tokenizer
     text = "Paris, the capital: of (Apfel) xyz. \U0001f600 é 中"
     (window,) = read_windows(analyser.engine, text)
@@ -29,7 +29,7 @@ def test_the_pieces_of_a_window_are_those_that_the_tokenizer_gives(analyser):
     assert len(item.columns["words"]) == len(item.columns["kinds"]) == len(item.ids)
 
 
-def test_a_text_longer_than_the_table_is_cut_between_words_and_nothing_is_lost(analyser):
+def test_a_text_longer_than_the_position_table_is_split_between_words_without_loss(analyser):
     engine = analyser.engine
     text = " ".join(["the cab"] * 30 + ["x" * 90, "of"])  # a word that is longer than the table is cut as well
     windows = list(read_windows(engine, text))
@@ -61,7 +61,7 @@ def test_attention_between_words_sums_over_the_target_and_averages_over_the_sour
     np.testing.assert_allclose(words[:, :, starts].sum(-1), 1, atol=1e-5)
 
 
-def test_a_named_array_is_asked_by_label():
+def test_a_named_array_is_selected_by_label():
     array = NamedArray(np.arange(6).reshape(2, 3), {"layer": (1, 2), "head": (1, 2, 3)})
     assert array.sel(layer=2, head=3).values == 5
     assert array.sel(head=1).axes == {"layer": (1, 2)}

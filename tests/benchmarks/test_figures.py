@@ -27,9 +27,7 @@ def test_a_table_is_aligned_with_its_numbers_to_the_right():
     ]
 
 
-def test_the_table_is_all_that_is_printed_and_the_figures_are_in_the_file(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_only_the_table_is_printed_and_the_figures_are_in_the_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     figures = {"seconds": [0.125] * 1_000}
     give(["side"], [["ours"]], figures, tmp_path / "figures.json")
     assert capsys.readouterr().out == "| side |\n| ---- |\n| ours |\n"
@@ -38,9 +36,7 @@ def test_the_table_is_all_that_is_printed_and_the_figures_are_in_the_file(
     assert len(capsys.readouterr().out) < 30
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_unwritable_file_is_refused_before_measuring(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     assert flag_parser("").parse_args([f"--json={tmp_path / 'new.json'}"]).json == tmp_path / "new.json"
     for place in (tmp_path, tmp_path / "missing" / "new.json"):
         with pytest.raises(SystemExit):
@@ -130,7 +126,7 @@ REPORTS: dict[str, Callable[[pathlib.Path], None]] = {
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_ends_in_a_table_and_has_its_figures_in_the_file(
+def test_every_benchmark_prints_a_table_and_writes_its_figures(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("importlib.metadata.version", lambda package: "1.0")  # made by the TPU compiler, which may be missing
@@ -143,7 +139,7 @@ def test_every_benchmark_ends_in_a_table_and_has_its_figures_in_the_file(
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_takes_the_flag(name: str):
+def test_every_benchmark_accepts_the_json_flag(name: str):
     tree = ast.parse((pathlib.Path(__file__).parent / f"{name}.py").read_text())
     calls = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     assert {"flag_parser", "give"} <= set(calls)

@@ -21,7 +21,7 @@ def measurement(who: str, rows: int, seconds: float) -> dict:
     return {"who": who, "size": "large", "length": 512, "rows": rows, "seconds": [seconds], **rest}
 
 
-def test_each_side_counts_with_its_fastest_batch_and_form(tmp_path: pathlib.Path):
+def test_each_side_is_measured_by_its_fastest_batch_and_form(tmp_path: pathlib.Path):
     report(
         [
             measurement("ours", 32, 0.2),
@@ -36,7 +36,7 @@ def test_each_side_counts_with_its_fastest_batch_and_form(tmp_path: pathlib.Path
     assert result["times_the_peer"] == {"large-512": pytest.approx((64 / 0.25) / (32 / 0.16))}
 
 
-def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(tmp_path: pathlib.Path):
+def test_utilisation_is_relative_to_the_largest_measured_rate(tmp_path: pathlib.Path):
     report([measurement("ours", 64, 0.25), measurement("peer, mask", 64, 0.5)], tmp_path / "figures.json")
     ours, peer = json.loads((tmp_path / "figures.json").read_text())["figures"]
     large = ModelConfig(**published("large"))
@@ -46,7 +46,7 @@ def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(tmp_p
     assert peer["utilisation_by_own_count"] == pytest.approx(64 / 0.5 * computed / 8e14)
 
 
-def test_the_peer_gets_the_rows_as_they_were_before_they_were_masked():
+def test_the_peer_gets_unmasked_rows():
     corpus, (_, tables) = made_up_corpus(20), text(None)
     rows = {}
     for fraction in (0.15, 0.5):  # other positions are masked in the same text

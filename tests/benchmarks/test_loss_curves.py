@@ -12,7 +12,7 @@ from tests.random_rows import TINY, random_batch
 
 
 @pytest.mark.slow  # three programs are compiled: 20 s
-def test_plain_linen_and_ours_learn_the_same_from_the_same_weights():
+def test_plain_linen_and_our_model_train_equally_from_the_same_weights():
     phase = {"steps": 6, "length": 16, "batch_size": 8, "max_predictions": 4, "learning_rate": 1e-2, "warmup_steps": 2}
     shape = {name: getattr(TINY, name) for name in TINY.__dataclass_fields__} | {"initializer_range": 0.5}
     experiment = PretrainingExperiment.from_dict({"model": shape, "optimizer": {"name": "adamw"}, "phases": [phase]})
@@ -24,19 +24,19 @@ def test_plain_linen_and_ours_learn_the_same_from_the_same_weights():
     np.testing.assert_allclose(ours, plain, rtol=1e-4)
 
 
-def test_the_p_value_counts_the_ways_to_deal_the_runs_out():
+def test_the_p_value_counts_permutations_of_the_runs():
     a, b = np.array([[0.0], [1.0]]), np.array([[10.0], [11.0]])
     assert part_as_large(a, b) == pytest.approx(2 / 6)  # the way itself and its mirror image
     a, b = np.array([[0.0], [10.0]]), np.array([[1.0], [11.0]])
     assert part_as_large(a, b) == pytest.approx(4 / 6)  # 0 and 11 against 10 and 1 have equal means
 
 
-def test_t_is_the_difference_over_its_standard_error():
+def test_t_is_the_difference_divided_by_its_standard_error():
     a, b = np.array([[1.0], [3.0]]), np.array([[2.0], [4.0], [6.0]])
     t, error = welch(a, b)
     assert error[0] == pytest.approx((2 / 2 + 4 / 3) ** 0.5)
     assert t[0] == pytest.approx(-2 / error[0])
 
 
-def test_smoothing_takes_the_steps_up_to_a_mark():
+def test_smoothing_averages_the_steps_up_to_a_mark():
     np.testing.assert_array_equal(smoothed(np.arange(8.0)[None], [4, 8], 2), [[2.5, 6.5]])

@@ -55,7 +55,7 @@ def as_plain(params: Any) -> Any:
     }
 
 
-def test_the_yardstick_of_long_rows_computes_our_logits(monkeypatch: pytest.MonkeyPatch):
+def test_the_plain_modernbert_computes_our_logits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         splash, "make_splash_mha_single_device", functools.partial(splash.make_splash_mha_single_device, interpret=True)
     )

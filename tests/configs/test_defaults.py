@@ -7,5 +7,5 @@ import json
 from tests.golden.make_defaults import GOLDEN, defaults
 
 
-def test_the_default_of_every_key_is_the_one_that_runs_were_started_with():
+def test_the_default_of_every_key_equals_the_golden_file():
     assert defaults() == json.loads(GOLDEN.read_text(encoding="utf-8"))

@@ -34,7 +34,7 @@ def experiment(**changes) -> FinetuningExperiment:
     return FinetuningExperiment.from_dict(with_values(**changes))
 
 
-def test_an_experiment_survives_the_trip_through_json():
+def test_an_experiment_survives_a_round_trip_through_json():
     one = experiment(sweep__seeds=[1, 2], training__class_weights=[1, 2.5], head__dropout=0.3, task__name="squad/v2.0")
     assert FinetuningExperiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
@@ -124,7 +124,7 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(changes, say
         {"distillation__temperature": 3.0, "distillation__teacher": "t"},
     ],
 )
-def test_a_value_at_its_limit_and_a_setting_alone_are_possible(changes):
+def test_values_at_their_limits_and_single_settings_are_accepted(changes):
     made = experiment(**changes)
     for path, value in changes.items():
         found = functools.reduce(getattr, path.split("__"), made)
@@ -134,12 +134,12 @@ def test_a_value_at_its_limit_and_a_setting_alone_are_possible(changes):
 # --------------------------------------------------------------------------------------------------------------------- the runs
 
 
-def test_without_a_sweep_there_is_one_run_and_it_is_the_experiment():
+def test_without_a_sweep_the_experiment_is_the_only_run():
     one = experiment(seed=3, sweep__devices_per_run=2)
     assert one.runs() == [one]
 
 
-def test_only_several_runs_with_devices_of_their_own_train_side_by_side():
+def test_only_several_runs_with_their_own_devices_train_in_parallel():
     both = {"sweep__seeds": [1, 2]}
     assert experiment(**both).side_by_side
     assert experiment(**both, sweep__devices_per_run=2).side_by_side
@@ -156,7 +156,7 @@ def test_the_papers_grid_over_seeds_is_every_combination_with_seeds_fastest():
     assert runs[0].name == "batch-16_rate-5e-05_epochs-2_seed-7"
 
 
-def test_a_run_of_a_sweep_differs_from_the_experiment_in_nothing_else():
+def test_a_sweep_run_changes_only_the_swept_settings():
     whole = experiment(seed=1, sweep__seeds=[4, 5], sweep__learning_rates=[1e-5], training__layer_decay=0.9, task__name="gap")
     for run, seed in zip(whole.runs(), (4, 5), strict=True):
         training = dataclasses.replace(whole.training, learning_rate=1e-5)
@@ -167,7 +167,7 @@ def test_a_run_of_a_sweep_differs_from_the_experiment_in_nothing_else():
 # ---------------------------------------------------------------------------------------------------------- the head, the model
 
 
-def test_the_head_is_the_tasks_with_what_the_configuration_asks_for():
+def test_the_head_comes_from_the_task_and_the_configuration():
     assert experiment().head_config(SEQUENCE) == SEQUENCE
     asked = experiment(head__pooling="concat", head__layers="scalar_mix", head__dropout=0.4).head_config(SEQUENCE)
     assert asked == dataclasses.replace(SEQUENCE, pooling="concat", layers="scalar_mix", dropout=0.4)
@@ -177,13 +177,13 @@ def test_the_head_is_the_tasks_with_what_the_configuration_asks_for():
         experiment(head__lstm=8).head_config(ChoiceHead())
 
 
-def test_the_model_is_the_one_that_was_loaded_but_for_how_it_trains():
+def test_the_configuration_changes_only_how_a_loaded_model_trains():
     loaded = ModelConfig(hidden_size=24, num_heads=3, activation="relu", hidden_dropout=0.3, max_position=77)
     config = experiment(model__hidden_dropout=0.2, model__dtype="bfloat16", model__vocab_multiple=8).model_config(loaded, "cpu")
     assert config == dataclasses.replace(loaded, hidden_dropout=0.2, dtype="bfloat16", vocab_multiple=8)
 
 
-def test_products_are_bfloat16_on_a_tpu_and_float32_elsewhere_unless_told_otherwise():
+def test_the_dtype_defaults_to_bfloat16_on_a_tpu_and_float32_elsewhere():
     def dtypes(**fields: object) -> list[str]:
         return [experiment(**fields).model_config(ModelConfig(), platform).dtype for platform in ("cpu", "gpu", "tpu")]
 

@@ -45,12 +45,12 @@ BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
         ("top_k", [], []),
     ],
 )
-def test_the_whole_tree_is_searched_for_the_key_that_was_meant(key: str, finetunes: list[str], pretrains: list[str]):
+def test_suggestions_search_all_keys(key: str, finetunes: list[str], pretrains: list[str]):
     assert sorted(suggested_keys(key, FinetuningExperiment)) == sorted(finetunes)
     assert sorted(suggested_keys(key, PretrainingExperiment)) == sorted(pretrains)
 
 
-def test_every_alias_stands_for_a_key_and_is_none_itself():
+def test_every_alias_names_a_key_and_is_not_a_key():
     known = [f".{key}" for schema in (PretrainingExperiment, FinetuningExperiment) for key, _ in leaf_keys(schema)]
     assert [name for name in ALIASES if not any(key.endswith(f".{name}") for key in known)] == []
 
@@ -72,7 +72,7 @@ def test_a_key_given_as_a_flag_is_suggested_as_the_key(command: str, schema: typ
     assert says in str(error.value)
 
 
-def test_a_flag_is_suggested_by_its_name_and_not_by_its_dashes():
+def test_flags_are_suggested_by_name_without_dashes():
     assert nearest("--topk", ["--output", "--top-k", "--input"]) == "did you mean '--top-k'?"
     assert nearest("--topk", ["--output", "--input"]) == "known: --input, --output"
     assert nearest("--learning_rate", ["--coordinator", "--config"]) == "known: --config, --coordinator"
@@ -83,7 +83,7 @@ def test_a_flag_is_suggested_by_its_name_and_not_by_its_dashes():
         assert "--output'?" not in str(error.value)
 
 
-def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Path):
+def test_errors_show_the_current_value_of_a_key(tmp_path: pathlib.Path):
     file = tmp_path / "mine.py"
     config = {"training": {"learning_rate": 3e-4}, "init_from": "model", "head": {"dropout": 0.2}}
     file.write_text(f"def get_config(): return {config!r}")

@@ -26,7 +26,7 @@ def flags(remedies: Any) -> dict[str, str]:
     return dict(split_overrides([word for remedy in remedies for word in remedy.split() if "=" in word])[0])
 
 
-def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
+def test_advice_names_the_batch_and_the_settings_that_reduce_memory():
     whole = experiment()
     memory = pretraining_advice(whole, 1, make_mesh(whole.mesh))
     assert memory.what == "the training step of phase 1"
@@ -43,7 +43,7 @@ def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
 
 @pytest.mark.parametrize("mesh", [{}, {"fsdp": 2}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
 @pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2)])
-def test_what_is_advised_is_what_a_run_takes(mesh: dict[str, int], batch_size: int, accumulation: int):
+def test_a_run_accepts_the_advised_settings(mesh: dict[str, int], batch_size: int, accumulation: int):
     whole = experiment(batch_size, accumulation, mesh=mesh)
     now = make_mesh(whole.mesh)
     advised = flags(pretraining_advice(whole, 0, now).remedies)
@@ -89,7 +89,7 @@ def test_a_tasks_step_is_divided_as_long_as_every_device_has_a_row(
     assert {key.removeprefix("training."): value for key, value in found.items() if key.startswith("training.")} == advised
 
 
-def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
+def test_a_given_data_axis_is_halved_when_parameters_are_sharded():
     for mesh, advised in (
         ({"data": 8}, {"mesh.data": "4", "mesh.fsdp": "2"}),
         ({"fsdp": 2}, {"mesh.fsdp": "4"}),
@@ -107,7 +107,7 @@ def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
     assert scored.remedies[0] == "--config.mesh.fsdp=2"
 
 
-def test_nothing_is_advised_that_is_done_already():
+def test_settings_in_use_are_not_advised():
     whole = experiment(8, 1, model={"remat": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
     mesh = make_mesh(whole.mesh)
     assert not pretraining_advice(whole, 0, mesh).remedies
@@ -115,7 +115,7 @@ def test_nothing_is_advised_that_is_done_already():
     assert not state_advice(whole, mesh).remedies
 
 
-def test_an_evaluation_has_a_batch_of_its_own():
+def test_evaluation_advice_names_the_evaluation_batch():
     whole = experiment()
     memory = evaluation_advice(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
     assert memory.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
@@ -130,7 +130,7 @@ class Rows:
         self.row_counts = (1, rows)
 
 
-def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
+def test_task_advice_names_the_rows_and_the_keys_of_fine_tuning():
     task = FinetuningExperiment.from_dict({"init_from": "m", "training": {"batch_size": 32}, "task": {"length": 384}})
     rows: Any = Rows(24)
     memory = finetuning_advice(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
@@ -145,7 +145,7 @@ def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in memory.notes
 
 
-def test_a_task_of_one_row_a_device_that_trains_its_head_alone_has_little_left():
+def test_few_remedies_remain_for_one_row_per_device_and_a_frozen_encoder():
     values = {"init_from": "m", "training": {"batch_size": 1, "freeze_encoder": True}}
     task = FinetuningExperiment.from_dict(values)
     rows: Any = Rows(1)

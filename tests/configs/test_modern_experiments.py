@@ -46,7 +46,7 @@ def test_a_published_recipe_has_the_tokens_batches_and_warmup_of_the_paper(name,
     assert {span.schedule for span in found.schedules()[:-1]} == {"constant"}
 
 
-def test_the_weight_decay_of_a_published_recipe_is_that_of_a_step_at_the_peak():
+def test_the_weight_decay_of_a_published_recipe_holds_at_the_peak_rate():
     for name, wanted in (("modern_base.py", [1e-5] * 8), ("modern_large.py", [1e-5] * 11 + [1e-6] * 3)):
         found = experiment(name)
         firsts = [max(j for j in range(i + 1) if not found.phases[j].continue_schedule) for i in range(len(wanted))]
@@ -55,7 +55,7 @@ def test_the_weight_decay_of_a_published_recipe_is_that_of_a_step_at_the_peak():
         assert decays == pytest.approx(wanted)
 
 
-def test_the_rotary_base_rises_with_the_rows_in_full_layers_alone():
+def test_only_full_layers_raise_the_rotary_base_for_long_rows():
     found = experiment("modern_base.py")
     bases = [(found.for_phase(i).model.rotary_theta, found.for_phase(i).model.sliding_rotary_theta) for i in (0, 5, 6, 7)]
     assert bases == [(10_000.0, 10_000.0)] * 2 + [(160_000.0, 10_000.0)] * 2

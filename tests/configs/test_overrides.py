@@ -38,7 +38,7 @@ class Experiment:
     phases: tuple[Phase, ...] = ()
 
 
-def test_overrides_are_taken_out_of_the_arguments_with_and_without_an_equals_sign():
+def test_overrides_are_parsed_with_and_without_an_equals_sign():
     arguments = ["--config=a.py", "--config.a.b=1=2", "--workdir", "w", "--config.c[0].d", "x y", "--config.a.b=1=2"]
     assert split_overrides(arguments) == ([("a.b", "1=2"), ("c.0.d", "x y")], ["--config=a.py", "--workdir", "w"])
     assert split_overrides(["--study.a=1", "--config.a=2"], "study") == ([("a", "1")], ["--config.a=2"])
@@ -105,7 +105,7 @@ def test_a_value_is_read_by_the_type_of_its_key(hint: Any, text: str, value: Any
         (list, "", "wanted a list as [1, 2]"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_what_is_wanted(hint: Any, text: str, says: str):
+def test_a_value_of_another_type_is_refused_with_the_expected_type(hint: Any, text: str, says: str):
     with pytest.raises(UserError) as error:
         read_value("--config.k=x", text, hint, " (now 3)")
     assert str(error.value) == f"--config.k=x: {says} (now 3)"
@@ -117,7 +117,7 @@ def changed(key: str, text: str, config: dict[str, Any] | None = None, schema: A
     return config
 
 
-def test_a_key_is_set_where_it_is_and_where_only_its_default_was():
+def test_overrides_set_given_and_defaulted_keys():
     assert changed("seed", "4")["seed"] == 4
     assert changed("model.size", "7")["model"] == {"size": 7}
     assert changed("model.note", "x", {"model": {"size": 2}}) == {"model": {"size": 2, "note": "x"}}
@@ -127,14 +127,14 @@ def test_a_key_is_set_where_it_is_and_where_only_its_default_was():
     assert changed("model.more.depth", "3", {"model": {"more": {"depth": 2}}}) == {"model": {"more": {"depth": 3}}}
 
 
-def test_null_is_none_where_the_type_allows_it_and_the_default_elsewhere():
+def test_null_is_none_if_the_type_allows_it_and_otherwise_the_default():
     assert changed("model.note", "null", {"model": {"note": "x"}}) == {"model": {"note": None}}
     assert changed("model.size", "null", {"model": {"size": 2, "wide": True}}) == {"model": {"wide": True}}
     assert changed("model.size", "null", {}) == {"model": {}}
     assert changed("phases.1.rate", "null")["phases"][1] == {"steps": 6}
 
 
-def test_without_a_schema_the_types_are_those_of_the_file():
+def test_without_a_schema_types_follow_the_file():
     given = {"a": {"b": 1, "c": [1, 2]}, "d": [{"e": 1.5}, {"e": 2.5}], "n": [1, 2]}
     assert changed("a.b", "7", given, None)["a"]["b"] == 7
     assert changed("d.1.e", "3", given, None)["d"] == [{"e": 1.5}, {"e": 3.0}]
@@ -175,7 +175,7 @@ def test_without_a_schema_the_types_are_those_of_the_file():
         ("phases.1.rate", "x", "wanted a number, at least 0 and at most 10 (now 0.25)"),
     ],
 )  # fmt: skip
-def test_what_is_no_key_of_the_experiment_is_refused(key: str, text: str, says: str | None):
+def test_unknown_keys_are_refused(key: str, text: str, says: str | None):
     if says is None:
         assert changed(key, text)["model"] == {"note": ""}
         return
@@ -184,7 +184,7 @@ def test_what_is_no_key_of_the_experiment_is_refused(key: str, text: str, says: 
     assert str(error.value) == f"--config.{key}={text}: {says}"
 
 
-def test_a_key_without_a_default_has_no_value_that_is_now():
+def test_errors_show_no_current_value_for_a_key_without_default():
     with pytest.raises(UserError) as error:
         changed("phases.0.steps", "x", {"phases": [{}]})
     assert str(error.value) == "--config.phases.0.steps=x: wanted a whole number"
@@ -231,7 +231,7 @@ def test_values_of_another_type_are_refused_with_the_key_and_the_default(values:
     assert str(error.value) == says
 
 
-def test_nested_values_are_dataclasses_whole_numbers_floats_and_lists_tuples():
+def test_nested_values_become_dataclasses_floats_and_tuples():
     values = {"model": {"cuts": [], "rates": [1, 0.5], "more": {"a": 1}, "note": None}, "phases": [{"steps": 1, "rate": 2}]}
     found = dataclass_from_dict(Experiment, values, "config")
     assert found == Experiment(model=Model(cuts=(), rates=(1.0, 0.5), more={"a": 1}), phases=(Phase(1, 2.0),))
@@ -239,7 +239,7 @@ def test_nested_values_are_dataclasses_whole_numbers_floats_and_lists_tuples():
     assert found.model.more is not values["model"]["more"]  # type: ignore[index]
 
 
-def test_a_number_beyond_all_floats_is_refused_by_its_range():
+def test_a_number_beyond_the_largest_float_is_refused_by_its_range():
     for number in (10**300, 10**400, -(10**400)):
         with pytest.raises(UserError, match=r"config\.phases\.0\.rate=.* must be at least 0 and at most 10"):
             dataclass_from_dict(Experiment, {"phases": [{"steps": 1, "rate": number}]}, "config")

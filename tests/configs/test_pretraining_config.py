@@ -28,12 +28,12 @@ def with_value(path: str, value):
     return values
 
 
-def test_an_experiment_survives_the_trip_through_json():
+def test_an_experiment_survives_a_round_trip_through_json():
     experiment = PretrainingExperiment.from_dict(SMALL)
     assert PretrainingExperiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
 
 
-def test_a_phase_that_leaves_out_how_long_its_rows_are_has_that_of_the_examples():
+def test_the_length_of_a_phase_defaults_to_the_length_of_the_examples():
     examples = {"length": 64, "max_predictions": 10, "packed_examples": 1}
     experiment = PretrainingExperiment.from_dict({"examples": examples, "phases": [{"steps": 2}, {"steps": 2, "length": 128}]})
     assert [phase.length for phase in experiment.phases] == [64, 128]
@@ -108,7 +108,7 @@ def test_an_impossible_value_is_an_error_naming_key_value_and_limit(path, value,
         ("model.type_vocab_size", 2),
     ],
 )
-def test_a_value_at_its_limit_is_possible(path, value):
+def test_values_at_their_limits_are_accepted(path, value):
     values = with_value(path, value)
     made = PretrainingExperiment.from_dict(values | {"init_from": "m", "init_new": "mlm_head", "init_drop": "nsp_head"})
     found: Any = made
@@ -117,7 +117,7 @@ def test_a_value_at_its_limit_is_possible(path, value):
     assert found == (tuple(value) if isinstance(value, list) else value)
 
 
-def test_what_is_no_group_at_all_is_refused():
+def test_a_value_in_place_of_a_group_is_refused():
     with pytest.raises(UserError, match=r"^config must be a group of keys, not 3"):
         PretrainingExperiment.from_dict(3)  # type: ignore[arg-type]
 
@@ -139,7 +139,7 @@ WITH_MAPS = {"teacher": "t", "distillation": {"attention_weight": 0.5}}
         WITH_MAPS,
     ],
 )
-def test_settings_that_go_together_are_possible(values):
+def test_compatible_settings_are_accepted(values):
     made = PretrainingExperiment.from_dict({**SMALL, **values}).to_dict()
     for name, value in values.items():
         assert (made[name] | value if isinstance(value, dict) else value) == made[name]
@@ -169,7 +169,7 @@ def test_settings_that_go_together_are_possible(values):
         ),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(values, says):
+def test_incompatible_settings_are_refused(values, says):
     with pytest.raises(UserError, match=says):
         PretrainingExperiment.from_dict({**SMALL, **values})
 
@@ -183,13 +183,13 @@ def test_a_phase_that_continues_the_schedule_lengthens_it():
     assert (schedule.start, schedule.steps, schedule.warmup_steps) == (0, 15, 2)
 
 
-def test_a_phase_that_does_not_begins_a_schedule_of_its_own():
+def test_a_phase_without_continue_schedule_starts_its_own_schedule():
     values = with_value("phases.1.continue_schedule", False) | {}
     first, second = PretrainingExperiment.from_dict(values).schedules()
     assert (first.start, first.steps, second.start, second.steps) == (0, 10, 10, 5)
 
 
-def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_of_the_optimizer():
+def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_named_by_the_optimizer():
     values = with_value("optimizer", {"decay_power": 2.0, "end_learning_rate": 1e-6})
     values["phases"][1] |= {"continue_schedule": False, "learning_rate": 3e-4, "warmup_steps": 4}
     first, second = PretrainingExperiment.from_dict(values).schedules()
@@ -205,17 +205,17 @@ def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_of_the_optimizer():
     assert [one.steps for one in PretrainingExperiment.from_dict(values).schedules()] == [10, 12]
 
 
-def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
+def test_every_phase_has_its_own_data_seed():
     experiment = PretrainingExperiment.from_dict(SMALL | {"seed": 7})
     assert [experiment.phase_seed(i) for i in range(3)] == [7, 7 + 2**32, 7 + 2 * 2**32]  # no phase gets the seed of a run
 
 
-def test_an_objective_that_is_not_known_is_refused_with_the_nearest():
+def test_an_unknown_objective_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"config\.objective='brt': did you mean 'bert'\?; config\.objective=FILE\.py:NAME loads"):
         PretrainingExperiment.from_dict({**SMALL, "objective": "brt"})
 
 
-def test_the_objective_and_its_targets_follow_from_the_direction_of_the_model():
+def test_the_objective_and_targets_default_to_the_direction_of_the_model():
     both, causal = (
         PretrainingExperiment.from_dict({**SMALL, "model": {"direction": direction}, "examples": {"pairs": "none"}})
         for direction in ("both", "left_to_right")
@@ -244,7 +244,7 @@ def test_a_row_may_predict_all_its_next_tokens():
         ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave it out"),
     ],
 )
-def test_objectives_and_rows_that_a_model_does_not_learn_from_are_refused(values, says):
+def test_objectives_and_rows_that_do_not_fit_the_model_are_refused(values, says):
     with pytest.raises(UserError, match=says):
         PretrainingExperiment.from_dict({**SMALL, **values})
 
@@ -260,7 +260,7 @@ RUN = {
 }
 
 
-def test_a_run_of_other_steps_keeps_the_proportions_of_its_phases_warmups_evaluations_and_checkpoints():
+def test_changing_the_steps_scales_phases_warmups_evaluations_and_checkpoints():
     short = PretrainingExperiment.from_dict(with_total_steps(RUN, 300))
     assert [phase.steps for phase in short.phases] == [240, 15, 45]
     assert [phase.warmup_steps for phase in short.phases] == [24, 3, 0]
@@ -283,7 +283,7 @@ def test_a_run_of_other_steps_keeps_the_proportions_of_its_phases_warmups_evalua
         assert with_total_steps(wrong, 2) == wrong, "the error comes when the experiment is created"
 
 
-def test_the_steps_of_the_command_line_scale_the_run_before_other_keys_are_set(tmp_path: pathlib.Path):
+def test_the_steps_flag_scales_the_run_before_other_overrides(tmp_path: pathlib.Path):
     file = tmp_path / "experiment.py"
     file.write_text(f"def get_config():\n    return {RUN!r}\n")
     for overrides in ([("evaluation.every", "7"), ("steps", "3e2")], [("steps", "300"), ("evaluation.every", "7")]):
@@ -299,7 +299,7 @@ def test_the_steps_of_the_command_line_scale_the_run_before_other_keys_are_set(t
         read_experiment(str(file), [("steps", "0")], PretrainingExperiment)
 
 
-def test_an_objective_in_a_file_that_changes_during_the_run_stays_as_it_was(tmp_path: pathlib.Path):
+def test_a_run_keeps_the_objective_of_a_file_that_changes(tmp_path: pathlib.Path):
     file = tmp_path / "mine.py"
     file.write_text("from bert_jax.objectives.mlm_nsp import MlmNsp\n\n\nclass Mine(MlmNsp):\n    pass\n", encoding="utf-8")
     experiment = PretrainingExperiment.from_dict({**SMALL, "objective": f"{file}:Mine"})
@@ -308,7 +308,7 @@ def test_an_objective_in_a_file_that_changes_during_the_run_stays_as_it_was(tmp_
     assert experiment.example_config(1).targets == "masked"
 
 
-def test_a_step_belongs_to_the_phase_that_it_is_trained_in():
+def test_a_step_belongs_to_the_phase_that_trains_it():
     experiment = PretrainingExperiment.from_dict(SMALL)
     assert [experiment.phase_after(step) for step in (0, 9, 10, 14)] == [0, 0, 1, 1]
 
@@ -331,7 +331,7 @@ def test_a_budget_in_tokens_gives_the_steps_of_a_phase_rounded_up():
     assert of_phases({"tokens": 600, "batch_size": 2}, examples={"length": 30, "max_predictions": 5}).phases[0].steps == 10
 
 
-def test_a_run_of_other_steps_has_no_budget_in_tokens_left():
+def test_changing_the_steps_drops_the_token_budget():
     values = {"phases": [{"tokens": 320_000, "length": 100, "batch_size": 32}, {"steps": 100}]}
     found = PretrainingExperiment.from_dict(with_total_steps(values, 20))
     assert [(phase.steps, phase.tokens) for phase in found.phases] == [(10, 0), (10, 0)]
@@ -358,7 +358,7 @@ def test_an_impossible_phase_is_an_error_of_one_sentence(phase, says):
         of_phases(phase)
 
 
-def test_a_phase_has_its_own_masks_and_the_held_out_rows_have_the_same_ones_in_all_phases():
+def test_phases_have_their_own_masks_and_share_those_of_held_out_rows():
     found = of_phases(
         {"steps": 1, "masked_fraction": 0.3, "max_predictions": 39, "mask_probability": 1.0, "random_probability": 0.0},
         {"steps": 1},
@@ -372,13 +372,13 @@ def test_a_phase_has_its_own_masks_and_the_held_out_rows_have_the_same_ones_in_a
     assert [one.max_predictions for one in eval_split] == [19, 20, 19, 21], "a phase with the same masks has its own"
 
 
-def test_held_out_rows_may_have_another_fraction_of_masks_and_words_keep_their_proportion():
+def test_held_out_rows_may_have_another_masked_fraction_and_as_many_predictions_as_it_needs():
     phase = {"steps": 1, "masked_fraction": 0.3, "max_predictions": 60}
     found = of_phases(phase, examples={"masking": "words"}, evaluation={"masked_fraction": 0.1})
     assert (found.eval_config(0).masked_fraction, found.eval_config(0).max_predictions) == (0.1, 20)
 
 
-def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warmup():
+def test_schedule_pieces_follow_the_phases_and_a_ramp_shares_its_warmup():
     steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "max_predictions": 2, "warmup_steps": 150}
     steady |= {"schedule": "constant"}
     found = of_phases(

@@ -37,21 +37,21 @@ def source():
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_any_number_of_hosts_makes_the_same_global_rows(source, hosts):
+def test_any_number_of_hosts_gives_the_same_global_rows(source, hosts):
     straddling = source.rows_per_epoch // 52
     for step in (0, 3, straddling, 5 * straddling + 4):
         sources = [BatchSource(CORPUS, CONFIG, 52, seed=9) for _ in range(hosts)]
         assert_equal(joined([sources[i].at(step, (i, hosts)) for i in range(hosts)]), source.at(step))
 
 
-def test_a_batch_does_not_depend_on_what_was_asked_before_or_by_how_many_threads(source):
+def test_a_batch_does_not_depend_on_earlier_requests_or_threads(source):
     steps = np.random.default_rng(0).permutation(4 * source.rows_per_epoch // 52)[:60].tolist()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for step, batch in zip(steps, pool.map(source.at, steps), strict=True):
             assert_equal(batch, BatchSource(CORPUS, CONFIG, 52, seed=9).at(step))
 
 
-def test_batches_run_through_every_row_of_an_epoch_once_and_straight_on_into_the_next(source):
+def test_batches_visit_every_row_of_an_epoch_once_and_continue_into_the_next(source):
     rows = source.rows_per_epoch
     assert rows % 52  # otherwise no batch straddles
     steps = range(2 * rows // 52)
@@ -72,7 +72,7 @@ def test_an_epoch_with_fewer_rows_than_the_first_repeats_its_first_ones_once():
     assert_equal(served, assemble_rows(CORPUS, shorter, expected, masking_tables(CORPUS.vocabulary)))
 
 
-def test_a_batch_larger_than_several_epochs_goes_round(source):
+def test_a_batch_may_be_larger_than_several_epochs(source):
     small = corpus_of([[9, 8], [7], [6, 5, 4]])
     batch = BatchSource(small, CONFIG, 40, seed=0).at(2)
     assert batch["input_ids"].shape == (40, 64)
@@ -107,7 +107,7 @@ def test_the_next_epoch_is_planned_in_the_background_before_it_is_needed(monkeyp
     assert all(thread.daemon for thread in threads)
 
 
-def test_a_plan_that_fails_fails_the_batch_that_needs_it_and_is_tried_again(monkeypatch):
+def test_a_failed_plan_fails_its_batch_and_is_tried_again(monkeypatch):
     source = BatchSource(CORPUS, CONFIG, 16, seed=9)
 
     def fail(*_, **__):
@@ -121,7 +121,7 @@ def test_a_plan_that_fails_fails_the_batch_that_needs_it_and_is_tried_again(monk
     assert source.at(step)["input_ids"].shape == (16, 64)
 
 
-def test_the_next_block_is_planned_from_the_batch_on_that_reaches_the_middle_of_one():
+def test_the_next_block_is_planned_from_the_middle_of_the_current_one():
     source = BatchSource(CORPUS, CONFIG, 1, seed=9)
     source._rows_per_block = 10
     source.at(4)
@@ -138,7 +138,7 @@ def test_the_next_block_is_planned_from_the_batch_on_that_reaches_the_middle_of_
     assert list(source._planned) == [0, 1, 2]
 
 
-def test_the_plan_that_was_not_used_for_longest_is_forgotten():
+def test_the_least_recently_used_plan_is_dropped():
     source = BatchSource(CORPUS, CONFIG, 16, seed=9)
     for block in (1, 2, 0, 3):
         source.plan(block)
@@ -146,7 +146,7 @@ def test_the_plan_that_was_not_used_for_longest_is_forgotten():
 
 
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2)])
-def test_a_host_beyond_their_number_is_a_bug(source, shard):
+def test_a_host_index_out_of_range_is_an_error(source, shard):
     with pytest.raises(ValueError, match=f"shard {shard[0]} of 2"):
         source.at(0, shard)
 
@@ -157,7 +157,7 @@ def test_few_plans_are_held(source):
     assert len(source._planned) <= 3
 
 
-def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error_that_names_sizes_that_do(source):
+def test_a_batch_that_does_not_divide_over_the_hosts_is_refused_with_sizes_that_do(source):
     with pytest.raises(UserError, match="batch_size=52 does not divide over 5 hosts; 50 and 55 would"):
         source.at(0, (1, 5))
 
@@ -167,7 +167,7 @@ def test_a_batch_without_rows_is_an_error():
         BatchSource(CORPUS, CONFIG, 0, seed=0)
 
 
-def test_the_tables_come_from_the_tokenizer_of_the_corpus(tmp_path):
+def test_masking_tables_come_from_the_tokenizer_of_the_corpus(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused5]", *"abcdefghijklmnopqrstuvwxyz", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)

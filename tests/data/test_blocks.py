@@ -29,7 +29,7 @@ def tokens_of(corpus: Corpus) -> np.ndarray:
     return corpus.tokens[0 : corpus.num_tokens]
 
 
-def test_offsets_of_shards_are_the_joined_ones_by_index_slice_and_search():
+def test_offsets_of_shards_equal_joined_offsets_by_index_slice_and_search():
     rng = np.random.default_rng(0)
     parts = [np.concatenate([[0], np.cumsum(rng.integers(1, 9, n))]).astype(np.int64) for n in (5, 1, 0, 7)]
     offsets = ShardedOffsets(parts)
@@ -51,7 +51,7 @@ def test_a_small_corpus_is_one_block_with_the_seed_and_the_epochs_of_the_run():
         assert (seed, found) == (9, epoch)
 
 
-def test_the_blocks_of_an_epoch_hold_every_document_once_whole_and_from_all_over_the_corpus():
+def test_the_blocks_of_an_epoch_hold_every_document_once_from_all_over_the_corpus():
     made = blocks()
     assert made.count == 5
     parts = [made.at(n)[0] for n in range(5)]
@@ -71,7 +71,7 @@ def test_the_blocks_of_an_epoch_hold_every_document_once_whole_and_from_all_over
     np.testing.assert_array_equal(np.sort(np.concatenate([tokens_of(part) for part in parts])), tokens_of(CORPUS))
 
 
-def test_segments_in_which_no_document_begins_are_no_part_of_a_block():
+def test_segments_without_a_document_start_are_not_in_a_block():
     corpus = corpus_of([[9] * 30, [4], [7] * 40, [300]], shards=2)
     made = Blocks(corpus, seed=9, block_tokens=corpus.num_tokens // 3)
     parts = [made.at(n)[0] for n in range(made.count)]
@@ -80,7 +80,7 @@ def test_segments_in_which_no_document_begins_are_no_part_of_a_block():
     np.testing.assert_array_equal(np.sort(tokens), tokens_of(corpus))
 
 
-def test_documents_that_are_too_long_for_blocks_are_refused_before_a_run_begins():
+def test_documents_too_long_for_blocks_are_refused_before_a_run_starts():
     few = corpus_of([[9] * 30, [4], [7] * 40, [300]], shards=2)
     message = r"in 61 of 64 parts of 13 tokens no document of the train split begins: 4 documents in 854 tokens .* blank lines"
     with pytest.raises(UserError, match=message):
@@ -89,7 +89,7 @@ def test_documents_that_are_too_long_for_blocks_are_refused_before_a_run_begins(
 
 
 @pytest.mark.parametrize(("documents", "empty"), [([[80]] * 32, 32), ([[80]] * 30 + [[160]], 33)])
-def test_documents_may_begin_in_half_of_the_segments_only(documents, empty):
+def test_documents_may_start_in_half_of_the_segments(documents, empty):
     corpus = corpus_of(documents, shards=1)
     made = Blocks(corpus, seed=0, block_tokens=640)
     assert (made.count, sum(first == last for first, last in map(made.documents, range(64)))) == (4, empty)
@@ -100,7 +100,7 @@ def test_documents_may_begin_in_half_of_the_segments_only(documents, empty):
         made.require_documents()
 
 
-def test_a_block_has_other_segments_in_every_epoch_and_with_duplicates_the_same_in_another_order():
+def test_blocks_have_new_segments_in_every_epoch_unless_duplicates_are_fixed():
     def contents(made: Blocks, epoch: int) -> list[tuple[bytes, int]]:
         return [(tokens_of(part).tobytes(), seed) for part, seed, _ in (made.at(5 * epoch + n) for n in range(5))]
 
@@ -111,12 +111,12 @@ def test_a_block_has_other_segments_in_every_epoch_and_with_duplicates_the_same_
     assert first != second
 
 
-def test_blocks_of_one_epoch_and_two_seeds_differ_in_their_random_numbers():
+def test_blocks_of_two_seeds_have_different_random_numbers():
     assert len({blocks().at(n)[1] for n in range(5)}) == 5
     assert Blocks(CORPUS, seed=8, block_tokens=BLOCK).at(0)[1] not in {blocks().at(n)[1] for n in range(5)}
 
 
-def test_offsets_that_are_not_joined_give_the_same_blocks():
+def test_sharded_offsets_give_the_same_blocks_as_joined_offsets():
     ends = [0, 300, 301, 900]
     sentences, documents = CORPUS.joined_offsets()
     parts = [(documents[a : b + 1], sentences[documents[a] : documents[b] + 1]) for a, b in itertools.pairwise(ends)]
@@ -133,7 +133,7 @@ def test_offsets_that_are_not_joined_give_the_same_blocks():
         assert ours[1:] == theirs[1:]
 
 
-def test_offsets_that_do_not_ascend_are_found_where_their_block_is_read():
+def test_descending_offsets_are_refused_when_their_block_is_read():
     sentences = CORPUS.joined_offsets()[0].copy()
     sentences[40] = sentences[39]
     with pytest.raises(CorruptedCorpus, match=r"the offsets of documents .* do not ascend"):
@@ -146,7 +146,7 @@ def epoch_of(source: BatchSource, epoch: int) -> np.ndarray:
     return np.concatenate([source.at(epoch * steps + step)["input_ids"] for step in range(steps)])
 
 
-def test_batches_of_blocks_do_not_depend_on_what_was_asked_before():
+def test_batches_of_blocks_do_not_depend_on_earlier_requests():
     def source() -> BatchSource:
         return BatchSource(CORPUS, CONFIG, 48, seed=9, block_tokens=BLOCK)
 
@@ -159,7 +159,7 @@ def test_batches_of_blocks_do_not_depend_on_what_was_asked_before():
             np.testing.assert_array_equal(rows, served[step][name][24:])
 
 
-def test_an_epoch_of_blocks_shows_as_much_of_the_corpus_as_one_of_a_single_block_and_in_other_rows_than_the_epoch_before():
+def test_an_epoch_of_blocks_covers_as_much_of_the_corpus_as_a_single_block():
     """The fraction is 0.81 of the tokens: others are masked, cut off, or after a random second segment."""
     source = BatchSource(CORPUS, CONFIG, 48, seed=9, block_tokens=BLOCK)
     of_blocks, whole = epoch_of(source, 0), epoch_of(BatchSource(CORPUS, CONFIG, 48, seed=9), 0)
@@ -168,7 +168,7 @@ def test_an_epoch_of_blocks_shows_as_much_of_the_corpus_as_one_of_a_single_block
     assert (of_blocks != epoch_of(source, 1)).any(1).mean() > 0.99
 
 
-def test_a_corpus_of_a_hundred_thousand_million_tokens_has_a_batch_at_once_in_the_memory_of_a_block():
+def test_a_batch_of_a_huge_corpus_needs_only_the_memory_of_a_block():
     """The corpus is described by the lengths of a part that repeats: only the content of a block is read."""
     tile = 2**20
     lengths = np.random.default_rng(0).integers(8, 40, tile)

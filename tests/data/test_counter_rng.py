@@ -9,7 +9,7 @@ from bert_jax.data.counter_rng import hash_bits, lower_half, make_key, random_bi
 N = 200_000
 
 
-def test_bits_are_the_published_splitmix64_sequence():
+def test_bits_equal_the_published_splitmix64_sequence():
     # The first outputs for seed 1234567, as published with many implementations of SplitMix64.
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert random_bits(np.uint64(1234567), np.arange(1, 6)).tolist() == expected
@@ -38,7 +38,7 @@ def test_neighbouring_keys_and_counters_and_hashed_bits_are_uncorrelated():
     assert np.abs(correlation).max() < 5 / np.sqrt(N)
 
 
-def test_a_key_depends_on_the_order_of_its_parts_and_takes_any_integer():
+def test_a_key_depends_on_the_order_of_its_parts_and_accepts_any_integer():
     keys = {int(make_key(*parts)) for parts in [(1, 2), (2, 1), (0, 0), (0,), (-1, 2), (2**70, 1)]}
     assert len(keys) == 6
 
@@ -52,6 +52,6 @@ def test_below_is_uniform_below_the_limit(limit):
         assert stats.chisquare(np.bincount(numbers, minlength=limit)).pvalue > 1e-4
 
 
-def test_below_takes_a_limit_for_each_number_and_gives_zero_for_zero():
+def test_below_accepts_a_limit_for_each_number_and_returns_zero_for_zero():
     limits = np.array([0, 1, 5, 0])
     assert (uniform_integers(limits, np.full(4, 2**64 - 1, np.uint64)) == [0, 0, 4, 0]).all()

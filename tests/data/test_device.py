@@ -17,7 +17,7 @@ def mesh_of(**axes: int) -> jax.sharding.Mesh:
 
 
 @pytest.mark.parametrize("spec", [PartitionSpec("data"), PartitionSpec(("data", "fsdp")), PartitionSpec(None), PartitionSpec()])
-def test_rows_are_laid_over_the_batch_axes_and_keep_their_values(spec):
+def test_rows_are_sharded_over_the_batch_axes_with_their_values(spec):
     mesh = mesh_of(data=2, fsdp=2, tensor=2)
     arrays = to_device(BATCH, mesh, spec)
     for name, array in arrays.items():
@@ -40,7 +40,7 @@ def test_the_global_batch_has_the_rows_of_all_processes(monkeypatch):
     assert made == [(48, 4), (48, 1)]
 
 
-def test_one_process_holds_every_row_once_however_the_devices_share_them():
+def test_one_process_holds_every_row_once_for_any_sharding():
     for spec in (PartitionSpec("data"), PartitionSpec(("data", "fsdp")), PartitionSpec()):
         assert process_rows(mesh_of(data=2, fsdp=2, tensor=2), spec, 8).tolist() == list(range(8))
 
@@ -55,11 +55,11 @@ def test_one_process_holds_every_row_once_however_the_devices_share_them():
         ({0: {0}, 1: {0}}, [(0, 1), (0, 1)]),
     ],
 )
-def test_processes_with_the_same_devices_rows_make_the_same_part_and_others_another(pieces, parts):
+def test_processes_that_share_rows_make_the_same_part_of_the_batch(pieces, parts):
     assert [_find_shard(process, pieces) for process in pieces] == parts
 
 
 @pytest.mark.parametrize("pieces", [{0: {0, 1}, 1: {1, 2}}, {0: {0}, 1: {1, 2}}])
-def test_a_mesh_that_cuts_the_batch_unevenly_over_hosts_is_an_error(pieces):
+def test_a_mesh_that_divides_the_batch_unevenly_over_hosts_is_an_error(pieces):
     with pytest.raises(UserError, match="overlapping or unequal parts"):
         _find_shard(0, pieces)

@@ -30,7 +30,7 @@ NAMES = ("input_ids", "masked_targets", "nsp_labels", "sequence_ids")
 
 @pytest.mark.parametrize("packed", [1, 3])
 @pytest.mark.parametrize("max_rows", [None, 50])
-def test_each_row_comes_exactly_once_whatever_the_batch_size_and_the_number_of_hosts(packed, max_rows):
+def test_each_row_comes_once_for_any_batch_size_and_number_of_hosts(packed, max_rows):
     config = ExampleConfig(length=64, max_predictions=12, packed_examples=packed)
     expected = real_rows(eval_batches(CORPUS, config, 1, max_rows, seed=0))
     assert len(set(expected)) == len(expected)
@@ -46,7 +46,7 @@ def test_each_row_comes_exactly_once_whatever_the_batch_size_and_the_number_of_h
             assert real_rows(batch for batches in shards for batch in batches) == expected
 
 
-def test_the_rows_that_fill_the_last_batch_count_for_nothing():
+def test_padding_rows_of_the_last_batch_do_not_count():
     *_, last = eval_batches(CORPUS, CONFIG, 32, 40, seed=0)
     assert (last["sequence_ids"][8:] == 0).all()
     assert (last["masked_targets"][8:] == -1).all()
@@ -54,12 +54,12 @@ def test_the_rows_that_fill_the_last_batch_count_for_nothing():
     assert (last["sequence_ids"][:8] > 0).any(axis=1).all()
 
 
-def test_the_rows_are_fixed():
+def test_evaluation_rows_are_fixed():
     first, again = (real_rows(eval_batches(CORPUS, CONFIG, 16, None, seed=0)) for _ in range(2))
     assert first == again
 
 
-def test_they_are_the_first_rows_of_epoch_0_of_the_seed_for_one_host_where_nothing_else_is_said():
+def test_evaluation_rows_are_the_first_of_epoch_0_by_default():
     plan = plan_epoch(CORPUS, CONFIG, seed=3, epoch=0)
     first, second = eval_batches(CORPUS, CONFIG, 4, 8, 3)
     for batch, rows in ((first, np.arange(4)), (second, np.arange(4, 8))):
@@ -67,7 +67,7 @@ def test_they_are_the_first_rows_of_epoch_0_of_the_seed_for_one_host_where_nothi
             np.testing.assert_array_equal(batch[name], array)
 
 
-def test_fewer_rows_are_a_part_of_all_rows():
+def test_fewer_rows_are_a_subset_of_all_rows():
     everything = set(real_rows(eval_batches(CORPUS, CONFIG, 16, None, seed=0)))
     some = real_rows(eval_batches(CORPUS, CONFIG, 16, 30, seed=0))
     assert len(some) == 30
@@ -84,12 +84,12 @@ def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error():
         next(eval_batches(CORPUS, CONFIG, 10, None, seed=0, shard=(0, 4)))
 
 
-def test_no_rows_is_an_error():
+def test_zero_rows_are_refused():
     with pytest.raises(UserError, match="max_rows=0"):
         next(eval_batches(CORPUS, CONFIG, 16, 0, seed=0))
 
 
-def test_a_batch_is_no_larger_than_the_rows_that_there_are_and_divides_over_the_devices():
+def test_a_batch_is_at_most_the_number_of_rows_and_divides_over_the_devices():
     (whole,) = eval_batches(CORPUS, CONFIG, 100_000, 13, seed=0)
     assert len(whole["input_ids"]) == 13
     (on_devices,) = eval_batches(CORPUS, CONFIG, 100_000, 13, seed=0, row_multiple=8)

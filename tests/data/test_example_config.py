@@ -33,7 +33,7 @@ def test_a_wrong_value_is_an_error_that_names_key_value_and_limit(changes, messa
         ExampleConfig(**({"length": 128, "max_predictions": 20} | changes))
 
 
-def test_the_defaults_are_those_of_the_originals_flags_but_for_new_masks_in_every_epoch():
+def test_the_defaults_equal_the_flags_of_bert_except_for_dynamic_masks():
     """The defaults of create_pretraining_data.py: max_seq_length, max_predictions_per_seq, masked_lm_prob, short_seq_prob, and 80
     / 10 / 10."""
     assert vars(ExampleConfig()) == {
@@ -55,7 +55,7 @@ def test_the_defaults_are_those_of_the_originals_flags_but_for_new_masks_in_ever
     ("length", "packed", "fraction", "pairs"),
     [(40, 3, 0.15, "original"), (30, 2, 0.5, "paper"), (23, 4, 0.3, "original"), (20, 4, 0.3, "none")],
 )
-def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length, packed, fraction, pairs):
+def test_packing_needs_the_smallest_sufficient_number_of_predictions(length, packed, fraction, pairs):
     shape = {"length": length, "packed_examples": packed, "masked_fraction": fraction, "pairs": pairs}
     alone = ExampleConfig(**{**shape, "packed_examples": 1}, max_predictions=length - 3)
     counts = alone.predictions(np.arange(length + 1))
@@ -67,7 +67,7 @@ def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length,
         ExampleConfig(max_predictions=int(needed) - 1, **shape)
 
 
-def test_an_example_has_as_many_predictions_as_the_original_draws_and_never_more_than_its_tokens():
+def test_an_example_has_as_many_predictions_as_in_bert_and_at_most_its_tokens():
     config = ExampleConfig(length=128, max_predictions=20, masked_fraction=0.5)
     lengths = np.arange(129)
     expected = [min(20, max(1, round(0.5 * n)), max(n - 3, 0)) for n in lengths]  # rounds half to even, as the original does

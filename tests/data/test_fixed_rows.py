@@ -47,12 +47,12 @@ def rows_of(corpus: Corpus, config: ExampleConfig, seed: int, epoch: int) -> str
         ({"duplicates": 3}, "8d386610"),
     ],
 )
-def test_the_rows_of_a_seed_and_an_epoch_are_those_of_earlier_versions(settings: dict[str, object], rows: str):
+def test_the_rows_of_a_seed_and_epoch_equal_those_of_earlier_versions(settings: dict[str, object], rows: str):
     config = ExampleConfig(**({"length": 48, "max_predictions": 9} | settings))
     assert rows_of(CORPUS, config, seed=7, epoch=4) == rows
 
 
-def test_the_blocks_of_a_seed_and_their_rows_are_those_of_earlier_versions():
+def test_the_blocks_of_a_seed_equal_those_of_earlier_versions():
     config = ExampleConfig(length=48, max_predictions=9)
     blocks = Blocks(CORPUS, seed=7, duplicates=2, block_tokens=CORPUS.num_tokens // 3 + 1)
     assert [rows_of(corpus, config, seed, epoch) for corpus, seed, epoch in map(blocks.at, (0, 7, 11))] == [

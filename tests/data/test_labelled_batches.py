@@ -33,7 +33,7 @@ def sequences_of(numbers: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 12, 50, 200])
-def test_every_epoch_visits_every_feature_once_and_its_last_step_holds_what_is_left(batch_size):
+def test_every_epoch_visits_every_feature_once_and_ends_with_the_remaining_ones(batch_size):
     batches = batches_of(batch_size=batch_size)
     assert batches.steps_per_epoch == -(-50 // batch_size)
     for epoch in range(3):
@@ -53,13 +53,13 @@ def test_the_order_differs_between_epochs_and_between_seeds():
     assert tuple(range(50)) not in orders
 
 
-def test_a_batch_holds_the_features_of_its_step_and_nothing_else():
+def test_a_batch_holds_only_the_features_of_its_step():
     batches = batches_of()
     for step in range(2 * batches.steps_per_epoch):
         assert sequences_in(batches.at(step)) == sequences_of(batches.members(step))
 
 
-def test_a_batch_depends_on_nothing_but_features_seed_and_step():
+def test_a_batch_depends_only_on_features_seed_and_step():
     first = batches_of(7)
     for step in range(6):
         first.at(step)
@@ -69,7 +69,7 @@ def test_a_batch_depends_on_nothing_but_features_seed_and_step():
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
+def test_the_shards_of_all_hosts_form_the_whole_batch(hosts):
     batches = batches_of()
     for step in range(batches.steps_per_epoch):
         shards = [batches.at(step, (host, hosts)) for host in range(hosts)]
@@ -80,7 +80,7 @@ def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
 
 @pytest.mark.parametrize("row_multiple", [1, 3, 8])
 @pytest.mark.parametrize("worth", [1, 2**40])
-def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: int, worth: int, monkeypatch: pytest.MonkeyPatch):
+def test_batches_have_at_most_two_numbers_of_rows(row_multiple: int, worth: int, monkeypatch: pytest.MonkeyPatch):
     """Each number of rows needs a compilation, so a second one is used only if it saves enough."""
     monkeypatch.setattr(module, "WORTH_COMPILING", worth)
     features = [*random_features("sequence", 400, seed=2), *random_features("sequence", 40, seed=3)]
@@ -103,7 +103,7 @@ def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: 
         ([4, 4, 4], (4,)),
     ],
 )
-def test_the_numbers_of_rows_are_the_two_with_the_least_padding_where_that_saves_a_tenth(needed, counts, monkeypatch):
+def test_a_second_number_of_rows_is_used_if_it_saves_a_tenth_of_padding(needed, counts, monkeypatch):
     monkeypatch.setattr(module, "WORTH_COMPILING", 1)
     assert module.choose_row_counts(np.array(needed), 32) == counts
     monkeypatch.setattr(module, "WORTH_COMPILING", 2**20)
@@ -111,7 +111,7 @@ def test_the_numbers_of_rows_are_the_two_with_the_least_padding_where_that_saves
     assert module.choose_row_counts(np.repeat(needed, 2**20), 32) == counts
 
 
-def test_a_batch_that_needs_more_rows_than_those_that_were_packed_before_the_run_has_them(monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_may_need_more_rows_than_the_sampled_ones(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "PACKED_AHEAD", 1)
     short, long = (Feature(0, (np.zeros(size, np.int32),), (np.zeros(size, np.int32),)) for size in (1, 32))
     shape = RowShape(LAYOUTS["sequence"], 32, 4)
@@ -183,7 +183,7 @@ def evaluated(batches: EvaluationBatches, hosts: int) -> list[list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_evaluation_gives_every_feature_its_own_logits_in_order_whatever_the_rows_and_the_hosts(kind):
+def test_evaluation_returns_logits_in_order_for_any_rows_and_hosts(kind):
     features = random_features(kind, 30, seed=4)
     shape = row_shape(features, LAYOUTS[kind])
     for rows, hosts in ((4, 1), (4, 2), (8, 4), (64, 2)):
@@ -193,7 +193,7 @@ def test_evaluation_gives_every_feature_its_own_logits_in_order_whatever_the_row
                 np.testing.assert_array_equal(mine, fake_logits_of(feature, shape.layout))
 
 
-def test_evaluation_tells_how_many_of_its_features_are_done():
+def test_evaluation_reports_the_number_of_finished_features():
     told: list[tuple[int, int]] = []
     batches = EvaluationBatches(FEATURES, SHAPE, 4, 0)
 
@@ -219,7 +219,7 @@ def test_every_evaluation_batch_has_the_same_shape():
 
 
 @pytest.mark.parametrize(("platform", "tokens"), [("cpu", 2_048), ("gpu", 16_384), ("tpu", 16_384)])
-def test_an_evaluation_batch_divides_over_the_devices_and_has_one_row_for_each_at_least(platform, tokens):
+def test_an_evaluation_batch_divides_over_the_devices_with_at_least_one_row_each(platform, tokens):
     shape = RowShape(LAYOUTS["token"], 384, 4)
     assert evaluation_rows(shape, platform, 8) == 8 * (tokens // 384)
     assert evaluation_rows(RowShape(LAYOUTS["token"], 1, 4), platform, 8) == 8 * tokens

@@ -36,7 +36,7 @@ def feature_of(*lengths: int) -> Feature:
         ("mention", LabelLayout(read_positions=3)),
     ],
 )
-def test_the_labels_of_each_kind_have_the_arrays_of_its_layout(kind: str, layout: LabelLayout):
+def test_labels_of_each_kind_have_the_arrays_of_their_layout(kind: str, layout: LabelLayout):
     assert LAYOUTS[kind] == layout
 
 
@@ -58,7 +58,7 @@ def slots_of(features, rows, shape):
                 yield features[i], r, place * shape.candidates + candidate, ids, types
 
 
-def test_every_sequence_lies_whole_in_its_row_and_counts_its_positions_from_zero(packed):
+def test_every_sequence_is_in_one_row_with_positions_from_zero(packed):
     features, rows, shape, batch = packed
     for _, r, slot, ids, types in slots_of(features, rows, shape):
         own = np.flatnonzero(batch["sequence_ids"][r] == slot + 1)
@@ -69,7 +69,7 @@ def test_every_sequence_lies_whole_in_its_row_and_counts_its_positions_from_zero
         np.testing.assert_array_equal(batch["position_ids"][r, own], np.arange(len(ids)))
 
 
-def test_nothing_else_is_in_the_rows(packed):
+def test_rows_hold_nothing_but_their_sequences(packed):
     features, rows, _, batch = packed
     empty = batch["sequence_ids"] == 0
     assert (~empty).sum() == sum(feature.size for feature in features)
@@ -78,7 +78,7 @@ def test_nothing_else_is_in_the_rows(packed):
     assert not any(batch[name][len(rows) :].any() for name in ("sequence_ids", "cls_positions", "labels", "label_weights"))
 
 
-def test_every_array_has_the_shape_and_type_that_the_docstring_says(packed):
+def test_every_array_has_its_documented_shape_and_type(packed):
     *_, shape, batch = packed
     rows, tokens, features = len(batch["input_ids"]), shape.length, shape.features
     layout = shape.layout
@@ -94,7 +94,7 @@ def test_every_array_has_the_shape_and_type_that_the_docstring_says(packed):
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == wanted
 
 
-def test_every_target_is_where_its_feature_is_and_has_weight_one_where_it_says_something(packed):
+def test_targets_are_at_their_features_with_weight_one_if_known(packed):
     features, rows, shape, batch = packed
     weight = 0
     for feature, r, slot, ids, _ in slots_of(features, rows, shape):
@@ -136,7 +136,7 @@ def test_features_of_unknown_target_have_no_weight(packed):
     assert 0 < found["label_weights"].sum() == alone
 
 
-def test_the_logits_of_a_feature_are_those_of_its_own_slots_or_tokens(packed):
+def test_the_logits_of_a_feature_come_from_its_own_slots_or_tokens(packed):
     """The fake model returns the id of every token, or the sum of a sequence's ids."""
     features, rows, shape, batch = packed
     if shape.layout.logits_per_token:
@@ -153,7 +153,7 @@ def test_the_logits_of_a_feature_are_those_of_its_own_slots_or_tokens(packed):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_packing_holds_every_feature_once_and_no_row_too_many(packed):
+def test_packing_holds_every_feature_once_within_the_size_of_rows(packed):
     features, rows, shape, _ = packed
     assert sorted(i for members in rows for i in members) == list(range(COUNT))
     assert max(sum(features[i].size for i in members) for members in rows) <= shape.length
@@ -164,11 +164,11 @@ def test_packing_holds_every_feature_once_and_no_row_too_many(packed):
     ("longest", "length"),
     [(n, n) for n in (32, 64, 128, 192, 256, 384, 512)] + [(33, 64), (129, 192), (385, 512), (513, 640), (641, 768)],
 )
-def test_a_row_is_the_shortest_that_holds_the_longest_feature(longest, length):
+def test_the_row_length_is_the_shortest_that_fits_the_longest_feature(longest, length):
     assert row_shape([feature_of(20), feature_of(longest)], LAYOUTS["sequence"]).length == length
 
 
-def test_a_row_has_room_for_twice_the_features_that_fill_it_on_the_average():
+def test_a_row_has_slots_for_twice_the_average_number_of_features():
     assert row_shape([feature_of(10), feature_of(30)], LAYOUTS["token"]).features == round(2 * 32 / 20)
     assert row_shape([feature_of(128)], LAYOUTS["token"]).features == 2
 
@@ -178,5 +178,5 @@ def test_a_choice_has_a_slot_for_each_of_the_most_candidates_and_needs_room_for_
     assert (shape.length, shape.features, shape.candidates, shape.slots) == (128, 5, 4, 20)  # 2 * 128 / mean 50
 
 
-def test_a_row_shape_of_one_candidate_has_a_slot_a_feature():
+def test_a_row_shape_with_one_candidate_has_one_slot_per_feature():
     assert RowShape(LAYOUTS["sequence"], 64, 7).slots == 7

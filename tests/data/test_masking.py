@@ -30,7 +30,7 @@ def random_candidates(examples: int, places: int) -> np.ndarray:
     return candidates
 
 
-def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_order():
+def test_exactly_the_wanted_number_of_candidates_is_chosen_in_ascending_order():
     candidates = random_candidates(500, 33)  # the last place has a bit of its own
     counts = np.minimum(np.arange(500) % 13, candidates.sum(axis=1))
     positions = choose_tokens(keys_of(500), candidates, counts, 12)
@@ -42,7 +42,7 @@ def test_exactly_the_wanted_number_is_chosen_among_the_candidates_in_ascending_o
     assert (np.diff(positions.astype(int), axis=1)[used[:, 1:]] > 0).all()
 
 
-def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_replacement():
+def test_candidates_are_drawn_uniformly_without_replacement():
     candidates = np.ones((40_000, 20), bool)
     candidates[:, [0, 7, 19]] = False
     positions = choose_tokens(keys_of(40_000), candidates, np.full(40_000, 4), 6)[:, :4]
@@ -56,7 +56,7 @@ def test_every_candidate_is_chosen_equally_often_and_pairs_as_often_as_without_r
     assert np.abs(together - 4 * 3 / 17 / 16).max() < 5 * np.sqrt(4 * 3 / 17 / 16 / 40_000)
 
 
-def test_no_candidate_no_mask():
+def test_rows_without_candidates_have_no_masks():
     assert (choose_tokens(keys_of(1), np.zeros((1, 9), bool), np.array([0]), 4) == UNUSED).all()
 
 
@@ -83,7 +83,7 @@ def greedy_words(bits, candidates, continues, count, most_words=None):
     return sorted(chosen)
 
 
-def test_whole_words_are_chosen_as_by_the_originals_loop():
+def test_whole_word_masks_equal_the_loop_of_bert():
     rng = np.random.default_rng(0)
     candidates = random_candidates(400, 61)
     continues = rng.random((400, 61)) < rng.uniform(0, 0.8, (400, 1))
@@ -101,7 +101,7 @@ def random_words(examples: int, places: int) -> tuple[np.ndarray, np.ndarray]:
     return random_candidates(examples, places), rng.random((examples, places)) < rng.uniform(0, 0.8, (examples, 1))
 
 
-def test_words_are_counted_as_by_the_loop_over_the_first_words_in_random_order():
+def test_word_count_masks_equal_a_loop_over_words_in_random_order():
     candidates, continues = random_words(400, 61)
     drawn = choose_whole_words(keys_of(400), candidates, continues, np.full(400, 14), 14, CONFIG.predicted_words)
     bits = random_bits_32(keys_of(400), 61)
@@ -111,7 +111,7 @@ def test_words_are_counted_as_by_the_loop_over_the_first_words_in_random_order()
         assert drawn[example].tolist() == expected + [int(UNUSED)] * (14 - len(expected))
 
 
-def test_words_of_every_size_are_drawn_at_the_same_rate_where_words_are_counted_and_long_ones_less_often_by_pieces():
+def test_counting_words_masks_all_word_lengths_at_the_same_rate():
     """Words have 1 to 5 pieces; there are 30 of them, so 0.15 * 30 rounds to 4 words."""
     sizes = np.array([1, 2, 3, 4, 5] * 6)
     heads = np.cumsum(sizes) - sizes
@@ -142,7 +142,7 @@ def span_loop(key, candidates, continues, count):
     return masked
 
 
-def test_spans_are_those_of_a_loop_that_draws_one_after_another():
+def test_spans_equal_a_sequential_loop():
     candidates, continues = random_words(400, 61)
     counts = np.minimum(np.arange(400) % 25, candidates.sum(axis=1))
     positions, firsts = choose_spans(keys_of(400), candidates, continues, counts, 24)
@@ -161,7 +161,7 @@ def test_spans_are_geometric_up_to_ten_words_with_a_mean_of_3_8():
     assert lengths.mean() == pytest.approx(3.8, abs=0.03)
 
 
-def test_the_first_span_begins_anywhere_alike_and_has_its_full_length_where_nothing_stops_it():
+def test_the_first_span_starts_uniformly_and_has_its_full_length():
     """Rows have 40 single pieces, of which 10 are masked: the first span is complete unless the row ends."""
     candidates = np.ones((20_000, 40), bool)
     draws = random_bits(keys_of(20_000)[:, 0], np.zeros(20_000, np.int64))
@@ -173,7 +173,7 @@ def test_the_first_span_begins_anywhere_alike_and_has_its_full_length_where_noth
     assert ((firsts == start[:, np.newaxis]).sum(axis=1) == np.minimum(wanted, 40 - start)).all()
 
 
-def test_whole_word_masking_of_single_pieces_is_plain_masking_in_distribution():
+def test_whole_word_masking_of_single_pieces_has_the_distribution_of_plain_masking():
     candidates = np.ones((20_000, 12), bool)
     candidates[:, 0] = False
     positions = choose_whole_words(keys_of(20_000), candidates, np.zeros_like(candidates), np.full(20_000, 3), 3)
@@ -197,7 +197,7 @@ def test_the_mix_of_mask_random_and_kept_is_as_configured(mask, random):
         assert share.mean() == pytest.approx(expected, abs=5 * np.sqrt(max(expected * (1 - expected), 0) / 200_000) + 1e-12)
 
 
-def test_random_replacements_are_uniform_over_the_legal_ids_and_nothing_else():
+def test_random_replacements_are_uniform_over_the_legal_ids():
     legal = np.array([7, 11, 13, 200, 201, 30_000], np.int32)
     config = ExampleConfig(length=128, max_predictions=20, mask_probability=0.0, random_probability=1.0)
     bits, tables = random_bits(make_key(2), np.arange(60_000)), MaskingTables(103, legal)
@@ -213,13 +213,13 @@ def test_special_ids_are_never_legal_replacements():
     assert len(tables.legal_ids) == 995
 
 
-def test_the_number_of_masks_is_the_originals_formula():
+def test_the_number_of_masks_follows_the_formula_of_bert():
     lengths = np.arange(5, 129)
     expected = [min(20, max(1, round(0.15 * length)), length - 3) for length in lengths.tolist()]
     assert CONFIG.predictions(lengths).tolist() == expected
 
 
-def test_placeholders_are_no_legal_replacements_and_pieces_continue_words(tmp_path):
+def test_placeholders_are_not_replacements_and_pieces_continue_words(tmp_path):
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, "##s", "[unused12]", "unused"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))

@@ -18,7 +18,7 @@ def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8])
-def test_every_example_is_in_exactly_one_row_and_no_row_is_too_full(most):
+def test_every_example_is_in_one_row_and_no_row_is_overfull(most):
     lengths = lengths_like_a_corpus(5000, 128)
     rows = pack_rows(lengths, 128, most, key=3)
     assert rows.shape[1] == most
@@ -29,7 +29,7 @@ def test_every_example_is_in_exactly_one_row_and_no_row_is_too_full(most):
 
 
 @pytest.mark.parametrize("most", [2, 3, 8])
-def test_no_more_rows_than_best_fit_decreasing_one_by_one(most):
+def test_packing_needs_no_more_rows_than_best_fit_decreasing(most):
     lengths = lengths_like_a_corpus(3000, 128, seed=1)
     rooms: list[tuple[int, int]] = []  # (room, places) of the open rows, sorted
     rows = 0
@@ -51,7 +51,7 @@ def test_short_examples_fill_rows():
     assert lengths.sum() / (len(rows) * 128) > 0.99
 
 
-def test_packs_of_one_length_hold_as_many_as_fit_and_the_rest_share_one():
+def test_equal_lengths_fill_rows_and_the_rest_share_one_row():
     histogram = np.zeros(11, int)
     histogram[3] = 7
     assert sorted(pack_histogram(histogram, 10, 5)) == [((3,), 1), ((3, 3, 3), 2)]
@@ -65,13 +65,13 @@ def test_the_shortest_examples_are_packed_too():
 
 
 @pytest.mark.parametrize(("count", "dtype"), [(2**31 - 1, np.int32), (2**31 + 1, np.int64)])
-def test_the_numbers_of_examples_take_four_bytes_as_long_as_these_suffice(count, dtype, monkeypatch):
+def test_example_numbers_are_int32_if_they_fit(count, dtype, monkeypatch):
     """The array is a view of a single length, which takes no memory; the permutation would."""
     monkeypatch.setattr(packing, "permutation", lambda count, key, dtype: np.zeros(1, dtype))
     assert pack_rows(np.broadcast_to(np.uint16(9), count), 128, 1, key=3).dtype == dtype
 
 
-def test_examples_of_one_length_meet_anew_and_rows_are_in_random_order():
+def test_examples_of_one_length_are_combined_at_random_in_random_row_order():
     lengths = np.repeat([100, 28], 2000)
     first, second = (pack_rows(lengths, 128, 2, key=key) for key in (1, 2))
     assert len(first) == len(second) == 2000
@@ -84,7 +84,7 @@ def test_examples_of_one_length_meet_anew_and_rows_are_in_random_order():
 
 
 @pytest.mark.parametrize(("row_length", "most"), [(64, 100), (64, 3), (100, 1), (40, 7)])
-def test_best_fit_is_the_search_through_all_open_rows_one_by_one(row_length, most):
+def test_best_fit_equals_a_search_through_all_open_rows(row_length, most):
     lengths = np.random.default_rng(most).integers(1, 41, 200).tolist()
     rows: list[list[int]] = []
     for i in sorted(range(200), key=lambda i: -lengths[i]):
@@ -99,7 +99,7 @@ def test_best_fit_is_the_search_through_all_open_rows_one_by_one(row_length, mos
     assert sorted(i for row in rows for i in row) == list(range(200))
 
 
-def test_the_longest_item_of_a_row_decides_its_length_and_how_many_it_takes():
+def test_the_longest_item_of_a_row_determines_its_length_and_capacity():
     rows = best_fit([50, 4, 4, 4, 20], lambda length: 64 if length > 32 else 32, lambda length: 3 if length == 64 else 2)
     assert rows == [(64, [0, 2, 3]), (32, [4, 1])]
 

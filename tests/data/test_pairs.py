@@ -44,11 +44,11 @@ def joined(planned, name):
     return np.concatenate([getattr(pairs, name) for pairs in planned]).astype(np.int64)
 
 
-def test_as_many_examples_as_the_sequential_original(planned, sequential):
+def test_the_number_of_examples_equals_the_sequential_original(planned, sequential):
     assert len(joined(planned, "a_start")) / 3 == pytest.approx(len(sequential) / 2, rel=0.01)
 
 
-def test_random_next_as_often_as_in_the_sequential_original(planned, sequential):
+def test_the_rate_of_random_next_equals_the_sequential_original(planned, sequential):
     expected = np.mean([example.random_next for example in sequential])
     assert expected > 0.53  # above one half, since single sentences have no next one
     assert joined(planned, "random_next").mean() == pytest.approx(expected, abs=0.01)
@@ -79,7 +79,7 @@ def test_segments_are_cut_from_either_end_as_in_the_sequential_original(planned,
         assert stats.ks_2samp(ours, theirs).statistic < 0.02
 
 
-def test_truncation_equals_removing_one_token_at_a_time_from_the_longer_segment_b_at_a_tie():
+def test_truncation_equals_removing_tokens_one_by_one_from_the_longer_segment():
     a, b = (grid.ravel() for grid in np.meshgrid(np.arange(30), np.arange(30)))
     for limit in (2, 7, 20, 40, 100):
         cut_a, cut_b = truncation(a, b, limit)
@@ -103,7 +103,7 @@ def test_each_cut_token_comes_off_the_front_with_probability_one_half(cut):
         assert front.var() == pytest.approx(cut / 4, rel=0.12)
 
 
-def test_what_is_cut_off_the_front_of_a_says_nothing_of_what_is_cut_off_the_front_of_b():
+def test_cuts_of_the_two_segments_are_independent():
     """Both segments lose 361 of 400 tokens: if they were drawn with the same key, they would lose equally many at the front."""
     pairs = plan_epoch(corpus_of([[400]] * 4000), settings(length=80 + 1), seed=0, epoch=0).pairs
     front_a, front_b = pairs.a_start % 400, pairs.b_start % 400
@@ -127,7 +127,7 @@ def test_actual_next_continues_a_and_random_next_is_from_another_document(pairs)
     assert (plan.a_length.astype(int) + plan.b_length <= 61).all()
 
 
-def test_unused_sentences_are_put_back_so_that_each_is_used_exactly_once():
+def test_unused_sentences_are_put_back_so_that_each_is_used_once():
     # With sentences of one token and a length that never cuts, A and actual-next B together are the corpus, each token once.
     corpus = corpus_of([[1] * n for n in range(1, 120)])
     pairs = plan_epoch(corpus, settings(), seed=0, epoch=0).pairs
@@ -136,7 +136,7 @@ def test_unused_sentences_are_put_back_so_that_each_is_used_exactly_once():
     assert (np.sort(np.concatenate(used)) == np.arange(corpus.sentence_offsets[-1])).all()
 
 
-def test_random_segments_begin_at_any_sentence_of_any_other_document_alike():
+def test_random_segments_start_uniformly_in_other_documents():
     corpus = corpus_of([[1] * n for n in (1, 2, 4, 8, 16)] * 4)
     document, sentence = [], []
     for epoch in range(300):
@@ -164,7 +164,7 @@ def test_a_document_has_one_target_length_and_a_tenth_of_them_a_short_one():
     assert stats.chisquare(np.histogram(longest[short], bins=6, range=(2, 61))[0]).pvalue > 1e-4
 
 
-def test_paper_pairs_are_random_exactly_half_the_time_whatever_the_length_of_a():
+def test_paper_pairs_are_random_half_of_the_time_for_any_length_of_a():
     pairs = [plan_epoch(CORPUS, settings(pairs="paper"), seed=4, epoch=epoch).pairs for epoch in range(3)]
     random_next, a_length = joined(pairs, "random_next"), joined(pairs, "a_length")
     for where in (a_length > 0, a_length < 10, (a_length >= 10) & (a_length < 30), a_length >= 30):
@@ -192,14 +192,14 @@ def test_without_pairs_a_row_is_one_segment_and_a_cut_sentence_begins_the_next_r
     assert pairs.a_length[4:].tolist() == [62, 62, 62, 42]
 
 
-def test_without_pairs_sentences_that_fill_a_row_exactly_come_once():
+def test_without_pairs_sentences_that_fill_a_row_exactly_are_not_repeated():
     corpus = corpus_of([[31] * 20, [62] * 5])
     pairs = plan_epoch(corpus, settings(pairs="none", short_probability=0.0), seed=4, epoch=0).pairs
     assert pairs.a_start.tolist() == list(range(0, corpus.num_tokens, 62))
     assert (pairs.a_length == 62).all()
 
 
-def test_without_pairs_a_sentence_longer_than_a_row_is_seen_through_a_window_anywhere_in_it():
+def test_without_pairs_a_sentence_longer_than_a_row_is_read_through_a_random_window():
     pairs = plan_epoch(corpus_of([[262]] * 2000), settings(pairs="none"), seed=4, epoch=0).pairs
     offset = pairs.a_start % 262
     assert offset.max() == 200
@@ -207,7 +207,7 @@ def test_without_pairs_a_sentence_longer_than_a_row_is_seen_through_a_window_any
 
 
 @pytest.mark.parametrize("pairs", ["original", "paper", "none"])
-def test_the_plan_does_not_depend_on_how_many_sentences_are_taken_at_a_time(monkeypatch, pairs):
+def test_the_plan_does_not_depend_on_its_chunk_size(monkeypatch, pairs):
     corpus = corpus_of([[4] * 500, [1] * 200, *random_documents(60, seed=1), [300]])
     whole = plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0).pairs
     for block in (1, 7, 64, 1001):

@@ -56,7 +56,7 @@ def test_another_seed_or_epoch_gives_other_pairs(seed, epoch):
 
 
 @pytest.mark.parametrize(("seed", "epoch"), OTHERS)
-def test_another_seed_or_epoch_gives_the_same_examples_other_masks(seed, epoch):
+def test_another_seed_or_epoch_changes_the_masks_of_the_same_examples(seed, epoch):
     here, there = masks_by_example(5, 2), masks_by_example(seed, epoch)
     assert here.shape == there.shape == (300, 12)
     assert (here == there).all(axis=1).mean() < 0.02
@@ -64,14 +64,14 @@ def test_another_seed_or_epoch_gives_the_same_examples_other_masks(seed, epoch):
 
 @pytest.mark.parametrize("packed", [1, 3])
 @pytest.mark.parametrize(("seed", "epoch"), OTHERS)
-def test_another_seed_or_epoch_gives_the_same_examples_another_order(seed, epoch, packed):
+def test_another_seed_or_epoch_changes_the_order_of_the_same_examples(seed, epoch, packed):
     config = settings(pairs="none", packed_examples=packed, length=130, max_predictions=60)
     here, there = (plan_epoch(ONE_EXAMPLE_EACH, config, seed=s, epoch=e).rows for s, e in ((5, 2), (seed, epoch)))
     assert here.shape == there.shape
     assert (here == there).all(axis=1).mean() < 0.1
 
 
-def test_duplicates_are_fixed_versions_in_turn_each_time_in_another_order():
+def test_duplicates_repeat_fixed_masks_in_a_new_order():
     rows = [rows_as_set(settings(duplicates=2), 5, epoch) for epoch in range(4)]
     assert rows[0][0] == rows[2][0]
     assert rows[1][0] == rows[3][0]
@@ -80,7 +80,7 @@ def test_duplicates_are_fixed_versions_in_turn_each_time_in_another_order():
 
 
 @pytest.mark.parametrize("pairs", ["original", "paper"])
-def test_one_document_is_too_few_for_random_segments_and_the_error_says_what_to_do(pairs):
+def test_a_single_document_is_refused_with_a_remedy(pairs):
     corpus = corpus_of([[5, 6, 7]])
     with pytest.raises(UserError, match=r"1 document, 3 sentences.*at least two.*blank lines.*pairs='none'"):
         plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0)
@@ -96,7 +96,7 @@ def test_an_empty_corpus_is_an_error(pairs):
         plan_epoch(dataclasses.replace(empty, split="eval"), settings(pairs=pairs), seed=0, epoch=0)
 
 
-def test_a_corpus_of_single_sentences_makes_no_paper_pairs_and_says_so():
+def test_a_corpus_of_single_sentences_is_refused_for_paper_pairs():
     corpus = corpus_of([[5]] * 7)
     with pytest.raises(UserError, match=r"no example .* \(7 documents, 7 sentences\).*pairs='paper'"):
         plan_epoch(corpus, settings(pairs="paper"), seed=0, epoch=0)

@@ -17,7 +17,7 @@ def test_batches_come_in_order_from_start_to_stop():
     assert [batch["step"] for batch in batches] == list(range(3, 50))
 
 
-def test_nothing_to_do_is_nothing():
+def test_an_empty_range_gives_no_batches():
     assert list(prefetch(lambda step: step, 5, 5)) == []
     assert list(prefetch(lambda step: step, 7, 5)) == []
 
@@ -26,7 +26,7 @@ def test_a_batch_may_be_none():
     assert list(prefetch(lambda step: None, 0, 3)) == [None] * 3
 
 
-def test_two_threads_are_four_batches_ahead_where_nothing_else_is_said(monkeypatch):
+def test_two_threads_prefetch_four_batches_by_default(monkeypatch):
     options, asked = grain.ReadOptions, []
     monkeypatch.setattr(grain, "ReadOptions", lambda **named: asked.append(named) or options(**named))
     assert list(prefetch(lambda step: step, 0, 1)) == [0]
@@ -34,7 +34,7 @@ def test_two_threads_are_four_batches_ahead_where_nothing_else_is_said(monkeypat
     assert asked == [{"num_threads": 2, "prefetch_buffer_size": 4}, {"num_threads": 3, "prefetch_buffer_size": 5}]
 
 
-def test_batches_are_made_before_they_are_asked_for_but_not_too_many():
+def test_batches_are_made_ahead_up_to_a_limit():
     made = []
     fifth = threading.Event()
 
@@ -51,7 +51,7 @@ def test_batches_are_made_before_they_are_asked_for_but_not_too_many():
     assert len(made) == 5
 
 
-def test_the_first_batches_are_begun_at_once():
+def test_prefetching_starts_immediately():
     begun = threading.Event()
     iterator = prefetch(lambda step: begun.set(), 0, 10)
     assert begun.wait(30)
@@ -59,7 +59,7 @@ def test_the_first_batches_are_begun_at_once():
 
 
 @pytest.mark.parametrize("error", [UserError("mend this"), KeyError("x")])
-def test_an_exception_comes_out_unchanged_at_its_step(error):
+def test_an_exception_is_raised_unchanged_at_its_step(error):
     def make(step):
         if step == 3:
             raise error
@@ -73,7 +73,7 @@ def test_an_exception_comes_out_unchanged_at_its_step(error):
 
 
 @pytest.mark.parametrize("way", ["close", "exhaust", "fail", "with"])
-def test_its_threads_end_with_it(way):
+def test_threads_end_when_prefetching_is_closed(way):
     def make(step):
         if way == "fail" and step == 5:
             raise KeyError(step)
@@ -100,14 +100,14 @@ def test_its_threads_end_with_it(way):
     assert list(iterator) == []
 
 
-def test_a_program_that_ends_in_the_middle_ends():
+def test_a_program_can_end_while_prefetching():
     program = "from bert_jax.data.prefetch import prefetch; it = prefetch(lambda step: step, 0, 10**6); print(next(it))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
     assert done.stderr == ""
 
 
-def test_a_batch_is_ready_once_it_is_made_and_the_one_after_it_is_not():
+def test_ready_refers_to_the_next_batch():
     first, second = threading.Event(), threading.Event()
     gates = [first, second]
 
@@ -134,7 +134,7 @@ def test_a_batch_is_ready_once_it_is_made_and_the_one_after_it_is_not():
     assert list(batches) == []
 
 
-def test_an_error_is_ready_like_a_batch():
+def test_an_error_counts_as_ready():
     def make(step):
         raise UserError("no such row")
 

@@ -54,7 +54,7 @@ def literal_plan(config, rows):
     return EpochPlan(config, pairs, np.array(rows), np.uint64(1))
 
 
-def test_a_row_is_cls_a_sep_b_sep_padding():
+def test_a_row_has_the_layout_cls_a_sep_b_sep_padding():
     corpus = corpus_of([[3, 2, 5], [4]])
     plan = literal_plan(ExampleConfig(length=10, max_predictions=1), [[1], [0]])
     batch = assemble_rows(corpus, plan, np.array([1, -1, 0]), TABLES)
@@ -73,7 +73,7 @@ def test_a_row_is_cls_a_sep_b_sep_padding():
     assert all(array.dtype == np.int32 for array in batch.values())
 
 
-def test_packed_examples_stand_one_after_another_each_with_its_own_cls_positions_and_label():
+def test_packed_examples_follow_each_other_with_their_own_cls_positions_and_label():
     corpus = corpus_of([[3, 2, 5], [4]])
     plan = literal_plan(ExampleConfig(length=16, max_predictions=4, packed_examples=3), [[0, 2, -1], [1, -1, -1]])
     batch = assemble_rows(corpus, plan, np.array([0, 1]), TABLES)
@@ -89,7 +89,7 @@ def test_packed_examples_stand_one_after_another_each_with_its_own_cls_positions
     assert batch["nsp_labels"].tolist() == [[1, 1, -1], [0, -1, -1]]
 
 
-def test_without_pairs_a_row_is_cls_text_sep_and_has_no_nsp_label():
+def test_without_pairs_a_row_has_the_layout_cls_text_sep_and_no_nsp_label():
     plan, batch = all_rows(settings(pairs="none"))
     length = plan.lengths()[plan.rows[:, 0]]
     ids = originals(batch)
@@ -102,7 +102,7 @@ def test_without_pairs_a_row_is_cls_text_sep_and_has_no_nsp_label():
 
 
 @pytest.mark.parametrize("packed", [1, 3])
-def test_tokens_are_those_of_the_planned_spans(packed):
+def test_tokens_come_from_the_planned_spans(packed):
     plan, batch = all_rows(settings(packed_examples=packed))
     ids = originals(batch)
     for row in range(0, plan.num_rows, 97):
@@ -128,7 +128,7 @@ def test_special_tokens_and_padding_are_never_masked(changes):
     assert (batch["masked_positions"][batch["masked_targets"] < 0] == 0).all()
 
 
-def test_the_unknown_token_is_never_masked_even_where_there_is_little_else():
+def test_the_unknown_token_is_never_masked():
     corpus = corpus_of(random_documents(200, seed=2))
     unknown = np.random.default_rng(0).random(corpus.num_tokens) < 0.9
     tokens = np.where(unknown, 100, corpus.tokens.shards[0])
@@ -154,7 +154,7 @@ def test_fifteen_percent_are_chosen_of_which_80_10_10_are_mask_random_and_kept()
     assert (batch["input_ids"] == originals(batch))[~places].all()
 
 
-def test_masks_fall_on_every_position_alike():
+def test_all_positions_are_masked_equally_often():
     plan, batch = all_rows(settings(short_probability=0.0))
     full = plan.lengths()[plan.rows[:, 0]] == 64
     places, text = masked_places(batch)[full], originals(batch)[full] >= FIRST
@@ -174,7 +174,7 @@ def test_masks_of_neighbouring_positions_and_rows_are_independent():
         assert abs(correlation + 1 / 60 * (left.shape[1] == 18)) < 5 / np.sqrt(left.size)  # without replacement: -1 / (n - 1)
 
 
-def test_what_becomes_of_a_token_is_independent_of_which_others_are_chosen():
+def test_replacements_are_independent_of_the_choice_of_positions():
     """Both draws are hashes of the position: position p in one must not share a hash with p, 2p or 2p + 1 in the other."""
     plan, batch = all_rows(settings(short_probability=0.0))
     full = plan.lengths()[plan.rows[:, 0]] == 64
@@ -187,7 +187,7 @@ def test_what_becomes_of_a_token_is_independent_of_which_others_are_chosen():
         assert rates[0] == pytest.approx(rates[1], abs=5 * np.sqrt(0.15 * 0.85 / (places[:, p] & ~decision).sum()))
 
 
-def test_a_mask_count_that_exceeds_the_limit_is_cut():
+def test_the_number_of_masks_is_limited():
     _, batch = all_rows(settings(max_predictions=5))
     used = (batch["masked_targets"] >= 0).sum(axis=1)
     assert used.max() == 5
@@ -222,7 +222,7 @@ CONTINUATION = np.random.default_rng(0).random(CORPUS.vocabulary.size) < 0.3
 
 
 @pytest.mark.parametrize("masking", ["whole_words", "spans"])
-def test_whole_words_are_masked_or_left_alone(masking):
+def test_words_are_masked_completely_or_not_at_all(masking):
     continuation = CONTINUATION
     plan, batch = all_rows(settings(masking=masking), tables=dataclasses.replace(TABLES, continuation=continuation))
     ids, places = originals(batch), masked_places(batch)
@@ -235,7 +235,7 @@ def test_whole_words_are_masked_or_left_alone(masking):
 
 
 @pytest.mark.parametrize("packed", [1, 4])
-def test_the_masked_fraction_is_one_of_words_where_words_are_counted(packed):
+def test_the_masked_fraction_refers_to_words_when_counting_words(packed):
     config = settings(masking="words", max_predictions=30, packed_examples=packed)
     _, batch = all_rows(config, tables=dataclasses.replace(TABLES, continuation=CONTINUATION))
     ids, places = originals(batch), masked_places(batch)
@@ -246,7 +246,7 @@ def test_the_masked_fraction_is_one_of_words_where_words_are_counted(packed):
     assert places.sum(axis=1).max() <= 30
 
 
-def test_a_span_has_one_replacement_and_spans_follow_the_mix():
+def test_a_span_shares_one_kind_of_replacement():
     """Spans that touch are distinguished by their first positions, so runs between unmasked tokens are compared: a run has one
     decision unless two spans touch."""
     tables = dataclasses.replace(TABLES, continuation=np.zeros_like(CONTINUATION))
@@ -262,7 +262,7 @@ def test_a_span_has_one_replacement_and_spans_follow_the_mix():
         assert np.mean(decision[places] == i) == pytest.approx(expected, abs=6 * np.sqrt(expected * (1 - expected) / n))
 
 
-def test_a_row_is_the_same_in_any_company(monkeypatch):
+def test_a_row_does_not_depend_on_the_other_rows(monkeypatch):
     plan, batch = all_rows(settings(packed_examples=2))
     rows = np.random.default_rng(0).permutation(plan.num_rows)[:50]
     together = assemble_rows(CORPUS, plan, rows, TABLES)
@@ -283,7 +283,7 @@ def test_a_row_is_the_same_in_any_company(monkeypatch):
         assert (in_threes[name] == batch[name][rows]).all()
 
 
-def test_the_number_of_shards_makes_no_difference():
+def test_rows_do_not_depend_on_the_number_of_shards():
     documents = random_documents(40, seed=3)
     config = settings()
     plan, expected = all_rows(config, corpus_of(documents))
@@ -314,7 +314,7 @@ def test_batches_of_no_rows_and_of_empty_rows_are_well_formed():
 
 
 @pytest.mark.parametrize(("packed", "predictions"), [(1, 12), (1, 63), (3, 30), (3, 63)])
-def test_next_targets_are_the_tokens_behind_random_positions_of_the_same_example_and_nothing_is_masked(packed, predictions):
+def test_next_targets_follow_random_positions_of_their_example_without_masks(packed, predictions):
     config = settings(pairs="none", targets="next", packed_examples=packed, max_predictions=predictions)
     plan, batch = all_rows(config)
     _, masked = all_rows(settings(pairs="none", packed_examples=packed, max_predictions=21))
@@ -341,7 +341,7 @@ def masked_places_of(row, position, batch):
     return places
 
 
-def test_an_unknown_token_is_no_next_target():
+def test_an_unknown_token_is_never_a_next_target():
     corpus = corpus_of([[6]])
     corpus = dataclasses.replace(corpus, vocabulary=dataclasses.replace(corpus.vocabulary, unk_id=FIRST + 2))
     config = settings(pairs="none", targets="next", length=8, max_predictions=7)

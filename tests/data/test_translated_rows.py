@@ -54,7 +54,7 @@ def pairs_of(batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return found
 
 
-def test_an_epoch_has_every_pair_once_and_the_next_one_in_another_order():
+def test_every_epoch_has_every_pair_once_in_a_new_order():
     source = BatchSource(CORPUS, CONFIG, 1, seed=0)
     rows = source.rows_per_epoch
     first = [pair for step in range(rows) for pair in pairs_of(source.at(step))]
@@ -72,7 +72,7 @@ def test_rows_are_full():
     assert summary["padding_fraction"] < 0.3
 
 
-def test_hosts_hold_the_parts_of_the_batch_of_one_host():
+def test_the_parts_of_all_hosts_form_the_batch_of_one_host():
     whole = BatchSource(CORPUS, CONFIG, 8, seed=5).at(17)
     for hosts in (2, 4):
         parts = [BatchSource(CORPUS, CONFIG, 8, seed=5).at(17, (host, hosts)) for host in range(hosts)]
@@ -80,7 +80,7 @@ def test_hosts_hold_the_parts_of_the_batch_of_one_host():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array)
 
 
-def test_a_batch_does_not_depend_on_the_batches_before_it():
+def test_a_batch_does_not_depend_on_earlier_batches():
     source = BatchSource(CORPUS, CONFIG, 8, seed=5)
     for step in (40, 3, 90):
         again = BatchSource(CORPUS, CONFIG, 8, seed=5).at(step)
@@ -88,7 +88,7 @@ def test_a_batch_does_not_depend_on_the_batches_before_it():
             np.testing.assert_array_equal(again[name], array)
 
 
-def test_one_pair_a_row():
+def test_unpacked_rows_have_one_pair_each():
     config = dataclasses.replace(CONFIG, packed_examples=1)
     plan = plan_epoch(CORPUS, config, seed=0, epoch=0)
     batch = BatchSource(CORPUS, config, 400, seed=0).at(0)

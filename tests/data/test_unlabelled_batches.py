@@ -34,7 +34,7 @@ def sentences_in(batch: Batch) -> list[tuple[int, ...]]:
     ]
 
 
-def test_a_step_holds_whole_sentences_of_the_corpus_drawn_anew_and_their_words():
+def test_a_step_holds_newly_drawn_whole_sentences_and_marks_their_words():
     starts = dict(zip(np.cumsum([FIRST, *LENGTHS]).tolist(), LENGTHS, strict=False))
     batches = batches_of()
     assert batches.row_count % 4 == 0
@@ -55,7 +55,7 @@ def test_a_step_holds_whole_sentences_of_the_corpus_drawn_anew_and_their_words()
     assert len(set(drawn)) > 0.3 * len(drawn)
 
 
-def test_a_step_is_a_pure_function_of_seed_and_step_and_hosts_share_its_rows():
+def test_a_step_is_a_function_of_seed_and_step_and_hosts_share_its_rows():
     one, two = batches_of(), batches_of()
     for step in (0, 5):
         whole = one.at(step)
@@ -65,7 +65,7 @@ def test_a_step_is_a_pure_function_of_seed_and_step_and_hosts_share_its_rows():
         assert sentences_in(batches_of(seed=1).at(step)) != sentences_in(whole)
 
 
-def test_labelled_and_unlabelled_batches_take_turns():
+def test_labelled_and_unlabelled_batches_alternate():
     features = random_features("token", 10)
     shape = RowShape(LAYOUTS["token"], 32, 4)
     labelled = LabelledBatches(features, shape, 4, 0, epochs=2, row_multiple=1, pad_id=0)

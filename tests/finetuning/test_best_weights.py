@@ -61,7 +61,7 @@ def on_disk(directory: pathlib.Path) -> list[str]:
     return [path.name for path in (directory / "best").iterdir()]
 
 
-def test_the_best_are_read_from_a_folder_of_their_own_up_to_the_step_of_the_state(tmp_path: pathlib.Path):
+def test_best_weights_are_restored_up_to_the_step_of_the_state(tmp_path: pathlib.Path):
     job = job_in(tmp_path)
     with BestWeights(job) as best:
         for step, score in ((2, 0.25), (6, 0.5)):
@@ -102,7 +102,7 @@ def test_weights_with_a_higher_score_replace_the_best_as_a_copy_and_are_saved(tm
     assert job.goodput.totals()["seconds"]["saving"] > 0
 
 
-def test_the_last_weights_are_the_best_where_that_is_asked_for(tmp_path: pathlib.Path):
+def test_the_last_weights_count_as_best_on_request(tmp_path: pathlib.Path):
     with BestWeights(job_in(tmp_path, select="last")) as best:
         for step, score in ((4, 0.5), (6, 0.25), (6, 0.75), (2, 1.0)):
             best.offer(step, score, weights(step), {})
@@ -110,15 +110,13 @@ def test_the_last_weights_are_the_best_where_that_is_asked_for(tmp_path: pathlib
 
 
 @pytest.mark.parametrize(("patience", "ends"), [(0, []), (1, [6, 7, 8]), (2, [8])])
-def test_a_run_ends_after_so_many_evaluations_without_an_improvement(tmp_path: pathlib.Path, patience: int, ends: list[int]):
+def test_early_stopping_counts_evaluations_without_improvement(tmp_path: pathlib.Path, patience: int, ends: list[int]):
     with BestWeights(job_in(tmp_path, patience=patience)) as best:
         best.offer(4, 0.5, weights(4), {})
         assert [step for step in range(9) if best.ends_run(step)] == ends
 
 
-def test_best_weights_whose_save_failed_are_saved_again_by_a_process_that_is_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_single_process_saves_failed_best_weights_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def full(self: CheckpointManager, step: int, *_: Any, **__: Any) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -141,7 +139,7 @@ def test_best_weights_whose_save_failed_are_saved_again_by_a_process_that_is_alo
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_the_export_has_the_dropout_of_the_configuration_and_says_what_the_weights_are(
+def test_the_export_has_the_configured_dropout_and_describes_its_weights(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ):
     written: list[Any] = []
@@ -166,7 +164,7 @@ def test_the_export_has_the_dropout_of_the_configuration_and_says_what_the_weigh
         assert (model.head, model.of_pairs, model.untrained, model.other_fields) == (HEAD, of_pairs, frozenset(), {})
 
 
-def test_the_logits_are_those_of_the_evaluation_that_won_and_other_splits_are_evaluated_once(
+def test_logits_of_the_best_evaluation_are_reused_and_other_splits_are_evaluated_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
     job, evaluated = job_in(tmp_path), list[str]()
@@ -186,7 +184,7 @@ def test_the_logits_are_those_of_the_evaluation_that_won_and_other_splits_are_ev
     assert best.logits("test") == "test by 8.0", "logits of weights that are no longer the best are dropped"
 
 
-def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):
+def test_the_model_card_has_the_scores_and_their_baselines(tmp_path):
     experiment = FinetuningExperiment.from_dict({"init_from": str(tmp_path / "start")})
     (tmp_path / "README.md").write_text("---\nlicense: mit\nlanguage: de\n---\n")
     start = Model(params={}, config=TINY, tokenizer=None, source=str(tmp_path))  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ def window(**sums: float) -> dict[str, np.ndarray]:
     return {name: np.float32(sums.get(name, 1)) for name in names}
 
 
-def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
+def test_compiling_is_logged_and_does_not_count_in_the_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
     said.throughput = Throughput(GoodputRecorder(clock), clock, unit="examples")
     with said.compiling("training step", {"input_ids": np.zeros((12, 128), np.int32)}):
@@ -109,12 +109,12 @@ def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog,
     assert record["train/accuracy"] == record["train/loss"] == 1.0  # the score of one label
 
 
-def test_every_dev_line_has_the_baseline_beside_the_score_that_counts(said: FinetuningLog, told):
+def test_every_dev_line_shows_the_main_score_with_its_baseline(said: FinetuningLog, told):
     said.evaluation(2, {"dev": {"f1": 0.8125, "accuracy": 0.5}})
     assert told()[-1] == "dev after step 2: f1 0.8125 (baseline 0.75)  accuracy 0.5"
 
 
-def test_the_end_says_the_scores_of_tests_and_the_published_ones_beside_them(tmp_path: pathlib.Path, told):
+def test_the_end_shows_test_scores_with_published_ones(tmp_path: pathlib.Path, told):
     task = types.SimpleNamespace(name="sick/entailment", metric="accuracy")
     job = job_in(tmp_path)
     job.data.task = task
@@ -128,12 +128,12 @@ def test_the_end_says_the_scores_of_tests_and_the_published_ones_beside_them(tmp
     assert sum(line.startswith("  ") for line in (langpro, *others)) == len(published(task.name)) == 18
 
 
-def test_the_start_says_what_the_baseline_is(told):
+def test_the_start_describes_the_baseline(told):
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, TINY, BASELINES)
     assert "baseline of dev: f1 0.75 ('a' for all, best on dev)" in told()
 
 
-def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_path: pathlib.Path, told):
+def test_the_start_shows_the_steps_or_the_resumed_step(tmp_path: pathlib.Path, told):
     with FinetuningLog(job_in(tmp_path, prefix="seed-1  "), 0) as log:
         says = f"seed-1  4 steps of 32 examples in rows of {log._job.data.shape.length} tokens; an epoch is 2 steps"
         assert told()[0] == says
@@ -148,7 +148,7 @@ def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_
         assert read_metrics(tmp_path / METRICS) == []
 
 
-def test_the_start_says_how_attention_is_computed_where_there_is_attention(tmp_path: pathlib.Path, told):
+def test_the_start_shows_how_attention_is_computed(tmp_path: pathlib.Path, told):
     for fields in ({}, {"encoder": "bilm"}):
         config = dataclasses.replace(TINY, **fields)
         program = types.SimpleNamespace(objective=Labels(config, HEADS["sequence"]))
@@ -158,7 +158,7 @@ def test_the_start_says_how_attention_is_computed_where_there_is_attention(tmp_p
 
 
 @pytest.mark.parametrize(("epochs", "gradual", "frozen"), [(1, True, 3), (3, True, 1), (4, True, 0), (1, False, 0)])
-def test_layers_that_gradual_unfreezing_leaves_are_told(tmp_path: pathlib.Path, told, epochs: int, gradual: bool, frozen: int):
+def test_layers_that_stay_frozen_are_reported(tmp_path: pathlib.Path, told, epochs: int, gradual: bool, frozen: int):
     training = {"epochs": epochs, "gradual_unfreezing": gradual}
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
     with FinetuningLog(job_in(tmp_path, experiment=experiment), 0):
@@ -198,7 +198,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert last["train/loss"] == pytest.approx(6e6)  # without a weight it is still finite
 
 
-def test_a_run_of_a_sweep_makes_its_directory_and_keeps_its_time_there_to_the_end(tmp_path: pathlib.Path):
+def test_a_sweep_run_writes_its_goodput_to_its_own_directory(tmp_path: pathlib.Path):
     directory = tmp_path / "runs" / "seed-1"
     for starts in (1, 2):
         with FinetuningLog(job_in(tmp_path, directory=directory), 0) as log:
@@ -209,7 +209,7 @@ def test_a_run_of_a_sweep_makes_its_directory_and_keeps_its_time_there_to_the_en
     assert not log._goodput._thread.is_alive()
 
 
-def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
+def test_every_dev_split_is_recorded_and_curves_are_drawn_occasionally(
     said: FinetuningLog, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     drawn: list[Any] = []
@@ -227,7 +227,7 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
     assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
 
 
-def test_a_run_that_ends_before_its_next_figure_has_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[Any] = []
     monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append(files))
     with FinetuningLog(job_in(tmp_path), 0):
@@ -241,7 +241,7 @@ def test_a_run_that_ends_before_its_next_figure_has_one(tmp_path: pathlib.Path, 
     assert drawn == [(tmp_path / METRICS, tmp_path / "curves.png")] * 2
 
 
-def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
+def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
     run = types.SimpleNamespace(
         workdir=tmp_path,
@@ -258,14 +258,14 @@ def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_at_most_eight_scores_are_shown_and_the_baseline_is_that_of_the_metric():
+def test_at_most_eight_scores_are_shown_with_the_baseline_of_the_metric():
     scores = {f"score{i}": i / 8 for i in range(9)}
     assert shown(scores, "score1", 0.5).split("  ") == [
         f"score{i} {i / 8:.4g}" + (" (baseline 0.5)" if i == 1 else "") for i in range(8)
     ]
 
 
-def test_the_start_tells_the_origin_of_the_weights_the_task_and_few_labels(told):
+def test_the_start_shows_the_origin_of_the_weights_the_task_and_a_few_labels(told):
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, TINY, BASELINES)
     log_start(FinetuningExperiment.from_dict({"init_from": "m", "init_random": True}), TASK, TINY, BASELINES)
     assert told()[0] == "model: 2 layers, 16 wide, 2 heads, from m"
@@ -276,7 +276,7 @@ def test_the_start_tells_the_origin_of_the_weights_the_task_and_few_labels(told)
 
 
 @pytest.mark.parametrize("kind", ["regression", "span"])
-def test_values_and_spans_have_no_labels_to_tell(told, kind: str):
+def test_the_start_shows_no_labels_for_values_and_spans(told, kind: str):
     task: Any = types.SimpleNamespace(name="toy", head=HEADS[kind], metric="f1", splits={"train": "abc"})
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), task, TINY, BASELINES)
     assert not [line for line in told() if line.startswith("labels")]
@@ -290,7 +290,7 @@ def test_values_and_spans_have_no_labels_to_tell(told, kind: str):
         ({"encoder": "static", "num_layers": 0}, "static vectors, 16 wide"),
     ],
 )
-def test_the_start_describes_each_kind_of_encoder_in_its_own_words(told, fields: dict[str, Any], words: str):
+def test_the_start_describes_each_kind_of_encoder(told, fields: dict[str, Any], words: str):
     log_start(FinetuningExperiment.from_dict({"init_from": "m"}), TASK, dataclasses.replace(TINY, **fields), BASELINES)
     assert told()[0].startswith(f"model: {words}")
     assert told()[0].endswith(", from m")

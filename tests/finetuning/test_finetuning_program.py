@@ -69,7 +69,7 @@ def same(a: Any, b: Any) -> bool:
     return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
 
 
-def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what_they_learn_alone(tmp_path):
+def test_parallel_sweep_runs_share_compiled_functions_and_train_as_alone(tmp_path):
     """There are two groups of four devices and two programs, each compiled once for runs with three seeds and two rates."""
     whole = experiment(sweep={"seeds": [1, 2, 3], "learning_rates": [1e-3, 1e-2], "devices_per_run": 4})
     together: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
     assert not any(same(a, b) for i, a in enumerate(together.values()) for b in list(together.values())[:i])
 
 
-def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
+def test_a_copy_of_the_parameters_keeps_their_sharding_and_outlives_the_state():
     mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
     program = program_of(experiment(), 3, mesh)
     params = program.init_state(dict, PARAMS).params
@@ -109,7 +109,7 @@ def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
     assert same(jax.device_get(kept), wanted)
 
 
-def test_a_frozen_encoder_keeps_every_bit_and_the_head_learns_without_its_gradient():
+def test_a_frozen_encoder_does_not_change_and_the_head_trains_without_its_gradient():
     one = experiment(training={"freeze_encoder": True, "learning_rate": 1e-2}, optimizer={"weight_decay": 0.1})
     params = learned(one, jax.devices()[:1])
     assert {part: same(tree, PARAMS[part]) for part, tree in params.items()} == {
@@ -120,7 +120,7 @@ def test_a_frozen_encoder_keeps_every_bit_and_the_head_learns_without_its_gradie
     }
 
 
-def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_the_epoch():
+def test_compiled_functions_depend_on_the_steps_per_epoch_only_with_gradual_unfreezing():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
 
     def differ(one: FinetuningExperiment) -> bool:
@@ -168,7 +168,7 @@ def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on
         ),
     ],
 )
-def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are_for_a_crf(head, training, factors, monkeypatch):
+def test_layer_rates_follow_the_settings_and_crf_rates_need_a_crf(head, training, factors, monkeypatch):
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
     one = experiment(training=training)
@@ -177,7 +177,7 @@ def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are
     assert asked == [factors]
 
 
-def test_a_function_is_new_once_for_every_shape_of_its_batch():
+def test_a_function_counts_as_new_once_per_batch_shape():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     program = dataclasses.replace(program_of(experiment(), 3, mesh), _compiled=set())
     small, large = ({"input_ids": np.zeros(shape)} for shape in ((2, 8), (2, 16)))
@@ -198,19 +198,19 @@ def test_balanced_class_weights_are_inverse_frequencies():
         np.testing.assert_allclose(found, [sum(counts) / (3 * count) for count in counts])
 
 
-def test_a_class_that_no_example_has_does_not_break_the_balance():
+def test_balanced_class_weights_ignore_classes_without_examples():
     features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.array(label, np.int32)) for label in (0, 0, 1)]
     weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), features).class_weights
     np.testing.assert_allclose(weights[:2], [0.5, 1.0])
     assert np.isfinite(weights[2])
 
 
-def test_class_weights_that_are_given_are_taken():
+def test_given_class_weights_are_used():
     loss = label_loss(experiment(training={"class_weights": [1, 2, 0.5], "label_smoothing": 0.1}), task_of(), FEATURES)
     assert loss == LabelLoss(class_weights=(1.0, 2.0, 0.5), label_smoothing=0.1)
 
 
-def test_the_weights_of_a_distillation_count_where_there_is_a_teacher():
+def test_distillation_weights_count_only_with_a_teacher():
     weights = {"temperature": 3.0, "soft_weight": 0.75, "hidden_weight": 0.25}
     assert label_loss(experiment(), task_of(), FEATURES) == LabelLoss()
     assert label_loss(experiment(distillation={"teacher": "t", **weights}), task_of(), FEATURES) == LabelLoss(**weights)
@@ -230,7 +230,7 @@ def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
         label_loss(experiment(training={"class_weights": weights}), task_of(kind), random_features(kind, 3))
 
 
-def test_a_regression_takes_neither_class_weights_nor_label_smoothing():
+def test_a_regression_refuses_class_weights_and_label_smoothing():
     task: Any = types.SimpleNamespace(name="glue/tiny", head=make_head("sequence", labels=("score",), problem="regression"))
     features = random_features("regression", 3)
     with pytest.raises(UserError, match="class_weights is for tasks that choose one of several labels"):
@@ -243,14 +243,14 @@ def test_a_regression_takes_neither_class_weights_nor_label_smoothing():
 # ----------------------------------------------------------------------------------------------------------------- the teacher
 
 
-def test_without_a_teacher_a_batch_stays_as_it_is():
+def test_without_a_teacher_a_batch_is_not_changed():
     batch: Any = {"input_ids": 1}
     headless: Any = types.SimpleNamespace(head=None)
     for teacher in (None, headless):
         assert teaching(teacher, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
 
 
-def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers_that_match():
+def test_a_teacher_adds_its_logits_and_the_needed_hidden_states():
     config = dataclasses.replace(TINY, num_layers=3, scan_layers=True, hidden_dropout=0.5, attention_dropout=0.5)
     params = random_label_parameters(HEAD, config, seed=1)
     teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)

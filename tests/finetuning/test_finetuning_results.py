@@ -53,7 +53,7 @@ WHOLE = FinetuningExperiment.from_dict(
 )
 
 
-def test_the_splits_that_are_scored_are_the_dev_splits_each_with_its_baseline():
+def test_dev_splits_are_scored_with_their_baselines():
     task: Any = Toy()
     found = read_features(task, START)
     assert (found.dev, list(found.features), found.pad_id) == (["dev", "dev_other"], ["train", "dev", "dev_other", "test"], 3)
@@ -63,7 +63,7 @@ def test_the_splits_that_are_scored_are_the_dev_splits_each_with_its_baseline():
     assert found.shape.length >= longest  # of every split, not only of train
 
 
-def test_a_left_to_right_model_reads_a_pair_without_segments():
+def test_pairs_have_no_segments_in_a_left_to_right_model():
     """Its features differ from those of another model only in their token types."""
     task: Any = Toy()
     start: Any = types.SimpleNamespace(tokenizer=START.tokenizer, config=ModelConfig(direction="left_to_right"))
@@ -80,13 +80,13 @@ def test_a_left_to_right_model_reads_a_pair_without_segments():
     ("split", "says"),
     [("train", "no training example of toy has a label"), ("dev_other", "no example of toy, dev_other, has")],
 )
-def test_a_split_that_needs_labels_and_has_none_is_refused(split: str, says: str):
+def test_an_unlabelled_train_or_dev_split_is_refused(split: str, says: str):
     task: Any = Toy((split,))
     with pytest.raises(UserError, match=says):
         read_features(task, START)
 
 
-def test_the_fingerprints_tell_every_split_and_example_and_every_model(monkeypatch: pytest.MonkeyPatch):
+def test_fingerprints_distinguish_splits_examples_and_models(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(data, "weights_fingerprint", lambda model: f"weights of {model}")
     taught = FinetuningExperiment.from_dict({"init_from": "m", "distillation": {"teacher": "t"}})
     first: Any = Toy()
@@ -109,11 +109,11 @@ def test_the_fingerprints_tell_every_split_and_example_and_every_model(monkeypat
     ("per_epoch", "wanted"),
     [(1, {10, 20, 30}), (2, {5, 10, 15, 20, 25, 30}), (3, {3, 7, 10, 13, 17, 20, 23, 27, 30}), (100, set(range(1, 31)))],
 )
-def test_an_epoch_is_scored_at_even_steps_the_last_of_them_at_its_end(per_epoch: int, wanted: set[int]):
+def test_evaluations_are_evenly_spaced_and_end_with_the_epoch(per_epoch: int, wanted: set[int]):
     assert evaluation_steps(3, 10, per_epoch) == wanted
 
 
-def test_the_results_are_the_numbers_of_the_run_and_the_scores_of_its_best_weights():
+def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights():
     task: Any = Toy()
     job: Any = types.SimpleNamespace(
         data=read_features(task, START),

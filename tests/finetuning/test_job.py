@@ -105,7 +105,7 @@ def job_in(workdir: pathlib.Path, directory: pathlib.Path | None = None, devices
     return Job(experiment, run, directory or workdir, jax.devices()[:devices], inputs)
 
 
-def test_a_run_of_a_sweep_has_a_prefix_and_a_ledger_of_its_own(tmp_path: pathlib.Path, made: list[Program]):
+def test_a_sweep_run_has_its_own_log_prefix_and_goodput(tmp_path: pathlib.Path, made: list[Program]):
     alone, of_sweep = job_in(tmp_path), job_in(tmp_path, tmp_path / "seed-3")
     assert (alone.prefix, alone.goodput) == ("", alone.run.goodput)
     assert of_sweep.prefix == "seed-3  "
@@ -123,7 +123,7 @@ def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made
     assert (head, loss, steps_per_epoch, mesh) == (job.head, LabelLoss(), 3, job.mesh)
 
 
-def test_more_steps_than_are_counted_are_refused(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
+def test_too_many_steps_are_refused(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jobs, "MAX_COUNT", 12)
     assert job_in(tmp_path).last_step == 12
     with pytest.raises(UserError, match=r"config\.training\.epochs=5 are 15 steps, above 12; lower it"):
@@ -141,7 +141,7 @@ def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pa
         job.rows(0)
 
 
-def test_the_arguments_of_a_step_are_the_state_the_taught_batch_and_the_scalars(tmp_path: pathlib.Path, made: list[Program]):
+def test_a_step_gets_the_state_the_batch_with_teacher_and_the_scalars(tmp_path: pathlib.Path, made: list[Program]):
     job = job_in(tmp_path)
     state: Any = "state"
     given, batch, scalars = job.arguments(state, job.rows(0))
@@ -149,9 +149,7 @@ def test_the_arguments_of_a_step_are_the_state_the_taught_batch_and_the_scalars(
     assert batch["input_ids"].sharding.mesh == job.mesh  # type: ignore[index]
 
 
-def test_the_flops_of_a_row_are_those_of_the_step_and_of_the_forward_pass_of_the_teacher(
-    tmp_path: pathlib.Path, made: list[Program]
-):
+def test_row_flops_include_the_forward_pass_of_the_teacher(tmp_path: pathlib.Path, made: list[Program]):
     alone, taught = (job_in(tmp_path / name, training={"freeze_encoder": True}) for name in ("alone", "taught"))
     teacher: Any = types.SimpleNamespace(config=dataclasses.replace(TINY, num_layers=5), head=HEADS["sequence"])
     taught._inputs = dataclasses.replace(taught._inputs, teacher=teacher)
@@ -159,7 +157,7 @@ def test_the_flops_of_a_row_are_those_of_the_step_and_of_the_forward_pass_of_the
     assert taught.row_flops - alone.row_flops == forward_flops(task_row_flops(teacher.config, teacher.head, SHAPE))
 
 
-def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_is_compiled_once(
+def test_dev_features_are_scored_in_order_with_one_compilation(
     tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
 ):
     shown: list[Any] = []

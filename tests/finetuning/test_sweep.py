@@ -29,7 +29,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # ------------------------------------------------------------------------------------------------------------------- statistics
 
 
-def test_statistics_are_numpys_over_the_seeds_of_each_setting(tmp_path):
+def test_statistics_over_seeds_equal_numpy(tmp_path):
     whole = experiment(seeds=[1, 2, 3, 4], learning_rates=[1e-5, 2e-5])
     scores = np.random.default_rng(0).random(8)
     runs = whole.runs()
@@ -59,7 +59,7 @@ def test_degenerate_runs_count_and_failed_ones_are_counted_and_left_out():
     assert summary["runs"] == results
 
 
-def test_a_setting_whose_runs_all_failed_is_last_and_has_no_mean():
+def test_a_setting_with_only_failed_runs_is_last_without_a_mean():
     runs = experiment(seeds=[1], learning_rates=[1.0, 2e-5]).runs()
     failed = {"failed": "diverged", "seed": 1, "batch_size": 32, "learning_rate": 1.0, "epochs": 3}
     summary = summarise([failed, results_of(runs[1], 0.0)])
@@ -81,7 +81,7 @@ def test_the_table_has_a_line_for_each_setting_and_names_the_baseline():
 # ---------------------------------------------------------------------------------------------------------------- one at a time
 
 
-def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
+def test_the_best_run_is_exported_and_only_its_weights_are_kept(tmp_path):
     whole, finish = experiment(seeds=[1, 2, 3]), Finished()
     assert sweep(whole, run_in(tmp_path), by_seed, finish) == 0
     assert finish.seed == 2
@@ -93,7 +93,7 @@ def test_the_best_run_is_finished_and_only_its_weights_are_kept(tmp_path):
     assert (tmp_path / "metrics.jsonl").is_file(), "this ties the workdir to its configuration"
 
 
-def test_the_figure_shows_the_scores_of_every_run_that_has_some_the_best_setting_first(tmp_path, drawn):
+def test_the_figure_shows_all_scores_with_the_best_setting_first(tmp_path, drawn):
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
         if one.seed == 3:
             raise UserError("the loss was not finite")
@@ -115,7 +115,7 @@ def test_the_figure_shows_the_scores_of_every_run_that_has_some_the_best_setting
     }
 
 
-def test_a_single_run_lies_in_the_workdir_itself_and_keeps_everything(tmp_path):
+def test_a_single_run_uses_the_workdir_itself_and_keeps_everything(tmp_path):
     finish = Finished()
     assert sweep(experiment(seeds=[3]), run_in(tmp_path), by_seed, finish) == 0
     assert finish.runs[0].directory == tmp_path
@@ -139,7 +139,7 @@ def test_a_failed_run_does_not_end_a_sweep(tmp_path):
     assert [r["seed"] for r in summary["runs"] if "failed" not in r] == [1, 3]
 
 
-def test_a_run_of_a_sweep_that_could_not_save_a_file_is_named_and_makes_the_sweep_an_error(tmp_path):
+def test_a_sweep_with_an_unsaved_file_names_the_run_and_fails(tmp_path):
     """The error comes after everything else is done, as for a single run."""
     lost = "the checkpoint of step 5 could not be saved"
 
@@ -161,7 +161,7 @@ def test_a_run_of_a_sweep_that_could_not_save_a_file_is_named_and_makes_the_swee
         sweep(experiment(seeds=[1]), run_in(tmp_path / "alone"), train, Finished())
 
 
-def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path):
+def test_a_sweep_reports_why_all_its_runs_failed(tmp_path):
     def fail(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
         raise UserError(f"seed {one.seed} is no good")
 
@@ -171,7 +171,7 @@ def test_a_sweep_whose_runs_all_fail_says_why_and_so_does_a_single_run(tmp_path)
         sweep(experiment(seeds=[1]), run_in(tmp_path), fail, Finished())
 
 
-def test_a_run_that_does_not_fit_counts_as_failed_but_of_several_processes_ends_all(tmp_path, monkeypatch):
+def test_a_run_out_of_memory_counts_as_failed_but_ends_several_processes(tmp_path, monkeypatch):
     """With several processes the others may have had enough memory, and would wait for this one in their next step."""
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def test_a_run_that_does_not_fit_counts_as_failed_but_of_several_processes_ends_
         sweep(experiment(seeds=[1, 2]), run_in(tmp_path / "two"), train, Finished())
 
 
-def test_a_bug_in_a_run_is_not_taken_for_its_failure(tmp_path):
+def test_a_bug_in_a_run_is_not_a_failed_run(tmp_path):
     def break_down(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> None:
         raise ZeroDivisionError
 
@@ -200,7 +200,7 @@ def test_a_bug_in_a_run_is_not_taken_for_its_failure(tmp_path):
 
 
 @pytest.mark.parametrize("devices_per_run", [8, 2])
-def test_a_sweep_that_is_asked_to_stop_stops_and_the_same_command_does_only_what_is_left(tmp_path, devices_per_run):
+def test_a_stopped_sweep_resumes_with_the_remaining_runs(tmp_path, devices_per_run):
     whole = experiment(seeds=[1, 2, 3, 4], devices_per_run=devices_per_run)
     asked: list[int] = []
 
@@ -226,7 +226,7 @@ def test_a_sweep_that_is_asked_to_stop_stops_and_the_same_command_does_only_what
 
 
 @pytest.mark.parametrize("text", ['{"scores": {"dev"', '{"failed": "diverged"}', '["scores"]', "3"])
-def test_unreadable_results_and_those_without_scores_are_no_results(tmp_path, text):
+def test_unreadable_results_and_results_without_scores_do_not_count(tmp_path, text):
     whole = experiment(seeds=[1, 2])
     directory = tmp_path / "runs" / whole.runs()[0].name
     directory.mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_unreadable_results_and_those_without_scores_are_no_results(tmp_path, te
 # ----------------------------------------------------------------------------------------------------------------- side by side
 
 
-def test_devices_are_shared_out_and_a_single_run_has_all():
+def test_devices_are_divided_among_runs_and_a_single_run_has_all():
     assert device_groups(experiment(seeds=[1, 2], devices_per_run=2)) == [jax.devices()[i : i + 2] for i in (0, 2, 4, 6)]
     assert device_groups(experiment(seeds=[1, 2], devices_per_run=0)) == [jax.devices()]
     assert device_groups(experiment(devices_per_run=2)) == [jax.devices()]
@@ -247,7 +247,7 @@ def test_devices_are_shared_out_and_a_single_run_has_all():
 
 
 @pytest.mark.parametrize("fault", [None, ZeroDivisionError])
-def test_of_runs_side_by_side_none_begins_after_one_has_stopped_or_broken_down(tmp_path, fault):
+def test_no_parallel_run_starts_after_one_has_stopped_or_crashed(tmp_path, fault):
     ended, begun = threading.Event(), set()
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any] | None:
@@ -270,7 +270,7 @@ def test_of_runs_side_by_side_none_begins_after_one_has_stopped_or_broken_down(t
 
 
 @pytest.mark.parametrize(("count", "devices_per_run"), [(4, 2), (2, 4)])
-def test_runs_go_side_by_side_each_on_devices_of_its_own(tmp_path, count, devices_per_run):
+def test_parallel_runs_have_their_own_devices(tmp_path, count, devices_per_run):
     together = threading.Barrier(count, timeout=20)
     of_seed: dict[int, Sequence[jax.Device]] = {}
 
@@ -299,7 +299,7 @@ def in_order(*seeds: int) -> Callable[[FinetuningExperiment, pathlib.Path, Seque
 
 
 @pytest.mark.parametrize("order", [(2, 4, 1, 3), (4, 2, 3, 1), (1, 3, 4, 2)])
-def test_of_equal_runs_the_first_of_the_list_is_the_best_whichever_ends_first_and_its_weights_are_there(tmp_path, order):
+def test_the_first_of_equal_runs_is_the_best_whichever_ends_first(tmp_path, order):
     whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=2), Finished()
     assert SCORES[2] == SCORES[4]
     assert sweep(whole, run_in(tmp_path), in_order(*order), finish) == 0
@@ -307,7 +307,7 @@ def test_of_equal_runs_the_first_of_the_list_is_the_best_whichever_ends_first_an
     assert [path.parent.name for path in tmp_path.glob(f"runs/*/{BEST}")] == [whole.runs()[1].name]
 
 
-def test_a_run_that_ends_while_others_are_cleared_away_keeps_its_weights(tmp_path, monkeypatch):
+def test_a_run_that_ends_during_cleanup_keeps_its_weights(tmp_path, monkeypatch):
     """Seed 2, the best, ends while the weights of seed 3 are being removed in favour of seed 1's."""
     clearing, better_is_done = threading.Event(), threading.Event()
     remove = shutil.rmtree

@@ -27,7 +27,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda path, **shown: None)
 
 
-def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all(tmp_path, caplog):
+def test_independent_processes_train_their_runs_and_the_first_compares_all(tmp_path, caplog):
     """There are four runs, one of which fails, and three processes, here as threads."""
     caplog.set_level(logging.INFO)
     whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=0), Finished()
@@ -78,7 +78,7 @@ def swept(directory: pathlib.Path, shard: Any, train: Any = by_seed, finish: Any
     return sweep(whole, run, train, finish or Finished())
 
 
-def test_a_process_says_its_share_and_one_that_is_alone_says_none(tmp_path, caplog):
+def test_each_of_several_processes_reports_its_runs(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     swept(tmp_path / "two", Apart(1))
     assert caplog.messages[0] == "2 processes for 4 runs; this one has 2"
@@ -87,13 +87,13 @@ def test_a_process_says_its_share_and_one_that_is_alone_says_none(tmp_path, capl
     assert not [said for said in caplog.messages if "this one has" in said]
 
 
-def test_a_process_that_is_asked_to_stop_tells_the_others(tmp_path):
+def test_a_stopped_process_stops_the_others(tmp_path):
     shard = Apart(0)
     assert swept(tmp_path, shard, train=lambda one, directory, devices: None) == 143
     assert shard.told == 1
 
 
-def test_the_first_process_shows_that_it_waits_and_stops_where_it_is_asked_to(tmp_path):
+def test_the_first_process_reports_its_waiting_and_can_be_stopped(tmp_path):
     asked: list[Any] = []
     watchdog = types.SimpleNamespace(alive=asked.append)
     preemption = types.SimpleNamespace(exit_status=143, requested=lambda step: (asked.append(step), True)[1])
@@ -109,7 +109,7 @@ def test_the_first_process_shows_that_it_waits_and_stops_where_it_is_asked_to(tm
     assert finish.runs == []
 
 
-def test_a_process_whose_others_are_lost_says_so_and_can_be_started_again(tmp_path, caplog):
+def test_a_process_reports_lost_processes_and_can_be_restarted(tmp_path, caplog):
     def gather(own: Any, waiting: Callable[[], bool]) -> None:
         raise ProcessesLost("process 1 is lost")
 

@@ -43,7 +43,7 @@ def exported(directory: pathlib.Path, model: Model, *parts: str) -> pathlib.Path
     return directory / "m"
 
 
-def test_the_run_begins_with_the_models_weights(model, tmp_path):
+def test_the_run_starts_with_the_weights_of_the_model(model, tmp_path):
     params = pretraining_start(experiment(exported(tmp_path, model), model), model.tokenizer.vocabulary)
     assert params.keys() == model.params.keys()
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], model.params["encoder"])
@@ -51,7 +51,7 @@ def test_the_run_begins_with_the_models_weights(model, tmp_path):
     assert words.shape[0] == model.config.padded_vocab_size
 
 
-def test_parts_that_are_missing_begin_anew_only_where_that_is_declared(model, tmp_path):
+def test_missing_parts_start_new_only_if_declared(model, tmp_path):
     directory = exported(tmp_path, model, "pooler")
     with pytest.raises(UserError, match=r"has no mlm_head and no nsp_head; .*--config\.init_new=mlm_head,nsp_head"):
         pretraining_start(experiment(directory, model), model.tokenizer.vocabulary)
@@ -64,7 +64,7 @@ def test_parts_that_are_missing_begin_anew_only_where_that_is_declared(model, tm
     assert not np.array_equal(kernel, other["nsp_head"]["dense"]["kernel"])
 
 
-def test_a_run_without_pairs_begins_without_pooler_and_next_sentence_head_and_says_so(model, tmp_path, caplog):
+def test_a_run_without_pairs_drops_pooler_and_nsp_head_and_reports_it(model, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     alone = ExampleConfig(pairs="none")
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), examples=alone)
@@ -77,7 +77,7 @@ def test_a_run_without_pairs_begins_without_pooler_and_next_sentence_head_and_sa
         pretraining_start(dataclasses.replace(words, init_new="nsp_head"), model.tokenizer.vocabulary)
 
 
-def test_a_fine_tuned_head_is_left_out_only_where_that_is_declared(tmp_path):
+def test_a_fine_tuned_head_is_dropped_only_if_declared(tmp_path):
     vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=True)
     tuned = make_labelled_model(vocabulary, SequenceHead(labels=("no", "yes")), ("mlm_head", "nsp_head"))
     export_model(tmp_path / "m", tuned)
@@ -87,14 +87,14 @@ def test_a_fine_tuned_head_is_left_out_only_where_that_is_declared(tmp_path):
     assert "sequence_head" not in pretraining_start(declared, tuned.tokenizer.vocabulary)
 
 
-def test_a_model_of_another_shape_is_refused_with_the_flags_that_fit(model, tmp_path):
+def test_a_model_of_another_shape_is_refused_with_the_matching_flags(model, tmp_path):
     deeper = dataclasses.replace(model.config, num_layers=3)
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=deeper)
     with pytest.raises(UserError, match=r"a different architecture than .*--config\.model\.num_layers=2; .*init_tiled=True$"):
         pretraining_start(wanted, model.tokenizer.vocabulary)
 
 
-def test_what_only_training_sees_may_differ(model, tmp_path):
+def test_settings_that_only_affect_training_may_differ(model, tmp_path):
     config = dataclasses.replace(model.config, hidden_dropout=0.0, vocab_multiple=32, remat="full")
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=config)
     words = pretraining_start(wanted, model.tokenizer.vocabulary)["embeddings"]["word_embeddings"]["embedding"]
@@ -107,7 +107,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path):
         pretraining_start(experiment(exported(tmp_path, model), model), other)
 
 
-def test_declarations_without_a_model_are_refused():
+def test_init_settings_without_a_model_are_refused():
     with pytest.raises(UserError, match=r"config\.init_from, which is empty"):
         PretrainingExperiment(init_new="nsp_head", phases=(PhaseConfig(steps=1),)).validate()
 
@@ -152,7 +152,7 @@ def assert_same(a: Any, b: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_a_run_begins_with_the_encoder_it_was_given_and_leaves_out_what_the_task_does_not_read(model, pretrained, caplog):
+def test_a_task_starts_with_the_given_encoder_and_drops_unused_parts(model, pretrained, caplog):
     caplog.set_level(logging.INFO)
     assert set(model.parts) == {"pooler", "mlm_head", "nsp_head"}
     for own, parts in ((RTE, {"pooler", "sequence_head"}), (TOKENS, {"token_head"})):
@@ -165,7 +165,7 @@ def test_a_run_begins_with_the_encoder_it_was_given_and_leaves_out_what_the_task
     assert caplog.messages == [f"{left_out}mlm_head, nsp_head", f"{left_out}pooler, mlm_head, nsp_head"]
 
 
-def test_the_fingerprint_of_weights_follows_from_all_their_files_and_from_nothing_else(tmp_path):
+def test_the_fingerprint_of_weights_depends_on_their_files_alone(tmp_path):
     def fingerprint(**files: str) -> str:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
@@ -181,7 +181,7 @@ def test_the_fingerprint_of_weights_follows_from_all_their_files_and_from_nothin
     assert len(found) == 6
 
 
-def test_the_new_head_follows_from_the_seed_and_the_rest_does_not(pretrained):
+def test_only_the_new_head_depends_on_the_seed(pretrained):
     first, again, other = (begun(tuning(pretrained, seed=seed), RTE) for seed in (1, 1, 2))
     assert_same(first, again)
     assert not np.array_equal(first["sequence_head"]["dense"]["kernel"], other["sequence_head"]["dense"]["kernel"])
@@ -199,7 +199,7 @@ def test_files_that_contradict_each_other_about_casing_are_logged(mnli, tmp_path
     assert any("do_lower_case=" in message for message in caplog.messages)
 
 
-def test_an_mnli_head_gives_way_to_that_of_a_task_with_two_labels(mnli):
+def test_an_mnli_head_is_replaced_for_a_task_with_two_labels(mnli):
     """Phang et al.: RTE, MRPC and STS-B start from a model trained on MNLI."""
     start = labelled_start(tuning(mnli), RTE)
     assert start.head is None
@@ -209,7 +209,7 @@ def test_an_mnli_head_gives_way_to_that_of_a_task_with_two_labels(mnli):
     assert "pooler" in params
 
 
-def test_a_head_goes_on_only_where_that_is_asked_for_and_it_answers_the_same_question(mnli):
+def test_a_head_is_kept_only_on_request_and_for_the_same_question(mnli):
     params = begun(tuning(mnli, keep_head=True), MNLI)
     assert params["sequence_head"]["dense"]["kernel"].shape == (16, 3)
     assert np.abs(params["sequence_head"]["dense"]["kernel"]).max() > 0.3, "the trained one, not a new one"
@@ -219,12 +219,12 @@ def test_a_head_goes_on_only_where_that_is_asked_for_and_it_answers_the_same_que
         labelled_start(tuning(mnli, keep_head=True), RTE)
 
 
-def test_a_model_without_a_head_has_none_to_go_on_with(pretrained):
+def test_a_model_without_a_head_cannot_keep_one(pretrained):
     with pytest.raises(UserError, match=r"which has no head, but the task needs a sequence_head .*; leave keep_head out"):
         labelled_start(tuning(pretrained, keep_head=True), RTE)
 
 
-def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_the_flags_that_fit(vocabulary, tmp_path):
+def test_a_head_on_other_layers_is_refused_with_the_matching_flags(vocabulary, tmp_path):
     mixed = dataclasses.replace(TOKENS, layers="scalar_mix")
     export_model(tmp_path / "m", make_labelled_model(vocabulary, mixed))
     with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.layers=scalar_mix$"):
@@ -233,14 +233,14 @@ def test_a_head_that_reads_other_layers_than_the_configuration_is_refused_with_t
     assert "mix" in params["token_head"]
 
 
-def test_a_kept_head_has_its_crf_only_where_that_is_asked_for(vocabulary, tmp_path):
+def test_a_kept_head_has_its_crf_only_on_request(vocabulary, tmp_path):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf="free")))
     with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.crf=free$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     assert "crf" in begun(tuning(tmp_path / "m", keep_head=True, head={"crf": "free"}), TOKENS)["token_head"]
 
 
-def test_a_crf_is_neither_distilled_nor_a_teacher(vocabulary, tmp_path):
+def test_a_crf_is_refused_as_student_and_teacher(vocabulary, tmp_path):
     for name, crf in (("plain", "none"), ("crf", "free")):
         export_model(tmp_path / name, make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf=crf)))
     for teacher, crf, named in (("crf", "none", tmp_path / "crf"), ("plain", "free", "the student")):
@@ -250,7 +250,7 @@ def test_a_crf_is_neither_distilled_nor_a_teacher(vocabulary, tmp_path):
             load_teacher(experiment, start, experiment.head_config(TOKENS))
 
 
-def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_path):
+def test_a_missing_pooler_starts_new_only_if_declared(model, tmp_path):
     directory = exported(tmp_path, model, "mlm_head")
     with pytest.raises(UserError, match=r"has no pooler, which a sequence_head reads; .*--config\.init_new=pooler"):
         labelled_start(tuning(directory), RTE)
@@ -261,7 +261,7 @@ def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_p
     assert 0 < np.abs(kernel).max() <= 2 * model.config.initializer_range
 
 
-def test_a_head_that_reads_the_cls_of_a_model_that_is_no_transformer_is_refused_with_the_remedy(vocabulary, tmp_path):
+def test_a_cls_head_on_an_lstm_or_word_vectors_is_refused_with_a_remedy(vocabulary, tmp_path):
     for encoder in ("bilm", "static"):
         params, config = make_model(vocabulary, encoder=encoder, num_layers=2 if encoder == "bilm" else 0)
         params.pop("pooler", None)
@@ -276,7 +276,7 @@ def test_a_head_that_reads_the_cls_of_a_model_that_is_no_transformer_is_refused_
         assert labelled_start(tuning(directory, head={"pooling": "concat"}), RTE).parts == ()
 
 
-def test_random_initialisation_takes_the_shape_and_no_weights(model, pretrained):
+def test_random_initialisation_uses_only_the_shape_of_the_model(model, pretrained):
     params = begun(tuning(pretrained, init_random=True), RTE)
     words = params["embeddings"]["word_embeddings"]["embedding"]
     assert words.shape == (model.config.vocab_size, model.config.hidden_size)
@@ -284,7 +284,7 @@ def test_random_initialisation_takes_the_shape_and_no_weights(model, pretrained)
     assert np.abs(words).max() <= 2 * model.config.initializer_range < np.abs(loaded).max()
 
 
-def test_random_initialisation_keeps_how_words_are_spelt(vocabulary, tmp_path):
+def test_random_initialisation_keeps_the_spelling_of_words(vocabulary, tmp_path):
     params, config = make_model(vocabulary, encoder="bilm", character_cnn=True, tied_decoder=False)
     export_model(tmp_path / "m", as_model(params, config, vocabulary))
     drawn = begun(tuning(tmp_path / "m", init_random=True), TokenHead(labels=("A", "B")))
@@ -302,11 +302,11 @@ def taught(mnli: pathlib.Path, teacher: pathlib.Path, **distillation: Any) -> tu
     return experiment, labelled_start(experiment, MNLI)
 
 
-def test_without_a_teacher_there_is_none(mnli):
+def test_no_teacher_is_loaded_by_default(mnli):
     assert load_teacher(tuning(mnli), labelled_start(tuning(mnli), MNLI), MNLI) is None
 
 
-def test_a_deeper_and_wider_teacher_that_reads_as_many_tokens_as_there_are_will_do(mnli, vocabulary, tmp_path):
+def test_a_deeper_and_wider_teacher_with_enough_positions_is_accepted(mnli, vocabulary, tmp_path):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, MNLI, num_layers=3, hidden_size=20, max_position=32))
     teacher = load_teacher(*taught(mnli, tmp_path / "m"), MNLI)
     assert teacher is not None
@@ -322,7 +322,7 @@ def test_a_deeper_and_wider_teacher_that_reads_as_many_tokens_as_there_are_will_
         (MNLI, {"max_position": 31}, {}, r"reads 31 tokens, but config\.task\.length=32; shorten it"),
     ],
 )
-def test_a_teacher_that_does_not_fit_is_refused_with_the_remedy(mnli, vocabulary, tmp_path, head, fields, distillation, says):
+def test_an_unsuitable_teacher_is_refused_with_a_remedy(mnli, vocabulary, tmp_path, head, fields, distillation, says):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, head, **fields))
     with pytest.raises(UserError, match=says):
         load_teacher(*taught(mnli, tmp_path / "m", **distillation), MNLI)
@@ -337,7 +337,7 @@ def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pr
         load_teacher(*taught(mnli, tmp_path / "m"), MNLI)
 
 
-def test_the_sequence_head_of_a_left_to_right_model_reads_the_last_token_unless_it_is_told_to_read_cls(model, tmp_path):
+def test_sequence_heads_of_left_to_right_models_read_the_last_token_by_default(model, tmp_path):
     causal = dataclasses.replace(model, config=dataclasses.replace(model.config, direction="left_to_right"))
     directory, both = exported(tmp_path, causal, "mlm_head"), exported(tmp_path / "both", model)
     changed, note = with_pooling(tuning(directory), RTE, ())

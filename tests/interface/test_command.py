@@ -49,7 +49,7 @@ def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: 
         (OSError(errno.EMFILE, "many"), 2, "error: many; end other programs, or allow more open files (ulimit -n)\n"),
     ],
 )
-def test_a_command_ends_with_the_status_and_the_sentence_of_how_it_ended(ends: Any, status: int, said: str, capsys):
+def test_a_command_ends_with_the_status_and_message_of_its_error(ends: Any, status: int, said: str, capsys):
     with pytest.raises(SystemExit) as ended:
         command.run_main(lambda: done(ends))
     assert ended.value.code == status
@@ -62,7 +62,7 @@ def done(ends: Any) -> int | None:
     return ends
 
 
-def test_after_its_reader_has_left_a_command_says_nothing_more(monkeypatch: pytest.MonkeyPatch):
+def test_a_command_is_silent_after_its_reader_has_left(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
     with pytest.raises(SystemExit) as ended:
         command.run_main(lambda: done(BrokenPipeError()))
@@ -78,7 +78,7 @@ def test_an_error_without_a_remedy_keeps_its_traceback(error: Exception):
 COMMANDS = {"run": "runs", "stop": "ends what runs"}
 
 
-def test_a_command_of_several_commands_takes_the_first_argument_and_explains_them_without_one(capsys):
+def test_a_command_group_runs_its_first_argument_and_lists_commands_without_one(capsys):
     for arguments in ([], ["-h"], ["--help", "run"]):
         assert command.choose_command("program", "What it does.\n", COMMANDS, arguments) is None
         listed = "Commands (each has --help):\n  run            runs\n  stop           ends what runs\n"
@@ -90,7 +90,7 @@ def test_a_command_of_several_commands_takes_the_first_argument_and_explains_the
         command.choose_command("program", "", COMMANDS, ["stp", "run"])
 
 
-def test_streams_that_would_refuse_a_character_escape_it_and_others_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+def test_characters_that_a_stream_cannot_encode_are_escaped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), "ascii", errors="surrogateescape"))
     command._prepare_streams()
@@ -99,7 +99,7 @@ def test_streams_that_would_refuse_a_character_escape_it_and_others_stay_as_they
     command._prepare_streams()
 
 
-def test_the_stream_in_the_place_of_a_closed_standard_error_leaves_its_descriptor_open(monkeypatch: pytest.MonkeyPatch):
+def test_a_replaced_standard_error_keeps_its_descriptor_open(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", None)
     copy = os.dup(2)
     try:
@@ -111,7 +111,7 @@ def test_the_stream_in_the_place_of_a_closed_standard_error_leaves_its_descripto
         os.close(copy)
 
 
-def test_a_locale_of_ascii_changes_neither_arguments_nor_files_nor_what_is_printed(tmp_path):
+def test_an_ascii_locale_changes_neither_arguments_nor_files_nor_output(tmp_path):
     directory = tmp_path / "Prüfung"
     directory.mkdir()
     main = r"p = pathlib.Path(sys.argv[1]) / '\u4e2d'; p.write_text(sys.argv[2]); print(p.read_text()); raise UserError(str(p))"
@@ -122,14 +122,14 @@ def test_a_locale_of_ascii_changes_neither_arguments_nor_files_nor_what_is_print
 
 
 @pytest.mark.parametrize("environment", [{}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
-def test_a_name_that_cannot_be_encoded_is_printed_all_the_same(environment):
+def test_a_name_that_cannot_be_encoded_is_still_printed(environment):
     done = run_program(r"print('\udcff', '\u4e2d'); print('end')", **environment)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(b"end\n")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-def test_what_is_written_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
+def test_output_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
     file = tmp_path / "file"
     main = "f = open(sys.argv[1], 'w'); assert f.fileno() == 3; "
     main += "print('o'); print('err', file=sys.stderr); os.system('echo x; echo y >&2'); f.write('x')"
@@ -140,19 +140,19 @@ def test_what_is_written_to_a_closed_stream_goes_into_no_file(tmp_path, closed):
     assert b"Traceback" not in done.stderr
 
 
-def test_a_command_whose_answers_nobody_would_read_refuses():
+def test_a_command_with_closed_standard_output_refuses_to_run():
     done = run_program("require_stdout('open it'); print('answer')", shell='"$@" >&-')
     assert done.stderr == b"error: standard output is closed, so the results would be lost; open it\n"
     assert done.returncode == 2
 
 
-def test_a_full_disk_behind_standard_output_is_one_sentence():
+def test_a_full_disk_for_standard_output_is_one_sentence():
     done = run_program("print('answer')", shell='"$@" >/dev/full')
     assert done.stderr.startswith(b"error: standard output cannot be written: No space left on device; redirect it")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
-def test_a_reader_that_leaves_before_anything_is_written_ends_the_command_quietly(tmp_path):
+def test_a_reader_that_leaves_before_any_output_ends_the_command_quietly(tmp_path):
     status = tmp_path / "status"
     done = run_program("sys.stdin.read(); print('answer')", shell=f'{{ sleep 0.2 | "$@"; echo $? >{status}; }} | true')
     assert done.stderr == b""
@@ -177,7 +177,7 @@ def test_an_error_that_nobody_reads_keeps_its_status(tmp_path):
         (lambda: done(OSError(5, "Input/output error")), "error: Input/output error; the disk or the network file system fails"),
     ],
 )
-def test_an_error_of_the_system_is_a_sentence_with_a_remedy(fails: Callable[[], None], says: str, capsys):
+def test_a_system_error_is_one_sentence_with_a_remedy(fails: Callable[[], None], says: str, capsys):
     with pytest.raises(SystemExit) as ended:
         command.run_main(fails)
     said = capsys.readouterr().err
@@ -232,13 +232,13 @@ WAITS = "while True: time.sleep(0.01)"
     ],
     ids=["importing", "at work", "collecting garbage", "swallowed", "made another error of", "exiting"],
 )
-def test_ctrl_c_always_ends_a_command_as_interrupted(tmp_path: pathlib.Path, module: str, leaves: str | None):
+def test_ctrl_c_always_ends_a_command(tmp_path: pathlib.Path, module: str, leaves: str | None):
     status, said, complained = interrupted(started(tmp_path, module))
     assert (status, complained) == (130, "interrupted\n")
     assert leaves is None or said == leaves
 
 
-def test_a_command_that_was_started_to_ignore_ctrl_c_goes_on(tmp_path: pathlib.Path):
+def test_a_command_started_to_ignore_ctrl_c_continues(tmp_path: pathlib.Path):
     module = "import time\ndef main():\n  print('at work')\n  time.sleep(0.3)\n  print('done')"
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # like `nohup` and `&` in a script
     try:
@@ -281,7 +281,7 @@ def test_a_command_that_was_started_to_ignore_ctrl_c_goes_on(tmp_path: pathlib.P
         ),
     ],
 )
-def test_what_jax_refuses_as_it_starts_is_one_sentence(tmp_path: pathlib.Path, variable: str, value: str, says: str):
+def test_a_startup_error_of_jax_is_one_sentence(tmp_path: pathlib.Path, variable: str, value: str, says: str):
     environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", variable: value}
     status, _, complained = end(started(tmp_path, "import jax\ndef main():\n  jax.devices()", **environment))
     assert re.fullmatch(says + "\n", complained)
@@ -293,7 +293,7 @@ def test_the_backend_of_matplotlib_does_not_matter(tmp_path: pathlib.Path):
     assert end(started(tmp_path, module, MPLBACKEND="none.such")) == (0, "drawn\n", "")
 
 
-def test_a_library_for_which_there_is_no_memory_is_one_sentence(tmp_path: pathlib.Path):
+def test_running_out_of_memory_while_importing_is_one_sentence(tmp_path: pathlib.Path):
     module = "raise ImportError('libx.so: failed to map segment from shared object')"
     status, _, complained = end(started(tmp_path, module))
     assert complained.startswith("error: this machine's memory ran out (libx.so: failed to map segment from shared object);")
@@ -330,7 +330,7 @@ def test_control_characters_of_texts_and_names_do_not_reach_the_terminal(tmp_pat
         assert end(process)[0] == 2
 
 
-def test_what_is_very_long_is_shown_without_its_middle(tmp_path: pathlib.Path):
+def test_very_long_errors_are_shown_without_their_middle(tmp_path: pathlib.Path):
     module = """
         import sys
         from bert_jax.errors import UserError
@@ -346,7 +346,7 @@ def test_what_is_very_long_is_shown_without_its_middle(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_a_full_disk_behind_standard_output_is_not_that_of_the_outputs(tmp_path: pathlib.Path, size: int):
+def test_a_full_disk_for_standard_output_is_not_reported_as_that_of_the_outputs(tmp_path: pathlib.Path, size: int):
     module = f"""
         from bert_jax.errors import UserError
         def main():

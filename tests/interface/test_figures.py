@@ -49,7 +49,7 @@ def test_any_text_is_drawn(form: str):
         xml.dom.minidom.parseString(drawn)
 
 
-def test_a_text_is_drawn_as_it_is_and_no_mathematics():
+def test_texts_are_drawn_literally_not_as_mathematics():
     figure = Figure()
     drawn = [figure.text(0.5, 0.5, text) for text in ("$a_b$", r"\$", "a" * (LONGEST + 1), "b\0", "c" * LONGEST)]
     rendered(figure)
@@ -59,7 +59,7 @@ def test_a_text_is_drawn_as_it_is_and_no_mathematics():
     assert widths[1] > widths[0]  # "_b" is drawn too, in the size of the other letters
 
 
-def test_texts_of_ticks_that_are_made_while_a_figure_is_drawn_are_no_mathematics():
+def test_tick_labels_made_while_drawing_are_not_mathematics():
     figure = Figure()
     axes = figure.subplots()
     axes.barh(["$a_b$", "c"], [1, 2])
@@ -79,7 +79,7 @@ def test_equal_figures_are_equal_files():
         assert rendered(figure_of("a"), form) == rendered(figure_of("a"), form)
 
 
-def test_a_text_that_fits_is_not_changed():
+def test_a_short_text_is_not_changed():
     assert plain("a line\nand another, in 日本語") == "a line\nand another, in 日本語"
     assert (label("a_b"), label("_b").strip()) == ("a_b", "_b")
 
@@ -103,7 +103,7 @@ def test_curves_are_drawn_in_each_of_the_formats(tmp_path: pathlib.Path):
     xml.dom.minidom.parse(str(tmp_path / "curves.svg"))
 
 
-def test_figures_are_written_in_one_place_alone():
+def test_figures_are_written_in_one_module():
     package = pathlib.Path(__file__).parents[2] / "bert_jax"
     found = [path for path in package.rglob("*.py") if re.search(r"savefig\(|print_png", path.read_text())]
     assert found == [package / "interface" / "figures.py"]

@@ -51,14 +51,14 @@ def test_a_flag_without_a_value_may_be_repeated_before_whatever_follows():
     assert (flags.quiet, flags.top_k, flags.source, flags.lists) == (True, "1", ["a"], [])
 
 
-def test_the_hint_of_the_command_goes_before_the_nearest_flag():
+def test_the_hint_of_the_command_takes_precedence_over_the_nearest_flag():
     made = parser()
     made.hint_for_unknown = lambda argument: "" if argument.startswith("--s") else f"see {argument}"
     assert refusal("--config.a=1", of=made) == "unknown argument --config.a=1: see --config.a=1"
     assert refusal("--sources=1", of=made) == "unknown argument --sources=1: did you mean '--source'?"
 
 
-def test_a_path_in_a_bucket_is_for_the_flags_that_may_have_one_and_for_texts():
+def test_bucket_paths_are_accepted_only_by_their_flags_and_in_texts():
     made = parser()
     made.may_be_in_bucket = ("--source",)
     made.add_argument("texts", nargs="*")
@@ -81,21 +81,21 @@ def test_a_tilde_is_the_home_directory_in_every_flag_and_in_no_text(home: str):
     assert flags.texts == ["~/x"]
 
 
-def test_a_tilde_that_stands_for_no_directory_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_tilde_without_a_home_directory_is_refused(monkeypatch: pytest.MonkeyPatch):
     remedy = "so ~ cannot be expanded; write the path in full, or ./~no.body/m for that name"
     assert refusal("--top-k=~no.body/m") == f"--top-k=~no.body/m: there is no user 'no.body', {remedy}"
     monkeypatch.setenv("HOME", "")
     assert refusal("--top-k=~/m").startswith("--top-k=~/m: HOME is not set, so ~ cannot be expanded;")
 
 
-def test_arguments_are_those_of_the_process_unless_they_are_given(monkeypatch: pytest.MonkeyPatch):
+def test_arguments_default_to_those_of_the_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["command", "--top-k=3"])
     assert parser().parse_args().top_k == "3"
     flags = parser().parse_args([], argparse.Namespace(source=["b"]))
     assert (flags.top_k, flags.source) == ("5", ["b"])
 
 
-def test_a_name_is_taken_as_it_is_and_a_blank_one_is_refused():
+def test_a_name_is_not_changed_and_a_blank_one_is_refused():
     assert (nonempty(" a"), nonempty_path("a/b")) == (" a", pathlib.Path("a/b"))
     for blank in ("", "  "):
         with pytest.raises(argparse.ArgumentTypeError, match=f"^={blank} is empty; give a name, or leave the flag out$"):

@@ -81,7 +81,7 @@ def answers() -> dict[str, tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_every_help_and_every_wrong_flag_is_answered_without_the_libraries(answers: dict[str, tuple[list[str], str]], line: str):
+def test_help_and_flag_errors_import_no_heavy_libraries(answers: dict[str, tuple[list[str], str]], line: str):
     libraries, said = answers[line]
     assert libraries == []
     if line in {f"{name} {flags}" for name, flags in WRONG.items()}:
@@ -97,9 +97,7 @@ HELPS = [line for line in LINES if line.endswith("--help")]
 
 
 @pytest.mark.parametrize("line", HELPS)
-def test_a_help_has_short_lines_an_example_and_every_flag_in_a_group_with_its_default(
-    answers: dict[str, tuple[list[str], str]], line: str
-):
+def test_help_has_short_lines_an_example_and_grouped_flags_with_defaults(answers: dict[str, tuple[list[str], str]], line: str):
     said, command = answers[line][1], line.removesuffix(" --help")
     assert [long for long in said.splitlines() if len(long) > 100] == []
     if command not in ("analyse", "predict"):  # which list their own commands
@@ -117,7 +115,7 @@ def groups(said: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*PREDICTIONS, *ANALYSES])
-def test_the_example_of_a_help_parses(name: str):
+def test_the_examples_in_help_texts_parse(name: str):
     arguments = PREDICTIONS[name].example if name in PREDICTIONS else f"--output=DIR {EXAMPLES[name]}"
     parser = predict_parser(name, PREDICTIONS[name]) if name in PREDICTIONS else analyse_parser(name)
     assert parser.parse_args(["--model=MODEL", *shlex.split(arguments)]).model == "MODEL"
@@ -130,7 +128,7 @@ def test_the_help_of_the_script_has_short_lines_and_lists_every_command():
     assert sorted(listed) == sorted(name for name in COMMANDS if "." not in name)
 
 
-def test_paragraphs_are_filled_and_commands_stay(monkeypatch: pytest.MonkeyPatch):
+def test_paragraphs_are_wrapped_and_commands_are_not(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "20")
     text = "one two three four five six\nseven\n\n    a command \\\n        of two lines\n\neight"
     assert filled(text) == "one two three four\nfive six seven\n\n  a command \\\n      of two lines\n\neight"

@@ -32,7 +32,7 @@ def refusal(value: str) -> str:
     return str(error.value)
 
 
-def test_a_known_name_is_imported_when_it_is_loaded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_known_name_is_imported_only_when_loaded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "late_module.py").write_text("X = 1")
     monkeypatch.syspath_prepend(tmp_path)
     assert load_named("square_root", KNOWN, KEY)(4) == 2
@@ -72,7 +72,7 @@ def test_files_of_the_same_name_do_not_collide(file: pathlib.Path):
         ("mime.py:half", "config.function=mime.py (looked for in "),
     ],
 )
-def test_what_is_not_there_is_refused_in_a_sentence_with_the_nearest(file: pathlib.Path, value: str, says: str):
+def test_missing_names_are_refused_with_the_nearest(file: pathlib.Path, value: str, says: str):
     assert says in refusal(value)
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_does_not_import_is_refused_with_its_traceback(file: pathlib
     assert re.match(rf"config.function={re.escape(str(file))}, line 1: ", refusal("mine.py:half"))
 
 
-def test_the_parts_of_a_value():
+def test_a_value_is_split_into_file_and_name():
     assert [split_named(value) for value in ("a", "a:b", "x/y.py:N", "y.py:N:talks/*.srt", "gs:/b.py:N")] == [
         ("", "a", None),
         ("", "a", "b"),
@@ -97,7 +97,7 @@ def test_the_parts_of_a_value():
     assert (source_file("a"), source_file("b/a.py:N")) == ("", "b/a.py")
 
 
-def test_a_run_keeps_path_hash_and_source(file: pathlib.Path):
+def test_a_run_stores_path_hash_and_source_of_a_file(file: pathlib.Path):
     assert file_record("square_root") is None
     text = file.read_text()
     digest = hashlib.sha256(text.encode()).hexdigest()

@@ -14,7 +14,7 @@ PROGRAMS = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_as_a_program_it_is_a_command_and_where_it_is_imported_it_runs_nothing(program: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_module_runs_its_command_as_a_program_and_nothing_when_imported(program: str, monkeypatch: pytest.MonkeyPatch):
     run: list[str] = []
     monkeypatch.setattr("bert_jax.interface.command.run_command", lambda module, **how: run.append(module))
     runpy.run_path(str(PACKAGE / program))
@@ -23,7 +23,7 @@ def test_as_a_program_it_is_a_command_and_where_it_is_imported_it_runs_nothing(p
     assert run == ["bert_jax." + program.removesuffix(".py").replace("/", ".")]
 
 
-def test_the_commands_are_among_the_programs():
+def test_every_command_is_a_program():
     assert {f"{command}.py" for command in ("pretrain", "finetune", "predict", "convert", "aot", "analyse", "study")} <= {
         *PROGRAMS
     }

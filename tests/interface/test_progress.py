@@ -41,7 +41,7 @@ class Terminal(io.StringIO):
 CLEAR = "\r\x1b[2K"
 
 
-def test_on_a_terminal_one_line_is_drawn_anew_every_tenth_of_a_second_and_ends_with_a_line_break(clock: Clock):
+def test_a_terminal_shows_one_line_that_is_redrawn_every_tenth_of_a_second(clock: Clock):
     stream = Terminal()
     progress = Progress("tokenising", 1_004, "shards", stream=stream)
     progress.update(4)
@@ -57,7 +57,7 @@ def test_on_a_terminal_one_line_is_drawn_anew_every_tenth_of_a_second_and_ends_w
     assert stream.shown == f"{drawn}{CLEAR}tokenising 1,001/1,004 shards, ETA 0s\n"
 
 
-def test_elsewhere_a_line_appears_at_once_then_every_ten_seconds_and_at_the_end(clock: Clock):
+def test_other_streams_show_a_line_every_ten_seconds(clock: Clock):
     stream = Terminal(is_terminal=False)
     progress = Progress("read", 7, "texts", stream=stream)
     for now, done in ((0.0, 2), (9.9, 3), (10.0, 4), (19.9, 5), (20.0, 5)):  # the first 2 were already done
@@ -71,7 +71,7 @@ def test_elsewhere_a_line_appears_at_once_then_every_ten_seconds_and_at_the_end(
     assert len(stream.shown.splitlines()) == 4
 
 
-def test_without_a_total_or_before_anything_is_gained_there_is_no_time_left(clock: Clock):
+def test_no_time_left_is_shown_without_a_total_or_progress(clock: Clock):
     stream = Terminal(is_terminal=False)
     for total in (None, 9):
         progress = Progress("read", total, "texts", plain_every=0.0, stream=stream)
@@ -83,7 +83,7 @@ def test_without_a_total_or_before_anything_is_gained_there_is_no_time_left(cloc
     assert len(stream.shown.splitlines()) == 4
 
 
-def test_one_unit_that_was_gained_is_enough_for_an_estimate(clock: Clock):
+def test_the_time_left_is_estimated_from_the_first_unit(clock: Clock):
     stream = Terminal(is_terminal=False)
     progress = Progress("read", 5, "texts", plain_every=0.0, stream=stream)
     for done in (0, 1):
@@ -93,7 +93,7 @@ def test_one_unit_that_was_gained_is_enough_for_an_estimate(clock: Clock):
     assert stream.shown.splitlines()[1:] == ["read 1/5 texts, ETA 2m00s", "read 1/5 texts, ETA 4m00s"]
 
 
-def test_what_is_done_before_the_delay_shows_nothing(clock: Clock):
+def test_short_work_shows_no_progress(clock: Clock):
     stream = io.StringIO()
     progress = Progress("evaluating", 8, "rows", delay=2.0, stream=stream)
     for done in range(1, 9):
@@ -103,7 +103,7 @@ def test_what_is_done_before_the_delay_shows_nothing(clock: Clock):
     assert stream.getvalue() == ""
 
 
-def test_what_takes_longer_shows_how_far_it_is_and_that_it_is_done(clock: Clock):
+def test_longer_work_shows_its_progress_and_its_end(clock: Clock):
     stream = io.StringIO()
     progress = Progress("evaluating", None, "rows", delay=2.0, stream=stream)
     for done in range(1, 9):
@@ -113,7 +113,7 @@ def test_what_takes_longer_shows_how_far_it_is_and_that_it_is_done(clock: Clock)
     assert stream.getvalue().splitlines() == ["evaluating 2/8 rows, ETA 6s", "evaluating 8/8 rows"]
 
 
-def test_one_process_alone_shows_how_far_an_evaluation_is(clock: Clock, capsys: pytest.CaptureFixture[str]):
+def test_only_one_process_shows_the_progress_of_an_evaluation(clock: Clock, capsys: pytest.CaptureFixture[str]):
     for is_shown in (True, False):
         with evaluation_progress("dev", "examples", is_shown) as progress:
             for done in (1, 2):

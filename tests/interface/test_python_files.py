@@ -52,7 +52,7 @@ def test_settings_are_plain_dicts_lists_and_values(file: pathlib.Path):
         ("import functools\nget_config = functools.partial(dict, size=4)", "", 4),
     ],
 )
-def test_what_follows_a_colon_is_the_argument(file: pathlib.Path, text: str, argument: str, size: object):
+def test_the_text_after_a_colon_is_the_argument(file: pathlib.Path, text: str, argument: str, size: object):
     file.write_text(text)
     assert load(f"mine.py{argument}") == {"size": size}
 
@@ -80,12 +80,12 @@ TINNY = "{file}:tinny: its get_config does not accept 'tinny';"
         ("def get_config(a): exit(3)", ":x", "{file} ended the program (sys.exit(3)) instead of returning its settings; correct"),
     ],
 )
-def test_an_experiment_file_that_gives_no_settings_is_refused(file: pathlib.Path, text: str, argument: str, says: str):
+def test_an_experiment_file_without_settings_is_refused(file: pathlib.Path, text: str, argument: str, says: str):
     file.write_text(text)
     assert refusal(f"mine.py{argument}").startswith(f"--with={says.format(file=file)}")
 
 
-def test_a_file_is_read_as_it_is_and_nothing_is_left_beside_it(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_is_read_anew_without_leaving_compiled_files(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Python would mistake an earlier compiled file for one of the same second and size."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     for rate in (1, 2):
@@ -96,7 +96,7 @@ def test_a_file_is_read_as_it_is_and_nothing_is_left_beside_it(file: pathlib.Pat
 
 
 @pytest.mark.parametrize(("head", "argument"), [("", ""), ("def get_config(): ", ""), ("def get_config(a): ", ":x")])
-def test_an_exception_in_a_file_is_told_with_its_own_lines_alone(file: pathlib.Path, head: str, argument: str):
+def test_an_exception_in_a_file_shows_only_its_own_lines(file: pathlib.Path, head: str, argument: str):
     file.write_text(f"def inner(): return 1 / 0\n{head}inner()\n")
     first, *lines, last = refusal(f"mine.py{argument}").splitlines()
     assert first == f"--with={file} raises ZeroDivisionError; correct the file here:"
@@ -107,12 +107,12 @@ def test_an_exception_in_a_file_is_told_with_its_own_lines_alone(file: pathlib.P
     assert last == "ZeroDivisionError: division by zero"
 
 
-def test_a_refusal_of_the_file_itself_is_passed_on(file: pathlib.Path):
+def test_a_user_error_raised_by_the_file_is_passed_on(file: pathlib.Path):
     file.write_text("from bert_jax.errors import UserError\ndef get_config(): raise UserError('no')")
     assert refusal("mine.py") == "no"
 
 
-def test_a_relative_file_is_looked_up_in_the_current_directory_and_then_in_the_checkout(file: pathlib.Path):
+def test_a_relative_file_is_searched_in_the_current_directory_then_in_the_checkout(file: pathlib.Path):
     there = pathlib.Path("experiments/pretrain/quickstart.py")
     assert load(str(there)) == load(str(CHECKOUT / there))
     assert load_module(str(there), "--with", "a").__file__ == str(CHECKOUT / there)
@@ -122,7 +122,7 @@ def test_a_relative_file_is_looked_up_in_the_current_directory_and_then_in_the_c
     assert load_module(str(there), "--with", "a").get_config() == {"mine": 1}
 
 
-def test_a_file_that_is_not_there_is_refused_with_where_it_was_looked_for_and_the_nearest(file: pathlib.Path):
+def test_a_missing_file_is_refused_with_the_searched_places_and_the_nearest(file: pathlib.Path):
     looked = f"there is no file quikstart.py in {file.parent} or {CHECKOUT}; "
     assert refusal("quikstart.py:x") == f"--with=quikstart.py:x: {looked}did you mean 'experiments/pretrain/quickstart.py'?"
     absolute = file.parent / "qqqq.py"
@@ -133,7 +133,7 @@ def test_a_file_that_is_not_there_is_refused_with_where_it_was_looked_for_and_th
     assert {"quickstart", "bert_base", "glue"} < {*known}
 
 
-def test_a_module_is_a_python_file_that_is_there(file: pathlib.Path):
+def test_a_module_must_be_an_existing_python_file(file: pathlib.Path):
     file.write_text("X = 1 / 0")
     for given, says in (
         ("mine.txt", f"--with=mine.txt (looked for in {file.parent}; did you mean mine.py?) is not a file; give one"),
@@ -147,7 +147,7 @@ def test_a_module_is_a_python_file_that_is_there(file: pathlib.Path):
         assert str(error.value).startswith(says)
 
 
-def test_a_later_exception_is_the_files_if_it_passes_through_it(file: pathlib.Path):
+def test_a_later_exception_belongs_to_the_file_if_it_passes_through_it(file: pathlib.Path):
     file.write_text("def half(x): return 1 / x\ndef refuse(): raise UserError('no')\nfrom bert_jax.errors import UserError")
     module = load_module("mine.py", "--with", "")
     with pytest.raises(UserError) as error, file_errors_explained("mine.py", "--with"):

@@ -67,7 +67,7 @@ def test_a_flag_outside_its_range_is_refused_with_the_range(argument: str, says:
     assert str(error.value).startswith(says)
 
 
-def test_a_flag_inside_its_range_is_taken():
+def test_a_flag_inside_its_range_is_accepted():
     assert parser().parse_args(["--top-k=9", "--price=0", "--margin=-1e3"]).top_k == 9
 
 
@@ -77,12 +77,12 @@ def test_a_flag_given_twice_with_different_values_is_refused(given: list[str]):
         parser().parse_args(given)
 
 
-def test_a_flag_may_be_given_twice_alike_and_one_that_collects_with_different_values():
+def test_a_flag_may_be_repeated_with_the_same_value_and_a_list_flag_with_others():
     flags = parser().parse_args(["--top-k=1", "--top-k=1", "--source=a", "--source=b", "--words", "--words", "--", "--top-k=2"])
     assert (flags.top_k, flags.source, flags.texts) == (1, ["a", "b"], ["--top-k=2"])
 
 
-def test_a_range_reads_as_a_person_would_say_it():
+def test_ranges_are_described_in_plain_words():
     assert range_text(COUNT) == "at least 1 and at most 2,147,483,647"
     assert range_text(Interval(gt=0, lt=0.5)) == "above 0 and below 0.5"
     assert range_text(Interval()) == ""
@@ -101,7 +101,7 @@ def test_a_range_reads_as_a_person_would_say_it():
         (ranges.Epsilon, "at least 1e-37 and at most 1"),
     ],
 )
-def test_the_ranges_that_settings_share_are_those_of_their_kind(hint: Any, text: str):
+def test_shared_ranges_have_the_limits_of_their_kind(hint: Any, text: str):
     (interval,) = intervals(hint)
     assert range_text(interval) == text
 
@@ -118,7 +118,7 @@ def test_the_ranges_that_settings_share_are_those_of_their_kind(hint: Any, text:
         (Interval(), (0, -1e300, 10**400), (math.inf, -math.inf, math.nan)),
     ],
 )
-def test_the_ends_of_a_range_are_in_it_as_it_says(interval: Interval, inside: tuple[float, ...], outside: tuple[float, ...]):
+def test_range_ends_are_inclusive_as_described(interval: Interval, inside: tuple[float, ...], outside: tuple[float, ...]):
     assert [range_error(value, interval) for value in inside] == [""] * len(inside)
     for value in outside:
         said = f"must be {range_text(interval)}" if math.isfinite(value) else "must be a finite number"
@@ -142,7 +142,7 @@ def test_the_ends_of_a_range_are_in_it_as_it_says(interval: Interval, inside: tu
         ("zzz", typing.Annotated[str, OneOf(("one", ""))], "k='zzz' is not one of one, nothing"),
     ],
 )
-def test_a_value_is_refused_by_the_range_at_its_place_in_the_annotation(value: Any, hint: Any, says: str):
+def test_nested_ranges_apply_to_their_part_of_a_value(value: Any, hint: Any, says: str):
     try:
         check_value("k", value, hint)
         said = ""
@@ -174,7 +174,7 @@ def required(command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(command: str):
+def test_every_number_flag_shows_its_range_and_refuses_values_outside(command: str):
     for action in COMMANDS[command]._actions:
         assert action.type not in (int, float), f"{command} {action.option_strings} has no range"
         if not isinstance(action.type, InRange):
@@ -212,7 +212,7 @@ REFUSED_LATER = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_with_a_value_refuses_the_empty_one(command: str):
+def test_every_flag_with_a_value_refuses_an_empty_value(command: str):
     for action in COMMANDS[command]._actions:
         if not action.option_strings or action.nargs == 0 or action.option_strings[0] in REFUSED_LATER:
             continue
@@ -260,7 +260,7 @@ KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaf_keys(kind)]
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)
-def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
+def test_every_number_or_choice_key_shows_its_range(kind: Any):
     without = []
     for key, hint in leaf_keys(kind):
         stated, kinds = constraints(hint), plain(value_types(hint))
@@ -272,7 +272,7 @@ def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
 
 
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind.__name__}-{key}" for kind, key in KEYS])
-def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind: Any, key: str, tmp_path: pathlib.Path):
+def test_unusual_values_of_any_key_are_accepted_or_refused_in_one_sentence(kind: Any, key: str, tmp_path: pathlib.Path):
     hint = dict(leaf_keys(kind))[key]
     kinds = plain(value_types(hint))
     file = tmp_path / "experiment.py"
@@ -317,13 +317,13 @@ def outcome(kind: Any, file: pathlib.Path, key: str, text: str) -> tuple[Any, st
         ({"phases": [{"steps": "ten"}]}, "config.phases.0.steps='ten' must be an int"),
     ],
 )
-def test_what_no_machine_has_is_refused_by_its_range(values: dict[str, Any], says: str):
+def test_impossible_sizes_are_refused_by_their_range(values: dict[str, Any], says: str):
     with pytest.raises(UserError) as error:
         PretrainingExperiment.from_dict(EXPERIMENTS[PretrainingExperiment] | values)
     assert says in str(error.value)
 
 
-def test_a_model_file_with_a_size_that_no_machine_has_is_refused_by_its_name():
+def test_a_model_file_with_an_impossible_size_is_refused_by_name():
     there = {"vocab_size": 99, "hidden_size": 10**9, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
     with pytest.raises(UserError, match=r"^config\.json: model\.hidden_size=1000000000 must be at least 1 and at most 65,536"):
         config_from_json(there | {"max_position_embeddings": 8}, "config.json")

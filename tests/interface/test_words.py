@@ -44,13 +44,13 @@ def test_a_number_has_three_digits_and_a_prefix(number: float, text: str):
     assert prefixed(number) == text
 
 
-def test_a_unit_stands_apart_from_its_number():
+def test_a_unit_is_separated_from_its_number():
     assert [prefixed(number, "B/s") for number in (12.0, 1.2e9)] == ["12 B/s", "1.2 GB/s"]
     assert prefixed(100.0, "B/s") == "100 B/s"
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 kB"), (66_300, "66 kB"), (9_999_999, "10,000 kB"), (10_000_000, "10 MB")])
-def test_less_than_ten_megabytes_are_told_in_kilobytes(size: int, text: str):
+def test_less_than_ten_megabytes_are_shown_in_kilobytes(size: int, text: str):
     scale, unit = byte_unit(size)
     assert f"{size / scale:,.0f} {unit}" == text
 

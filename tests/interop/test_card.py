@@ -37,7 +37,7 @@ def model(tiny, vocabulary) -> Model:
     return as_model(*tiny, vocabulary)
 
 
-def test_every_export_has_a_card_that_the_hub_reads_and_that_says_how_to_load_the_model(model, tmp_path):
+def test_every_export_has_a_hub_card_with_loading_instructions(model, tmp_path):
     export_model(tmp_path / "mine" / "model", model)
     text = (tmp_path / "mine" / "model" / CARD).read_text()
     assert front_matter(text) == {
@@ -53,7 +53,7 @@ def test_every_export_has_a_card_that_the_hub_reads_and_that_says_how_to_load_th
     assert "The licence of the weights is not stated: set `license` above before you publish them." in text
 
 
-def test_a_card_has_the_data_the_steps_and_the_scores_beside_their_baselines(model, tmp_path):
+def test_a_card_has_the_data_the_steps_and_the_scores_with_baselines(model, tmp_path):
     text = model_card(model, TOLD)
     assert "Pretrained on 12 tokens. Steps: 3 of 4 rows of 8 tokens." in text
     assert "| held-out mlm_accuracy | 0.5 | 0.25 |\n| held-out nsp_loss | 0.7 |  |" in text
@@ -85,7 +85,7 @@ def test_the_card_of_a_task_head_names_its_task_and_labels(tmp_path, kind, tag, 
     assert ("Labels: no, yes, perhaps." in text) == bool(labels)
 
 
-def test_a_new_export_replaces_its_own_card_and_never_one_that_was_changed(model, tmp_path):
+def test_a_new_export_replaces_only_an_unchanged_card(model, tmp_path):
     export_model(tmp_path / "m", model, card=model_card(model, TOLD))
     export_model(tmp_path / "m", model)
     card = tmp_path / "m" / CARD
@@ -100,7 +100,7 @@ def test_a_new_export_replaces_its_own_card_and_never_one_that_was_changed(model
     assert card.read_bytes() == b"\xff latin"
 
 
-def test_convert_tells_of_the_training_of_its_source_and_of_what_it_changed(model, tmp_path):
+def test_a_converted_card_has_the_training_of_its_source_and_the_changes(model, tmp_path):
     export_model(tmp_path / "run" / "model", model, card=model_card(model, TOLD))
     convert.main([f"--from={tmp_path / 'run'}", f"--to={tmp_path / 'six'}", "--layers=1"])
     convert.main([f"--from={tmp_path / 'six'}", f"--to={tmp_path / 'long'}", "--max-position=50"])
@@ -110,7 +110,7 @@ def test_convert_tells_of_the_training_of_its_source_and_of_what_it_changed(mode
     assert "Converted from six: position table: 40 -> 50 rows (new rows: copied).\n" in text
 
 
-def test_convert_keeps_the_card_of_its_source_or_target_that_somebody_wrote(model, tmp_path):
+def test_convert_keeps_a_card_written_by_a_person(model, tmp_path):
     export_model(tmp_path / "a", model)
     (tmp_path / "a" / CARD).write_text("---\nlicense: apache-2.0\nlanguage:\n- fr\n---\nMine.\n")
     assert read_training(tmp_path / "a")[0] == Training(license="apache-2.0", language="fr")
@@ -139,7 +139,7 @@ def test_exports_in_other_formats_have_cards_too(tiny, vocabulary, tmp_path, for
         assert card_facts(text) is not None
 
 
-def test_no_text_of_a_card_ends_its_comment(model, tmp_path):
+def test_texts_cannot_end_the_comment_of_a_card(model, tmp_path):
     told = Training(data='--> <!-- "quoted" \n---', changes=("-->",))
     text = model_card(model, told)
     assert len(re.findall(r"<!-- bert_jax [0-9a-f]{16} ", text)) == 1

@@ -34,7 +34,7 @@ def flags_of(*arguments: str, **changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**vars(flags) | changes)
 
 
-def test_a_bert_is_described_by_its_parts_sizes_and_vocabulary(model):
+def test_a_bert_is_described_by_parts_sizes_and_vocabulary(model):
     size = sum(x.size for x in _leaves(model.params))
     sha = model.tokenizer.vocabulary.sha256[:12]
     assert model_lines(model) == [
@@ -53,7 +53,7 @@ def _leaves(tree: Any) -> list[np.ndarray]:
     return [x for each in tree.values() for x in _leaves(each)] if isinstance(tree, dict) else [tree]
 
 
-def test_other_positions_directions_casings_and_encoders_are_told(tmp_path):
+def test_other_positions_directions_casings_and_encoders_are_described(tmp_path):
     lowercase = make_vocabulary(tmp_path / "lowercase", cased=False)
 
     def lines(**fields: Any) -> list[str]:
@@ -107,7 +107,7 @@ VOCABULARY = "vocabulary: 140 -> 141 pieces (cased); embeddings: 140 kept, 1 ave
     ],
     ids=lambda value: " ".join(value) if any(text.startswith("--") for text in value) else "",
 )
-def test_each_change_is_told_with_what_was_before(model, tmp_path, arguments, notes):
+def test_each_change_is_reported_with_the_previous_value(model, tmp_path, arguments, notes):
     (tmp_path / "TOKENS").write_text("rivers\nparis\n")
     (tmp_path / "VOCABULARY").mkdir()
     (tmp_path / "VOCABULARY" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n東\n", encoding="utf-8")
@@ -146,7 +146,7 @@ def test_characters_have_no_rows_to_move(vocabulary):
 
 
 @pytest.mark.parametrize("place", ["", "model"], ids=["directory", "workdir"])
-def test_weights_of_another_format_go_before_the_originals_configuration(tmp_path, place):
+def test_weights_of_another_format_take_precedence_over_bert_config_json(tmp_path, place):
     shutil.copytree(GOLDEN / "heads" / "masked", tmp_path / place, dirs_exist_ok=True)
     shutil.copytree(GOLDEN / "heads" / "tokenizer", tmp_path / place, dirs_exist_ok=True)
     (tmp_path / "bert_config.json").write_text("{}")
@@ -167,7 +167,7 @@ def test_an_original_lacks_its_index_or_its_configuration(tmp_path):
         load_model(tmp_path / "nothing")
 
 
-def test_fields_that_are_carried_along_are_told_and_not_those_that_are_read(tmp_path):
+def test_only_carried_fields_are_reported(tmp_path):
     directory = tmp_path / "in"
     shutil.copytree(GOLDEN / "heads" / "masked", directory)
     shutil.copytree(GOLDEN / "heads" / "tokenizer", directory, dirs_exist_ok=True)
@@ -180,7 +180,7 @@ def test_fields_that_are_carried_along_are_told_and_not_those_that_are_read(tmp_
     assert not any(name in note for name in ("add_cross_attention", "hidden_act", "hidden_size"))
 
 
-def test_the_vocabulary_of_an_original_is_its_own():
+def test_an_original_checkpoint_uses_its_own_vocabulary():
     path = str(GOLDEN / "tf1" / "bert")
     with pytest.raises(UserError, match="--vocab=V: a checkpoint of the original has its vocabulary in its directory; copy it"):
         next(read_all([path], flags_of("--vocab=V", remote="B")))
@@ -190,7 +190,7 @@ def test_the_vocabulary_of_an_original_is_its_own():
     assert (model.untrained, model.source) == ({"nsp_head"}, path)
 
 
-def test_a_source_is_never_the_target(model, monkeypatch, tmp_path):
+def test_source_and_target_must_differ(model, monkeypatch, tmp_path):
     monkeypatch.setattr(conversion, "read", lambda path, flags: dataclasses.replace(model, source=str(tmp_path / "found")))
     other = flags_of(to=str(tmp_path / "m"), remote=str(tmp_path / "m"))
     assert [x.source for x in read_all(["a", "gs://bucket/b"], other)] == [str(tmp_path / "found")] * 2
@@ -205,7 +205,7 @@ def test_a_source_is_never_the_target(model, monkeypatch, tmp_path):
 # Targets
 
 
-def test_a_weight_may_be_as_large_as_float16_holds(model, tmp_path):
+def test_weights_may_be_as_large_as_the_float16_maximum(model, tmp_path):
     large = dataclasses.replace(model, params=model.params | {"pooler": {"dense": {"kernel": np.zeros((16, 16), np.float32)}}})
     large.params["pooler"]["dense"]["bias"] = np.full(16, 65_504, np.float32)
     lines = written(large, flags_of("--dtype=float16", to=str(tmp_path / "m")))
@@ -219,7 +219,7 @@ def test_a_weight_may_be_as_large_as_float16_holds(model, tmp_path):
     ]
 
 
-def test_a_function_is_exported_for_all_platforms_and_told_with_its_arrays(model, vocabulary, tmp_path, monkeypatch):
+def test_a_function_is_exported_for_all_platforms_and_described_by_its_arrays(model, vocabulary, tmp_path, monkeypatch):
     asked = []
 
     def export(target: pathlib.Path, model: Model, **options: Any) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def test_a_function_is_exported_for_all_platforms_and_told_with_its_arrays(model
     ]
 
 
-def test_an_average_is_told_with_its_sources(model, vocabulary, tmp_path, capsys):
+def test_an_average_is_described_by_its_sources(model, vocabulary, tmp_path, capsys):
     for name in "ab":
         export_model(tmp_path / name, model)
     convert.main([f"--from={tmp_path / 'a'}", f"--average={tmp_path / 'b'}", f"--to={tmp_path / 'm'}"])

@@ -41,7 +41,7 @@ def everything(directory: pathlib.Path) -> dict[str, str]:
     return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_directories_above_are_made_and_an_empty_one_is_taken(tmp_path):
+def test_parent_directories_are_made_and_an_empty_directory_is_used(tmp_path):
     write(tmp_path / "a" / "b" / "m", "1")
     (tmp_path / "empty").mkdir()
     write(tmp_path / "empty", "2")
@@ -56,7 +56,7 @@ def test_a_file_of_that_name_is_never_replaced(tmp_path):
     assert everything(tmp_path) == {"m": "mine"}
 
 
-def test_the_files_are_on_the_disk_before_the_directory_has_its_name(tmp_path, monkeypatch):
+def test_files_are_synchronised_before_the_directory_gets_its_name(tmp_path, monkeypatch):
     seen = []
 
     def noted(descriptor: int) -> None:
@@ -68,7 +68,7 @@ def test_the_files_are_on_the_disk_before_the_directory_has_its_name(tmp_path, m
     assert seen[-1] == (".m.incomplete", False)
 
 
-def test_a_failed_rename_brings_the_older_directory_back(tmp_path, monkeypatch):
+def test_a_failed_rename_restores_the_older_directory(tmp_path, monkeypatch):
     write(tmp_path / "m", "old")
     rename = pathlib.Path.rename
 
@@ -102,7 +102,7 @@ def kill_while_writing(directory: pathlib.Path, link: pathlib.Path | None = None
     directory.with_name("left").rename(directory.with_name(f".{directory.name}.incomplete"))
 
 
-def test_what_a_killed_process_left_is_removed_without_following_its_links(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed_without_following_links(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").write_text("mine")
     kill_while_writing(tmp_path / "m", link=tmp_path / "elsewhere")
@@ -112,7 +112,7 @@ def test_what_a_killed_process_left_is_removed_without_following_its_links(tmp_p
 
 @pytest.mark.parametrize("name", [".m.incomplete", ".m.replaced"])
 @pytest.mark.parametrize("there", [False, True])
-def test_what_is_not_ours_beside_the_directory_is_refused_before_anything_is_removed(tmp_path, name, there):
+def test_foreign_files_next_to_the_directory_are_refused_before_removing_anything(tmp_path, name, there):
     if there:
         write(tmp_path / "m", "old")
     (tmp_path / name).mkdir()
@@ -127,7 +127,7 @@ def test_what_is_not_ours_beside_the_directory_is_refused_before_anything_is_rem
 
 @pytest.mark.parametrize("target", ["precious", "nothing", "file"])
 @pytest.mark.parametrize("foreign", [False, True])
-def test_a_link_in_the_place_of_the_hidden_directory_is_refused_and_not_followed(tmp_path, target, foreign):
+def test_a_link_instead_of_the_hidden_directory_is_refused(tmp_path, target, foreign):
     (tmp_path / "precious" / "deep").mkdir(parents=True)
     (tmp_path / "precious" / "deep" / "data").write_text("mine")
     (tmp_path / "file").write_text("mine")
@@ -145,7 +145,7 @@ def test_a_link_in_the_place_of_the_hidden_directory_is_refused_and_not_followed
         write(tmp_path / "m", "new")
 
 
-def test_a_link_in_the_place_of_the_older_directory_is_removed_and_not_followed(tmp_path):
+def test_a_link_instead_of_the_older_directory_is_removed_without_following_it(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("mine")
     for content in ("1", "2"):  # without and with an older export
@@ -155,7 +155,7 @@ def test_a_link_in_the_place_of_the_older_directory_is_removed_and_not_followed(
         assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "precious"]
 
 
-def test_a_link_put_in_place_while_the_directory_is_cleared_is_not_followed(tmp_path, monkeypatch):
+def test_a_link_made_while_the_directory_is_cleared_is_not_followed(tmp_path, monkeypatch):
     kill_while_writing(tmp_path / "m")
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "data").write_text("mine")
@@ -173,7 +173,7 @@ def test_a_link_put_in_place_while_the_directory_is_cleared_is_not_followed(tmp_
     assert everything(tmp_path / "precious") == {"data": "mine"}
 
 
-def test_where_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
+def test_exporting_to_a_link_replaces_its_target_and_keeps_the_link(tmp_path):
     big, small = tmp_path / "big", tmp_path / "small"
     big.mkdir()
     small.mkdir()
@@ -209,7 +209,7 @@ def test_a_removal_that_was_interrupted_is_finished(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_export_is_replaced_in_its_own_format_only_and_other_files_stay(tmp_path, form):
+def test_an_export_is_replaced_only_in_its_own_format_and_other_files_stay(tmp_path, form):
     write(tmp_path / "m", "old", form)
     (tmp_path / "m" / "more").mkdir()
     (tmp_path / "m" / "more" / "notes").write_text("mine")
@@ -227,7 +227,7 @@ def test_an_export_is_replaced_in_its_own_format_only_and_other_files_stay(tmp_p
         assert everything(tmp_path) == before
 
 
-def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+def test_a_directory_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
     flock, taken = fcntl.flock, []
 
     def late(descriptor: int, operation: int) -> None:
@@ -268,7 +268,7 @@ def fail_while_writing(directory: pathlib.Path) -> None:
         raise OSError(28, "No space left on device")
 
 
-def test_what_cannot_be_removed_hides_no_error_and_is_none(tmp_path, monkeypatch):
+def test_a_failed_removal_neither_raises_nor_hides_an_error(tmp_path, monkeypatch):
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

@@ -75,13 +75,13 @@ def test_every_output_equals_pytorch(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_weights_that_are_written_are_the_file_that_was_read_byte_for_byte(case, tmp_path):
+def test_exported_weights_equal_the_imported_file_byte_for_byte(case, tmp_path):
     export_model(tmp_path / "model", imported(case, vocab_multiple=64))
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == (GOLDEN / case / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_field_comes_back_and_a_second_round_changes_nothing(case, tmp_path):
+def test_every_field_survives_export_and_a_second_export_is_identical(case, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     export_model(first, import_model(changed(case, tmp_path / "case")))
     before, after = fields_of(GOLDEN / case), fields_of(first)
@@ -139,7 +139,7 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
         ({"rope_parameters": {}, "rope_scaling": None}, (160_000.0, 10_000.0)),
     ],
 )
-def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
+def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
     config = import_model(changed("modernbert_masked", tmp_path / "m", **fields)).config
     assert (config.rotary_theta, config.sliding_rotary_theta, config.layer_types) == (*bases, LAYERS)
 
@@ -183,7 +183,7 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which means another value"),
     ],
 )  # fmt: skip
-def test_a_configuration_that_cannot_be_computed_or_contradicts_itself_is_a_sentence(tmp_path, case, fields, says):
+def test_unsupported_and_contradictory_configurations_are_refused_in_one_sentence(tmp_path, case, fields, says):
     with pytest.raises(UserError, match=says) as caught:
         import_model(changed(case, tmp_path / "m", **fields))
     assert "\n" not in str(caught.value)
@@ -208,7 +208,7 @@ NO_NEW_KEYS = dict.fromkeys(
 
 
 @pytest.mark.parametrize("older", [NO_NEW_KEYS, {}, {"n_positions": 8_192}], ids=["old", "both", "both, longer"])
-def test_a_nomic_bert_is_read_in_the_keys_of_its_own_code(tmp_path, older):
+def test_a_nomic_bert_is_read_with_the_keys_of_its_own_code(tmp_path, older):
     """Released files with both keys have an `n_positions` of 8,192, and transformers reads `max_position_embeddings`, 2,048."""
     model = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | older))
     assert model.config == imported("nomic_bert_masked").config
@@ -221,14 +221,14 @@ def test_a_nomic_bert_is_read_in_the_keys_of_its_own_code(tmp_path, older):
     }
 
 
-def test_what_a_file_of_nomics_own_code_leaves_out_is_what_its_code_assumes(tmp_path):
+def test_missing_nomic_keys_have_the_defaults_of_its_code(tmp_path):
     without = dict.fromkeys(("n_positions", "resid_pdrop", "attn_pdrop", "rotary_emb_base", "layer_norm_epsilon"), "absent")
     config = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | NO_NEW_KEYS | without)).config
     assert (config.max_position, config.hidden_dropout, config.attention_dropout) == (1_024, 0.1, 0.1)
     assert (config.rotary_theta, config.layer_norm_epsilon) == (10_000.0, 1e-5)
 
 
-def test_the_head_of_nomics_own_code_has_no_biases_which_are_then_zero(tmp_path):
+def test_a_nomic_head_without_biases_gets_zero_biases(tmp_path):
     import safetensors.numpy
 
     fields = NOMICS_OWN | NO_NEW_KEYS | {"architectures": ["NomicBertForPreTraining"]}
@@ -255,7 +255,7 @@ def test_the_head_of_nomics_own_code_has_no_biases_which_are_then_zero(tmp_path)
         ("mmbert-small", 140_897_536, None),
     ],
 )
-def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, parameters, bare):
+def test_published_sizes_have_their_parameter_counts(name, parameters, bare):
     """The numbers are those of `ModernBertForMaskedLM`, counting the tied table once."""
     config = ModelConfig(**published(name))
     assert export_family(config).model_type == "modernbert"
@@ -293,7 +293,7 @@ def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, par
         ("base", {"embedding_dropout": 0.3}, "bert"),
     ],
 )
-def test_every_setting_comes_back_whichever_family_can_compute_it(name, changes, family):
+def test_every_setting_survives_export_in_the_family_that_supports_it(name, changes, family):
     config = ModelConfig(**published(name) | changes)
     assert export_family(config).model_type == family
     fields = config_to_json(config, architecture="X", ids={"pad": 0, "cls": 1, "sep": 2, "mask": 3})
@@ -313,7 +313,7 @@ def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(case
     jax.tree.map(np.testing.assert_array_equal, model.params, imported(case).params)
 
 
-def test_a_new_classifier_of_a_modernbert_begins_with_the_layers_before_its_decoder(tmp_path):
+def test_a_new_modernbert_classifier_starts_with_the_layers_before_its_decoder(tmp_path):
     """As in transformers, where both are called `head`."""
     head = SequenceHead(labels=("no", "yes"))
     model = imported("modernbert_masked", new=NewParts(["sequence_head"], head))
@@ -326,7 +326,7 @@ def test_a_new_classifier_of_a_modernbert_begins_with_the_layers_before_its_deco
     jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
 
 
-def test_a_head_that_a_family_has_no_class_for_is_written_under_names_of_our_own(tmp_path):
+def test_a_head_without_a_class_in_its_family_is_exported_under_our_own_names(tmp_path):
     model = imported("eurobert_encoder", new=NewParts(["span_head"], SpanHead()))
     export_model(tmp_path / "m", model)
     assert fields_of(tmp_path / "m")["architectures"] == ["EuroBertModel"]
@@ -336,7 +336,7 @@ def test_a_head_that_a_family_has_no_class_for_is_written_under_names_of_our_own
     jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
 
 
-def test_a_transformer_of_no_family_is_read_back_from_names_of_our_own(tmp_path):
+def test_a_transformer_of_no_family_survives_export_under_our_own_names(tmp_path):
     model = imported("modernbert_masked")
     config = ModelConfig(**{**vars(model.config), "final_norm": False, "gate": "second"})
     encoder = {name: tree for name, tree in model.params["encoder"].items() if name != "final_layer_norm"}
@@ -350,7 +350,7 @@ def test_a_transformer_of_no_family_is_read_back_from_names_of_our_own(tmp_path)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_an_encoder_with_a_pooling_is_written_as_sentence_transformers_reads_it(tmp_path, pooling, capsys):
+def test_an_encoder_with_a_pooling_is_exported_for_sentence_transformers(tmp_path, pooling, capsys):
     source = changed("modernbert_encoder", tmp_path / "m")
     convert.main([f"--from={source}", f"--to={tmp_path / 'st'}", f"--pooling={pooling}", "--normalise"])
     assert f"vectors of texts: {pooling}, scaled to length 1" in capsys.readouterr().out
@@ -401,12 +401,12 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
         ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
     ],
 )
-def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, says):
+def test_an_impossible_change_is_refused_in_one_sentence(tmp_path, case, flag, says):
     with pytest.raises(UserError, match=says):
         convert.main([f"--from={changed(case, tmp_path / 'm')}", f"--to={tmp_path / 'to'}", flag])
 
 
-def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
+def test_parameter_counts_leave_out_the_unused_norm(tmp_path, capsys):
     convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
     tensors = imported("modernbert_encoder")
     stored = sum(

@@ -53,7 +53,7 @@ def test_export_then_import_gives_the_same_weights_configuration_and_tokenizer(e
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_model_with_weights_that_are_not_finite_is_refused_and_the_tensor_is_named(exported, value):
+def test_weights_that_are_not_finite_are_refused_with_the_tensor(exported, value):
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
@@ -62,14 +62,14 @@ def test_a_model_with_weights_that_are_not_finite_is_refused_and_the_tensor_is_n
         import_model(exported)
 
 
-def test_finite_weights_whose_sum_is_not_are_no_reason_to_refuse(exported):
+def test_finite_weights_with_an_infinite_sum_are_accepted(exported):
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.pooler.dense.bias"][:] = 3e38
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
     assert import_model(exported).params["pooler"]["dense"]["bias"][0] == np.float32(3e38)
 
 
-def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
+def test_the_directory_has_the_files_that_transformers_reads(exported, tiny):
     _, config = tiny
     files = {path.name for path in exported.iterdir()}
     assert files == {
@@ -91,7 +91,7 @@ def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
     assert (settings["do_lower_case"], settings["model_max_length"]) == (False, config.max_position)
 
 
-def test_every_file_is_readable_by_whoever_may_read_new_files(exported):
+def test_exported_files_have_the_usual_permissions(exported):
     assert len({stat.S_IMODE(path.stat().st_mode) for path in exported.iterdir()}) == 1
 
 
@@ -103,7 +103,7 @@ def test_a_model_without_heads_is_saved_as_an_encoder(tiny, vocabulary, tmp_path
     assert set(import_model(tmp_path / "m").params) == {"embeddings", "encoder", "pooler"}
 
 
-def test_a_workdir_means_the_model_in_it(exported):
+def test_a_workdir_stands_for_its_model(exported):
     assert find_model_directory(exported.parent) == exported
 
 
@@ -145,7 +145,7 @@ def test_an_export_killed_while_swapping_directories_loses_nothing(exported, tin
     assert [path.name for path in exported.parent.iterdir()] == ["model"]
 
 
-def test_two_exports_to_one_place_at_a_time_are_refused_and_the_first_goes_on(exported, tiny, vocabulary, monkeypatch):
+def test_a_concurrent_export_to_the_same_directory_is_refused(exported, tiny, vocabulary, monkeypatch):
     save = safetensors.numpy.save_file
     refusals = []
 
@@ -171,7 +171,7 @@ def test_a_directory_of_other_files_is_never_replaced(tiny, vocabulary, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
-def test_a_place_where_nothing_can_be_written_is_named(tiny, vocabulary, tmp_path):
+def test_an_unwritable_directory_is_named(tiny, vocabulary, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write a model to .*choose a writable directory"):
         export_model(tmp_path / "file" / "model", as_model(*tiny, vocabulary))
@@ -194,7 +194,7 @@ def test_a_vocabulary_with_more_pieces_than_rows_is_refused_on_export_and_import
 
 
 @pytest.mark.parametrize("form", ["huggingface", "tf1"])
-def test_rows_without_a_piece_are_read_and_written_to_the_bit(form, vocabulary, tmp_path):
+def test_vocabulary_rows_without_a_piece_survive_bit_for_bit(form, vocabulary, tmp_path):
     rows = load_tokenizer(vocabulary).size + 5
     params, config = make_model(vocabulary, vocab_size=rows, vocab_multiple=1, layer_norm_epsilon=1e-12)
     model = as_model(params, config, vocabulary)
@@ -213,7 +213,7 @@ def test_rows_without_a_piece_are_read_and_written_to_the_bit(form, vocabulary, 
     assert f"word embeddings: {rows} rows for {rows - 5} pieces; the unused rows are kept, and never predicted" in said
 
 
-def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):
+def test_another_vocabulary_of_the_same_size_is_detected_by_its_hash(exported):
     lines = (exported / "vocab.txt").read_text().splitlines()
     lines[-1], lines[-2] = lines[-2], lines[-1]
     (exported / "vocab.txt").write_text("\n".join(lines) + "\n")
@@ -223,13 +223,13 @@ def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):
 
 
 @pytest.mark.parametrize(("stated", "says"), [(0, ""), (None, ""), (1, "pad_token_id=1 in config.json, but .* is 0; correct")])
-def test_the_padding_of_the_configuration_is_that_of_the_vocabulary(exported, stated, says):
+def test_pad_token_id_comes_from_the_vocabulary(exported, stated, says):
     edit_config(exported, pad_token_id=stated)
     with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
         import_model(exported)
 
 
-def test_whether_a_head_was_trained_on_pairs_is_kept_with_it_alone(vocabulary, tmp_path):
+def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):
     def back(kind: str, of_pairs: bool | None) -> bool | None:
         model = make_labelled_model(vocabulary, make_head(kind, labels=("a", "b")), num_layers=1)
         export_model(tmp_path / "m", dataclasses.replace(model, of_pairs=of_pairs))
@@ -250,7 +250,7 @@ def test_whether_a_head_was_trained_on_pairs_is_kept_with_it_alone(vocabulary, t
     assert import_model(tmp_path / "m").of_pairs is None
 
 
-def test_the_columns_of_a_heads_texts_are_kept_with_it_alone(vocabulary, tmp_path):
+def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
     columns = {"text": "review", "choices": ["x", "y"]}
     export_model(tmp_path / "m", dataclasses.replace(model, columns=columns))
@@ -261,7 +261,7 @@ def test_the_columns_of_a_heads_texts_are_kept_with_it_alone(vocabulary, tmp_pat
     assert import_model(tmp_path / "m").columns == {"words": "w"}
 
 
-def test_files_that_nobody_reads_are_told(exported):
+def test_unread_files_are_reported(exported):
     assert import_model(exported).notes == ()
     for name in ("modules.json", "README.md", "pytorch_model.bin.index.json", ".hidden.json"):
         (exported / name).write_text("{}")
@@ -287,7 +287,7 @@ def test_a_configuration_that_disagrees_with_the_weights_lists_both_shapes(expor
         import_model(exported)
 
 
-def test_what_is_no_model_directory_is_said_to_be_what_it_is(tmp_path, exported):
+def test_a_path_without_a_model_is_refused_with_what_it_is(tmp_path, exported):
     with pytest.raises(UserError, match=r"there is no .*bert-base-uncased; name a directory"):
         import_model(tmp_path / "bert-base-uncased")
     with pytest.raises(UserError, match="is a file"):
@@ -312,7 +312,7 @@ def add_tensors(directory: pathlib.Path, *names: str) -> None:
     safetensors.numpy.save_file(tensors | dict.fromkeys(names, np.zeros(2, np.float32)), directory / "model.safetensors")
 
 
-def test_a_model_of_an_own_class_is_an_encoder_whose_other_tensors_are_dropped_by_name(exported):
+def test_a_custom_class_is_read_as_an_encoder_if_its_other_tensors_are_dropped(exported):
     plain = import_model(exported)
     edit_config(exported, architectures=["MyBert"], auto_map={"AutoModel": "my_bert.MyBert"})
     back = import_model(exported)
@@ -330,7 +330,7 @@ def test_a_model_of_an_own_class_is_an_encoder_whose_other_tensors_are_dropped_b
     assert "dropped: classifier.bias, classifier.weight, mine.0.weight, x" in back.notes
 
 
-def test_a_part_whose_tensors_are_all_dropped_by_name_is_left_out(exported):
+def test_a_part_with_all_tensors_dropped_is_left_out(exported):
     assert import_model(exported, drop=["cls.seq*", "bert.pooler.*"]).parts == ("mlm_head",)
     with pytest.raises(UserError, match=r"missing: cls\.seq_relationship\.bias"):
         import_model(exported, drop=["cls.seq_relationship.bias"])
@@ -338,7 +338,7 @@ def test_a_part_whose_tensors_are_all_dropped_by_name_is_left_out(exported):
         import_model(exported, drop=["bert.encoder.*"])
 
 
-def test_a_task_head_that_config_json_describes_wrongly_is_relabelled_or_dropped(vocabulary, tmp_path):
+def test_a_wrongly_described_task_head_can_be_relabelled_or_dropped(vocabulary, tmp_path):
     head = make_head("token", labels=("O", "B-X", "I-X"))
     export_model(tmp_path / "m", make_labelled_model(vocabulary, head))
     edit_config(tmp_path / "m", label2id={"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2})

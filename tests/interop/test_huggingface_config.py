@@ -35,7 +35,7 @@ def as_json(config: ModelConfig = CONFIG) -> dict:
 
 
 @pytest.mark.parametrize("fields", [{"activation": name} for name in ("gelu", "gelu_tanh", "relu")] + [{"tied_decoder": False}])
-def test_there_and_back_is_the_same_configuration(fields):
+def test_a_configuration_survives_a_round_trip(fields):
     config = dataclasses.replace(CONFIG, **fields)
     assert config_from_json(as_json(config), "config.json") == config
 
@@ -48,7 +48,7 @@ def test_each_dropout_keeps_its_name_in_transformers():
     assert (read.hidden_dropout, read.attention_dropout) == (0.3, 0.2)
 
 
-def test_gelu_is_the_exact_form_in_both_worlds():
+def test_gelu_is_the_exact_form_here_and_in_transformers():
     assert as_json()["hidden_act"] == "gelu"
     assert as_json(dataclasses.replace(CONFIG, activation="gelu_tanh"))["hidden_act"] == "gelu_new"
     assert config_from_json(as_json() | {"hidden_act": "gelu_pytorch_tanh"}, "").activation == "gelu_tanh"
@@ -62,7 +62,7 @@ def test_a_left_to_right_model_is_a_decoder_in_transformers():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "none"])
-def test_positions_that_are_not_learned_are_named_among_our_own_fields(positions: str):
+def test_positions_that_are_not_learned_are_stored_in_our_own_fields(positions: str):
     config = dataclasses.replace(CONFIG, positions=positions)
     assert own_fields(CONFIG, None) == {}
     assert config_from_json(as_json(config) | {"bert_jax": own_fields(config, None)}, "") == config
@@ -70,7 +70,7 @@ def test_positions_that_are_not_learned_are_named_among_our_own_fields(positions
         config_from_json(as_json() | {"bert_jax": {"positions": "sideways"}}, "c")
 
 
-def test_how_a_model_is_compiled_does_not_travel():
+def test_execution_settings_are_not_exported():
     config = dataclasses.replace(CONFIG, dtype="bfloat16", remat="full", scan_layers=True, vocab_multiple=128)
     assert config_from_json(as_json(config), "") == CONFIG
 
@@ -89,7 +89,7 @@ def test_how_a_model_is_compiled_does_not_travel():
         ("quantization_config", {"bits": 8}),
     ],
 )
-def test_what_cannot_be_represented_is_refused_by_name(field, value):
+def test_settings_without_a_representation_are_refused_by_name(field, value):
     with pytest.raises(UserError, match=rf"DIR/config\.json: {field}="):
         config_from_json(as_json() | {field: value}, "DIR/config.json")
 
@@ -111,7 +111,7 @@ def test_a_missing_shape_a_wrong_type_and_an_impossible_shape_name_the_file_and_
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_python", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu"])
-def test_a_function_of_several_names_keeps_the_one_it_came_with(name):
+def test_an_activation_keeps_its_spelling(name):
     config = config_from_json(as_json() | {"hidden_act": name}, "")
     again = config_to_json(config, architecture="BertModel", ids={"pad": 0}, other_fields={"hidden_act": name})
     assert again["hidden_act"] == name
@@ -120,7 +120,7 @@ def test_a_function_of_several_names_keeps_the_one_it_came_with(name):
     assert again["hidden_act"] == other.activation
 
 
-def test_carried_fields_never_stand_in_for_the_models_own():
+def test_carried_fields_never_replace_the_models_own():
     fields = config_to_json(CONFIG, architecture="BertModel", ids={"pad": 3}, other_fields={"hidden_size": 1, "mine": [1]})
     assert (fields["hidden_size"], fields["pad_token_id"], fields["mine"]) == (24, 3, [1])
 
@@ -137,7 +137,7 @@ HEADS = [
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: f"{head.kind}-{head.problem}-{len(head.labels)}")
-def test_there_and_back_is_the_same_head(head):
+def test_a_head_survives_a_round_trip(head):
     architecture = architecture_name({head.subtree, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
     assert head.subtree in ARCHITECTURES[architecture]
     fields = json.loads(json.dumps(config_to_json(CONFIG, architecture=architecture, ids={"pad": 0}, head=head)))
@@ -149,7 +149,7 @@ def sequence(**fields) -> TaskHead | None:
     return head_from_json(fields, "BertForSequenceClassification", "c.json")
 
 
-def test_the_labels_are_read_by_their_ids_whatever_their_order_and_type():
+def test_labels_are_read_by_id_in_any_order_and_type():
     expected = ("a", "b", "c")
     for by_id in ({"0": "a", "1": "b", "2": "c"}, {2: "c", 0: "a", 1: "b"}, {"2": "c", "1": "b", "0": "a"}):
         assert sequence(id2label=by_id).labels == expected
@@ -160,16 +160,16 @@ def test_the_labels_are_read_by_their_ids_whatever_their_order_and_type():
 @pytest.mark.parametrize(
     "stated", [{"a": "0", "b": "1"}, {"LABEL_0": 0, "LABEL_1": 1}, {"a": 0}, {"b": 1, "c": 0}, {"other": "x"}, {}]
 )
-def test_a_label2id_of_texts_or_left_over_from_another_model_does_not_matter(stated):
+def test_label2id_is_ignored(stated):
     assert sequence(id2label={"0": "a", "1": "b"}, label2id=stated).labels == ("a", "b")
 
 
-def test_labels_that_are_given_replace_those_of_the_file_whatever_these_are():
+def test_given_labels_replace_those_of_the_file():
     for fields in ({}, {"id2label": {"0": "a", "2": "b"}}, {"id2label": {"0": "a", "1": "a"}}, {"label2id": 3, "id2label": 4}):
         assert head_from_json(fields, "BertForSequenceClassification", "", ["x", "y", "z"]).labels == ("x", "y", "z")
 
 
-def test_what_transformers_leaves_out_is_its_default():
+def test_missing_fields_have_the_defaults_of_transformers():
     assert sequence() == SequenceHead(labels=("LABEL_0", "LABEL_1"))
     assert sequence(num_labels=3).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert sequence(num_labels=1).problem == "regression"
@@ -203,12 +203,12 @@ def test_what_transformers_leaves_out_is_its_default():
     ],
     ids=str,
 )
-def test_labels_that_cannot_be_right_name_the_file_and_the_field(fields, said):
+def test_impossible_labels_are_refused_with_file_and_field(fields, said):
     with pytest.raises(UserError, match=rf"c\.json: .*{said}"):
         sequence(**fields)
 
 
-def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
+def test_a_class_is_recognised_by_its_name_or_unambiguous_tensors():
     encoder = ["bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias"]
     words, sentences = "cls.predictions.bias", "cls.seq_relationship.bias"
     for tensors, expected in [
@@ -228,7 +228,7 @@ def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
         architecture_from_json({"architectures": ["GPT2LMHeadModel"]}, encoder, "c.json")
 
 
-def test_an_unknown_class_of_model_type_bert_has_the_parts_that_every_bert_may_have():
+def test_an_unknown_bert_class_has_the_common_parts_of_bert():
     encoder, words = ["bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias"], "cls.predictions.bias"
     own = {"architectures": ["MyBert"], "model_type": "bert"}
     assert architecture_from_json(own, [*encoder, "classifier.bias", "mine.bias"], "") == "BertModel"
@@ -238,25 +238,25 @@ def test_an_unknown_class_of_model_type_bert_has_the_parts_that_every_bert_may_h
 
 
 @pytest.mark.parametrize("named", ["BertModel", [3], ["BertModel", 3]])
-def test_classes_that_are_no_list_of_names_are_refused(named):
+def test_architectures_that_are_not_a_list_of_names_are_refused(named):
     with pytest.raises(UserError, match=r'c\.json: architectures=.* must be a list such as \["BertModel"\]'):
         architecture_from_json({"architectures": named}, (), "c.json")
 
 
-def test_a_model_of_our_own_type_is_what_its_tensors_are_whatever_class_it_names():
+def test_a_model_of_our_own_type_is_recognised_by_its_tensors():
     fields = {"architectures": ["BertForPreTraining"], "model_type": "bilm"}
     assert architecture_from_json(fields, ["cls.predictions.bias"], "") == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("names", ["nsp_head", {"nsp_head": 1}, ["nsp_head", 3]])
-def test_untrained_parts_that_are_no_list_of_names_are_refused(names):
+def test_untrained_parts_that_are_not_a_list_of_names_are_refused(names):
     with pytest.raises(UserError, match=r'c\.json: "untrained" under "bert_jax" is .*, not a list of parts; export'):
         untrained_parts({"bert_jax": {"untrained": names}}, "c.json")
     assert untrained_parts({"bert_jax": {"untrained": ["nsp_head"]}}, "") == {"nsp_head"}
     assert untrained_parts({"bert_jax": "yes"}, "") == untrained_parts({}, "") == frozenset()
 
 
-def test_a_head_is_named_among_our_own_fields_where_transformers_has_no_class_for_it():
+def test_a_head_without_a_transformers_class_is_stored_in_our_own_fields():
     plain = {"kind": "token", "pooling": "pooler", "layers": "last", "lstm": 0}
     head = TokenHead(labels=("O", "B"))
     assert own_fields(CONFIG, head) == {}
@@ -267,7 +267,7 @@ def test_a_head_is_named_among_our_own_fields_where_transformers_has_no_class_fo
     assert own_fields(CONFIG, dataclasses.replace(head, crf="free")) == {"head": plain | {"crf": "free"}}
 
 
-def test_the_class_for_some_parts_is_the_smallest_that_reads_what_was_trained():
+def test_the_exported_class_is_the_smallest_with_all_trained_parts():
     for name, parts in ARCHITECTURES.items():
         assert architecture_name(parts, direction="left_to_right" if name == "BertLMHeadModel" else "both") == name
     assert architecture_name(["pooler"]) == "BertModel"

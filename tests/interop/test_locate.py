@@ -156,7 +156,7 @@ def test_a_directory_and_a_workdir_are_found(tmp_path):
     assert find_model_directory(tmp_path / "run") == tmp_path / "run" / ".model.replaced"
 
 
-def test_a_misspelt_directory_is_told_the_nearest_before_the_hub_is_spoken_of(tmp_path, monkeypatch):
+def test_a_misspelt_directory_is_refused_with_the_nearest_before_the_hub(tmp_path, monkeypatch):
     (tmp_path / "runs" / "own").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -166,7 +166,7 @@ def test_a_misspelt_directory_is_told_the_nearest_before_the_hub_is_spoken_of(tm
         assert name.startswith("/") or f"looked for in {tmp_path}" in str(error.value)
 
 
-def test_a_directory_goes_before_a_hub_model_of_the_same_name(tmp_path, monkeypatch):
+def test_a_directory_takes_precedence_over_a_hub_model_of_the_same_name(tmp_path, monkeypatch):
     shutil.copytree(GOLDEN / "span", tmp_path / "google" / "bert")
     monkeypatch.chdir(tmp_path)
     assert find_model_directory("google/bert") == pathlib.Path("google/bert")
@@ -184,7 +184,7 @@ def test_a_directory_goes_before_a_hub_model_of_the_same_name(tmp_path, monkeypa
     ],
     ids=["workdir", "model", "sentence-transformers", "original", "configuration alone", "workdir without a model"],
 )
-def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_that_are_read(objects, fetched, monkeypatch):
+def test_only_the_needed_files_of_a_bucket_model_are_copied(objects, fetched, monkeypatch):
     asked = []
 
     def fetch(place: str, name: str, *, deep: bool = True, wanted=None) -> pathlib.Path:
@@ -209,7 +209,7 @@ def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_t
 
 
 @pytest.mark.parametrize("name", ["absent", "./a/b", "../a", "a/b/c", "/a/b", "-x/y", "~/a b", "a/", "..", "a//b"])
-def test_what_is_no_hub_name_is_not_looked_for_there(name, tmp_path, monkeypatch):
+def test_invalid_hub_names_are_not_requested(name, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     monkeypatch.setattr("bert_jax.interop.locate.from_hub", lambda name: pytest.fail(f"asked the hub for {name}"))
@@ -217,7 +217,7 @@ def test_what_is_no_hub_name_is_not_looked_for_there(name, tmp_path, monkeypatch
         find_model_directory(name)
 
 
-def test_a_hub_model_is_fetched_once_without_what_is_not_read(hub, tmp_path):
+def test_a_hub_model_is_fetched_once_without_unused_files(hub, tmp_path):
     status, output = ask("lab/whole", hub.address, tmp_path / "home")
     assert status == 0, output
     directory = found(output)
@@ -237,7 +237,7 @@ def test_shards_are_fetched_with_their_index(hub, tmp_path):
     assert "pytorch_model.bin" not in hub.fetched
 
 
-def test_weights_in_pytorchs_form_are_fetched_where_there_are_no_others(hub, tmp_path):
+def test_pytorch_weights_are_fetched_if_there_are_no_others(hub, tmp_path):
     directory = found(ask("lab/pytorch", hub.address, tmp_path / "home")[1])
     assert (directory / "pytorch_model.bin").is_file()
     served = hub.models["lab/pytorch"]
@@ -271,12 +271,12 @@ def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:
     return sentence
 
 
-def test_a_model_that_the_hub_does_not_have_is_said_to_be_unknown_there(hub, tmp_path):
+def test_a_model_missing_on_the_hub_is_refused(hub, tmp_path):
     sentence = said("lab/bertt", hub.address, tmp_path / "home")
     assert re.search(r"no directory lab/bertt \(looked.*\), and the hub shows no such model.*check the name", sentence)
 
 
-def test_a_hub_model_without_weights_says_so(hub, tmp_path):
+def test_a_hub_model_without_weights_is_refused(hub, tmp_path):
     assert re.search(r"hub's lab/none is not.*: model\.safetensors missing", said("lab/none", hub.address, tmp_path / "home"))
 
 
@@ -289,13 +289,13 @@ def test_a_hub_model_without_weights_says_so(hub, tmp_path):
     ],
     ids=["closed", "offline", "proxy"],
 )
-def test_without_a_network_the_sentence_comes_soon(environment, reason, hub, tmp_path):
+def test_the_error_comes_soon_without_a_network(environment, reason, hub, tmp_path):
     environment = {name: value.replace("PROXY", hub.address) for name, value in environment.items()}
     sentence = said("lab/whole", closed_port(), tmp_path / "home", **environment)
     assert re.search(rf"no directory lab/whole \(looked.*\), and no model .*{reason}.*; check the network", sentence)
 
 
-def test_a_hub_that_says_nothing_is_given_up_and_its_cache_is_read(hub, tmp_path):
+def test_a_silent_hub_is_given_up_for_its_cache(hub, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         sentence = said("lab/whole", address, tmp_path / "home", patience=0.3)
@@ -304,7 +304,7 @@ def test_a_hub_that_says_nothing_is_given_up_and_its_cache_is_read(hub, tmp_path
         assert found(ask("lab/whole", address, tmp_path / "home", patience=0.3)[1]) == directory
 
 
-def test_a_file_that_the_hub_will_not_give_is_a_sentence(hub, tmp_path):
+def test_a_refused_hub_file_is_one_sentence(hub, tmp_path):
     hub.broken.add("model.safetensors")
     sentence = said("lab/whole", hub.address, tmp_path / "home")
     assert re.search(r"no directory lab/whole \(looked.*\), and no model of that name could be fetched .*403", sentence)
@@ -312,7 +312,7 @@ def test_a_file_that_the_hub_will_not_give_is_a_sentence(hub, tmp_path):
     assert ask("lab/whole", hub.address, tmp_path / "home")[0] == 0
 
 
-def test_a_vocabulary_of_the_hub_comes_without_the_weights(hub, tmp_path, monkeypatch):
+def test_a_hub_vocabulary_is_fetched_without_the_weights(hub, tmp_path, monkeypatch):
     code = "import sys; from bert_jax.data.corpus.hub import find_vocabulary; print('FOUND', find_vocabulary(sys.argv[1]))"
     monkeypatch.setattr(sys.modules[__name__], "ASK", code)
     status, output = ask("lab/whole", hub.address, tmp_path / "home")

@@ -107,7 +107,7 @@ def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_written_is_the_file_that_was_read_byte_for_byte(case: str, tmp_path: pathlib.Path):
+def test_exported_files_equal_the_imported_ones_byte_for_byte(case: str, tmp_path: pathlib.Path):
     export_model(tmp_path / "m", imported(case))
     before, after = (read_weights(folder / "model.safetensors") for folder in (GOLDEN / case, tmp_path / "m"))
     assert before.keys() == after.keys()
@@ -149,7 +149,7 @@ def test_the_fields_of_a_published_checkpoint_are_read_and_kept(tmp_path: pathli
         ({"decoder_vocab_size": 50}, "contradict share_encoder_decoder_embeddings=true"),
     ],
 )
-def test_an_option_that_is_not_computed_is_refused(fields, says):
+def test_an_unsupported_option_is_refused(fields, says):
     with pytest.raises(UserError, match=says):
         config_from_json(json.loads((GOLDEN / "shared" / "config.json").read_text()) | fields, "config.json")
 
@@ -172,7 +172,7 @@ def test_copies_of_tables_and_of_positions_in_old_files_are_left_out(tied, tmp_p
 
 
 @pytest.mark.parametrize("name", ["transformer_base", "transformer_big"])
-def test_the_paper_s_models_are_marians(name):
+def test_the_models_of_the_paper_are_exported_as_marian(name):
     config = ModelConfig(**published(name))
     assert export_family(config).model_type == "marian"
     shapes = our_shapes(config)
@@ -182,7 +182,7 @@ def test_the_paper_s_models_are_marians(name):
     assert their_shape(rows(config)[-1], config) == (1, 37_000)
 
 
-def test_what_marian_cannot_express_is_named_and_written_for_this_package_alone(tmp_path: pathlib.Path, caplog):
+def test_models_beyond_marian_are_exported_only_for_this_package(tmp_path: pathlib.Path, caplog):
     config = dataclasses.replace(TINY, **MODERN, vocab_size=97, decoder_vocab_size=97)
     tokenizer = imported("shared").tokenizer
     params = jax.tree.map(np.asarray, parameters(config))
@@ -204,7 +204,7 @@ def test_what_marian_cannot_express_is_named_and_written_for_this_package_alone(
         ({"positions": "rotary"}, "positions=rotary"),
     ],
 )
-def test_what_marian_cannot_express_is_not_converted_for_transformers(fields, named, tmp_path: pathlib.Path):
+def test_convert_refuses_models_beyond_marian_for_transformers(fields, named, tmp_path: pathlib.Path):
     model = make_translator(make_vocabulary(tmp_path / "vocabulary", cased=True), **fields)
     export_model(tmp_path / "m", model)
     with pytest.raises(UserError, match=f"transformers' Marian has no model with {named}, so .*; choose --format=bert_jax"):
@@ -216,7 +216,7 @@ def test_what_marian_cannot_express_is_not_converted_for_transformers(fields, na
     jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
 
 
-def test_a_marian_may_be_converted_in_both_formats(tmp_path: pathlib.Path):
+def test_a_marian_is_converted_equally_in_both_formats(tmp_path: pathlib.Path):
     export_model(tmp_path / "m", make_translator(make_vocabulary(tmp_path / "vocabulary", cased=True)))
     written = []
     for form in ("huggingface", "bert_jax"):

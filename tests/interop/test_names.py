@@ -35,7 +35,7 @@ def test_the_table_names_every_parameter_of_the_model_once_with_its_shape(tiny):
     assert {row.ours for row in rows(config)} == {row.ours for row in BERT.table if row.ours in model} == set(model)
 
 
-def test_a_foreign_shape_is_pytorchs_out_by_in(tiny):
+def test_exported_kernels_are_outputs_by_inputs(tiny):
     _, config = tiny
     shapes = {row.theirs: their_shape(row, config) for row in rows(config)}
     d, f = config.hidden_size, config.intermediate_size
@@ -45,7 +45,7 @@ def test_a_foreign_shape_is_pytorchs_out_by_in(tiny):
     assert shapes["cls.predictions.bias"] == (config.vocab_size,)
 
 
-def test_heads_are_consecutive_blocks_of_the_foreign_output_axis(tiny, tensors):
+def test_heads_are_consecutive_blocks_of_the_output_axis(tiny, tensors):
     params, config = tiny
     query = params["encoder"]["layers"]["attention"]["query"]
     output = params["encoder"]["layers"]["attention"]["output"]
@@ -61,7 +61,7 @@ def test_heads_are_consecutive_blocks_of_the_foreign_output_axis(tiny, tensors):
         )
 
 
-def test_there_and_back_is_the_same_tree_but_for_the_padding_rows(tiny, tensors):
+def test_parameters_survive_a_round_trip_without_padding_rows(tiny, tensors):
     params, config = tiny
     back = flatten_dict(params_from_tensors(tensors, config, "test"), sep="/")
     flat = flatten_dict(params, sep="/")
@@ -75,7 +75,7 @@ def test_there_and_back_is_the_same_tree_but_for_the_padding_rows(tiny, tensors)
         assert back[path].dtype == np.float32
 
 
-def test_every_tensor_can_be_written_as_it_lies_in_memory(tensors):
+def test_exported_tensors_are_contiguous(tensors):
     """safetensors copies bytes: a transposed view would silently be stored in the wrong order."""
     assert all(x.flags.c_contiguous and x.dtype == np.float32 for x in tensors.values())
 
@@ -111,7 +111,7 @@ def test_a_layer_too_many_is_refused(tiny, tensors):
         params_from_tensors(tensors, config, "the file")
 
 
-def test_heads_may_be_absent_whole_but_not_in_part(tiny, tensors):
+def test_heads_may_be_absent_but_not_incomplete(tiny, tensors):
     _, config = tiny
     encoder = {name: x for name, x in tensors.items() if name.startswith("bert.")}
     assert set(params_from_tensors(encoder, config, "")) == {"embeddings", "encoder", "pooler"}
@@ -119,7 +119,7 @@ def test_heads_may_be_absent_whole_but_not_in_part(tiny, tensors):
         params_from_tensors(encoder | {"cls.predictions.bias": tensors["cls.predictions.bias"]}, config, "")
 
 
-def test_a_bare_encoders_names_and_tensorflows_layer_norm_names_are_understood(tiny, tensors):
+def test_names_of_a_bare_encoder_and_old_layer_norm_names_are_read(tiny, tensors):
     _, config = tiny
     old = {
         name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
@@ -134,7 +134,7 @@ def test_a_bare_encoders_names_and_tensorflows_layer_norm_names_are_understood(t
     )
 
 
-def test_a_stored_copy_of_the_decoder_must_be_the_word_table(tiny, tensors):
+def test_a_stored_tied_decoder_must_equal_the_word_embeddings(tiny, tensors):
     _, config = tiny
     table = tensors["bert.embeddings.word_embeddings.weight"]
     bias = tensors.pop("cls.predictions.bias")
@@ -151,7 +151,7 @@ def test_positions_in_another_order_are_refused(tiny, tensors):
         params_from_tensors(tensors, tiny[1], "the file")
 
 
-def test_an_untied_decoder_may_share_its_bias_with_nobody_or_state_it_twice(vocabulary):
+def test_an_untied_decoder_may_store_its_bias_once_or_twice(vocabulary):
     params, config = make_model(vocabulary, tied_decoder=False)
     tensors = tensors_from_params(params, config)
     bias, unread = (np.full(config.vocab_size, x, np.float32) for x in (1, 2))
@@ -202,13 +202,13 @@ def test_messages_name_tensors_as_in_the_file(tiny, tensors, wrapper):
         params_from_tensors(old, config, "the file")
 
 
-def test_two_models_in_one_file_are_not_guessed(tiny, tensors):
+def test_two_models_in_one_file_are_refused(tiny, tensors):
     twice = {f"{side}.{name}": x for name, x in tensors.items() for side in ("query", "passage")}
     with pytest.raises(UserError, match=r"missing: bert\.embeddings.*not part of this model: query\.bert\.embeddings"):
         params_from_tensors(twice, tiny[1], "the file")
 
 
-def test_what_was_read_otherwise_than_it_stands_is_told(tiny, tensors):
+def test_converted_names_are_reported(tiny, tensors):
     _, config = tiny
     assert reading_notes(tensors, config, None, ()) == ()
     table, bias = (tensors[name] for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"))
@@ -231,7 +231,7 @@ def test_what_was_read_otherwise_than_it_stands_is_told(tiny, tensors):
     assert reading_notes(tensors | own, untied, None, ()) == ()
 
 
-def test_parameters_that_do_not_fit_the_configuration_are_a_bug_that_says_which(tiny):
+def test_parameters_that_do_not_fit_the_configuration_are_named(tiny):
     params, config = tiny
     broken = {name: part for name, part in params.items() if name != "encoder"} | {"extra": {"x": np.zeros(1)}}
     broken["nsp_head"] = {"dense": {"kernel": np.zeros((16, 3)), "bias": np.zeros(2)}}
@@ -240,7 +240,7 @@ def test_parameters_that_do_not_fit_the_configuration_are_a_bug_that_says_which(
         tensors_from_params(broken, config)
 
 
-def test_every_row_stands_for_one_tensor_or_one_per_layer(tiny):
+def test_every_row_of_the_table_is_one_tensor_or_one_per_layer(tiny):
     _, config = tiny
     names = [name for row in rows(config) for name in their_names(row, config)]
     assert len(names) == len(set(names)) == 16 * config.num_layers + 14

@@ -66,7 +66,7 @@ def edit_head(directory: pathlib.Path, head) -> None:
 
 
 @MOVES
-def test_there_and_back_is_the_same_model_to_the_bit(vocabulary, tmp_path, head):
+def test_a_model_with_an_own_head_survives_a_round_trip_bit_for_bit(vocabulary, tmp_path, head):
     model = model_of(vocabulary, head)
     export_model(tmp_path / "m", model)
     back = import_model(tmp_path / "m", vocab_multiple=model.config.vocab_multiple)
@@ -76,7 +76,7 @@ def test_there_and_back_is_the_same_model_to_the_bit(vocabulary, tmp_path, head)
 
 
 @MOVES
-def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_path, head):
+def test_an_export_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_path, head):
     """Older versions of transformers take any array whose name begins with "bert" as a sign that the encoder's names have that
     prefix."""
     model = model_of(vocabulary, head)
@@ -94,7 +94,7 @@ def test_what_is_written_is_an_encoder_and_arrays_of_our_own(vocabulary, tmp_pat
         assert fields["label2id"] == {label: i for i, label in enumerate(head.labels)}
 
 
-def test_the_heads_of_pretraining_stay_beside_it_in_their_class(vocabulary, tmp_path):
+def test_pretraining_heads_keep_their_class_next_to_an_own_head(vocabulary, tmp_path):
     model = model_of(vocabulary, TAGGER, ("pooler", "mlm_head", "nsp_head"))
     export_model(tmp_path / "m", model)
     assert fields_of(tmp_path / "m")["architectures"] == ["BertForPreTraining"]
@@ -103,7 +103,7 @@ def test_the_heads_of_pretraining_stay_beside_it_in_their_class(vocabulary, tmp_
     jax.tree.map(np.testing.assert_array_equal, back.params, zero_padding_rows(model.params, model.config))
 
 
-def test_a_second_export_is_the_first(vocabulary, tmp_path):
+def test_a_second_export_equals_the_first(vocabulary, tmp_path):
     export_model(tmp_path / "a", model_of(vocabulary, TAGGER))
     export_model(tmp_path / "b", import_model(tmp_path / "a"))
     assert fields_of(tmp_path / "a") == fields_of(tmp_path / "b")
@@ -111,7 +111,7 @@ def test_a_second_export_is_the_first(vocabulary, tmp_path):
     assert weights[0] == weights[1]
 
 
-def test_arrays_that_are_missing_too_many_or_of_another_shape_are_named(vocabulary, tmp_path):
+def test_missing_unexpected_and_misshapen_arrays_are_named(vocabulary, tmp_path):
     export_model(tmp_path / "m", model_of(vocabulary, TAGGER))
     weights = tmp_path / "m" / "model.safetensors"
     whole = safetensors.numpy.load_file(weights)
@@ -143,14 +143,14 @@ def test_arrays_that_are_missing_too_many_or_of_another_shape_are_named(vocabula
         ({"kind": "span", "pooling": "concat", "layers": "last", "lstm": 0}, "config.json: head.pooling='concat' is for"),
     ],
 )
-def test_a_head_that_is_none_names_the_file(vocabulary, tmp_path, head, said):
+def test_an_invalid_head_is_refused_with_the_file(vocabulary, tmp_path, head, said):
     export_model(tmp_path / "m", model_of(vocabulary, TAGGER))
     edit_head(tmp_path / "m", head)
     with pytest.raises(UserError, match=said):
         import_model(tmp_path / "m")
 
 
-def test_a_head_of_ours_may_be_dropped_start_anew_or_give_way_to_another(vocabulary, tmp_path):
+def test_an_own_head_may_be_dropped_restarted_or_replaced(vocabulary, tmp_path):
     model = model_of(vocabulary, TAGGER)
     export_model(tmp_path / "m", model)
     dropped = import_model(tmp_path / "m", drop=["token_head"])
@@ -177,7 +177,7 @@ def test_a_pooled_head_on_other_layers_needs_its_pooler(vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize("head", [HEADS[0], TAGGER], ids=lambda head: head.kind)
-def test_a_stablehlo_export_computes_them_for_any_length(vocabulary, tmp_path, head):
+def test_a_stablehlo_export_computes_own_heads_for_any_length(vocabulary, tmp_path, head):
     model = make_labelled_model(vocabulary, head, num_layers=1)
     export_stablehlo(tmp_path / "s", model, platforms=("cpu",))
     forward = jax.export.deserialize((tmp_path / "s" / "forward.stablehlo").read_bytes())
@@ -191,7 +191,7 @@ def test_a_stablehlo_export_computes_them_for_any_length(vocabulary, tmp_path, h
         np.testing.assert_allclose(theirs[real], ours[real], atol=2e-6 * max(1, np.abs(ours).max()))
 
 
-def test_surgery_on_words_and_positions_leaves_them_as_they_are(vocabulary):
+def test_surgery_on_words_and_positions_does_not_change_own_heads(vocabulary):
     model = model_of(vocabulary, TAGGER)
     for changed in (with_positions(model, 20), with_token_types(model, 2)):
         jax.tree.map(np.testing.assert_array_equal, changed.params["token_head"], model.params["token_head"])
@@ -199,19 +199,19 @@ def test_surgery_on_words_and_positions_leaves_them_as_they_are(vocabulary):
         with_layers(model, [0, 1])
 
 
-def test_the_originals_format_has_no_such_head(vocabulary, tmp_path):
+def test_an_own_head_is_refused_in_the_original_format(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, HEADS[0], layer_norm_epsilon=1e-12)
     with pytest.raises(UserError, match=r"the original's heads read the last layer's \[CLS\] or tokens only; choose another"):
         export_tf1(tmp_path / "m", model.params, model.config, model.tokenizer, head=model.head)
 
 
-def test_conversion_asks_for_a_pooler_only_where_the_head_reads_one(vocabulary, tmp_path):
+def test_conversion_needs_a_pooler_only_if_the_head_reads_one(vocabulary, tmp_path):
     export_model(tmp_path / "a", model_of(vocabulary, HEADS[0]))
     convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}"])
     assert import_model(tmp_path / "b").head == HEADS[0]
 
 
-def test_a_mention_head_is_no_function_of_a_text_alone(vocabulary, tmp_path):
+def test_a_mention_head_cannot_be_exported_as_a_function(vocabulary, tmp_path):
     with pytest.raises(UserError, match="a mention head needs the positions of the mentions, which are not inputs of"):
         export_stablehlo(tmp_path / "s", model_of(vocabulary, HEADS[5]))
     with pytest.raises(UserError, match="a CRF needs the positions of the words, which are not inputs of the exported function"):

@@ -51,7 +51,7 @@ def model_of(vocabulary, name: str, *, head: bool = False) -> Model:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_directory_gives_the_model_that_was_written(vocabulary, tmp_path, name):
+def test_predecessors_survive_export_and_import(vocabulary, tmp_path, name):
     model = model_of(vocabulary, name, head=True)
     export_model(tmp_path / "model", model)
     back = import_model(tmp_path / "model", vocab_multiple=64)
@@ -65,7 +65,7 @@ def test_a_directory_gives_the_model_that_was_written(vocabulary, tmp_path, name
     assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == SETTINGS[name]["encoder"]
 
 
-def test_word2vecs_text_format_gives_the_vectors_bit_for_bit(vocabulary, tmp_path, capsys):
+def test_word2vec_text_format_keeps_vectors_bit_for_bit(vocabulary, tmp_path, capsys):
     model = model_of(vocabulary, "static")
     export_model(tmp_path / "model", model)
     convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'vectors'}", "--format=word2vec"])
@@ -84,7 +84,7 @@ def test_word2vecs_text_format_gives_the_vectors_bit_for_bit(vocabulary, tmp_pat
     assert load_model(tmp_path / "vectors").notes == ("vectors of 1 word that the vocabulary lacks were left out",)
 
 
-def test_vectors_without_a_vocabulary_take_the_one_that_is_named_and_may_get_new_parts(vocabulary, tmp_path):
+def test_vectors_without_a_vocabulary_use_the_given_one_and_may_get_new_parts(vocabulary, tmp_path):
     model = model_of(vocabulary, "static")
     export_word2vec(tmp_path / "vectors", model)
     alone = tmp_path / "alone"
@@ -108,7 +108,7 @@ def test_vectors_without_a_vocabulary_take_the_one_that_is_named_and_may_get_new
     ],
     ids=["two words", "no word", "space before", "not finite"],
 )
-def test_words_that_would_not_come_back_are_not_written(vocabulary, tmp_path, change, says):
+def test_words_that_cannot_be_read_back_are_not_written(vocabulary, tmp_path, change, says):
     pieces = change.get("pieces", ["the", "of"])
     words = types.SimpleNamespace(pieces=pieces, size=2, save=lambda directory: None)
     table = change.get("table", np.zeros((2, 2), np.float32))
@@ -133,7 +133,7 @@ def test_words_that_would_not_come_back_are_not_written(vocabulary, tmp_path, ch
         (lambda lines: [*lines[:-1], "other" + lines[-1][lines[-1].index(" ") :]], "has no vector for 1 piece of the vocabulary"),
     ],
 )
-def test_files_that_hold_no_vectors_are_refused(vocabulary, tmp_path, damage, says):
+def test_damaged_vectors_with_a_vocabulary_are_refused(vocabulary, tmp_path, damage, says):
     model = model_of(vocabulary, "static")
     export_model(tmp_path / "model", model)
     convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'vectors'}", "--format=word2vec"])
@@ -157,7 +157,7 @@ def loaded(directory: pathlib.Path, *inputs: np.ndarray) -> dict[str, np.ndarray
 
 
 @pytest.mark.parametrize("name", ["bilm", "left_to_right", "characters"])
-def test_the_programs_of_a_bilm_compute_its_vectors_and_its_predictions(vocabulary, tmp_path, name):
+def test_exported_functions_of_a_bilm_compute_vectors_and_predictions(vocabulary, tmp_path, name):
     model = model_of(vocabulary, name)
     export_model(tmp_path / "model", model)
     ids = np.array([[2, 9, 30, 11, 3, 0], [2, 7, 3, 0, 0, 0]], np.int32)
@@ -176,7 +176,7 @@ def test_the_programs_of_a_bilm_compute_its_vectors_and_its_predictions(vocabula
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("part", ["pooler", "softmax", "nsp_head", "skip_gram_head"])
-def test_a_part_that_a_kind_of_model_cannot_have_is_refused_and_others_are_added(vocabulary, tmp_path, name, part):
+def test_impossible_parts_are_refused_and_others_added(vocabulary, tmp_path, name, part):
     whole = model_of(vocabulary, name)
     bare = {tree: whole.params[tree] for tree in ("embeddings", "encoder") if tree in whole.params}
     export_model(tmp_path / "model", dataclasses.replace(whole, params=bare))
@@ -190,7 +190,7 @@ def test_a_part_that_a_kind_of_model_cannot_have_is_refused_and_others_are_added
     assert import_model(tmp_path / "m").parts == (part,)
 
 
-def test_random_weights_of_a_model_of_characters_spell_the_words_as_it_does(vocabulary):
+def test_random_weights_keep_the_characters_of_the_words(vocabulary):
     model = model_of(vocabulary, "characters")
     drawn, own = (one.params["embeddings"]["characters"] for one in (random_weights(model), model))
     np.testing.assert_array_equal(drawn["symbols"], own["symbols"])

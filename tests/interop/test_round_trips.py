@@ -88,7 +88,7 @@ def test_there_is_a_case_for_every_class():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_tensor_comes_back_bit_for_bit_under_its_name(case, tmp_path):
+def test_every_tensor_survives_bit_for_bit_under_its_name(case, tmp_path):
     """Our side pads the vocabulary, which is invisible outside."""
     before = stored(GOLDEN / case)
     export_model(tmp_path / "model", imported(case, vocab_multiple=64), dtype=fields_of(GOLDEN / case)["dtype"])
@@ -100,7 +100,7 @@ def test_every_tensor_comes_back_bit_for_bit_under_its_name(case, tmp_path):
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_every_parameter_of_a_left_to_right_model_comes_back_bit_for_bit(vocabulary, tmp_path, positions):
+def test_every_parameter_of_a_left_to_right_model_survives_bit_for_bit(vocabulary, tmp_path, positions):
     params, config = make_model(vocabulary, direction="left_to_right", positions=positions)
     whole = as_model({name: params[name] for name in ("embeddings", "encoder", "mlm_head")}, config, vocabulary)
     export_model(tmp_path / "model", whole)
@@ -114,7 +114,7 @@ def test_every_parameter_of_a_left_to_right_model_comes_back_bit_for_bit(vocabul
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_field_comes_back(case, tmp_path):
+def test_every_field_survives(case, tmp_path):
     before = fields_of(GOLDEN / case)
     export_model(tmp_path / "model", imported(case))
     after = fields_of(tmp_path / "model")
@@ -128,7 +128,7 @@ def test_every_field_comes_back(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_round_changes_nothing(case, tmp_path):
+def test_a_second_round_trip_changes_nothing(case, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     export_model(first, imported(case))
     export_model(second, import_model(first))
@@ -173,7 +173,7 @@ def test_half_precision_files_keep_their_values(dtype, tmp_path):
         export_model(tmp_path / "narrower", model, dtype="float8")
 
 
-def test_fields_that_mean_nothing_here_are_carried_along(tmp_path):
+def test_unused_fields_are_carried_along(tmp_path):
     unknown = {"my_field": {"a": 1}, "task_specific_params": [1, None, "x"], "finetuning_task": "colä", "use_cache": False}
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}, "classifier_dropout": 0.25}
     export_model(tmp_path / "out", import_model(copied("pretraining", tmp_path / "in", **unknown, **labels)))
@@ -181,7 +181,7 @@ def test_fields_that_mean_nothing_here_are_carried_along(tmp_path):
     assert {name: after[name] for name in unknown | labels} == unknown | labels
 
 
-def test_a_new_head_takes_the_place_of_labels_that_were_carried_along(tmp_path):
+def test_a_new_head_replaces_carried_labels(tmp_path):
     """transformers would make a layer of three outputs for the first and last token of the answer."""
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
     directory = copied("masked", tmp_path / "in", **labels, mine=[1])
@@ -193,7 +193,7 @@ def test_a_new_head_takes_the_place_of_labels_that_were_carried_along(tmp_path):
     assert fields_of(tmp_path / "out")["architectures"] == ["BertForQuestionAnswering"]
 
 
-def test_old_layer_norm_names_and_tied_copies_are_read_and_not_written(tmp_path):
+def test_old_layer_norm_names_and_tied_copies_are_read_but_not_written(tmp_path):
     """The names of the first converted checkpoints, and tables that are stored twice."""
     directory = copied("pretraining", tmp_path / "old")
     before = stored(directory)
@@ -216,7 +216,7 @@ def test_old_layer_norm_names_and_tied_copies_are_read_and_not_written(tmp_path)
     assert bits(stored(tmp_path / "new")) == bits(before)
 
 
-def test_heads_beyond_the_class_are_kept_and_name_the_class_anew(tmp_path):
+def test_heads_beyond_the_class_are_kept_and_change_the_class(tmp_path):
     """bert-base-uncased names BertForMaskedLM and also contains the next-sentence head."""
     directory = copied("pretraining", tmp_path / "in", architectures=["BertForMaskedLM"])
     export_model(tmp_path / "out", import_model(directory))
@@ -225,7 +225,7 @@ def test_heads_beyond_the_class_are_kept_and_name_the_class_anew(tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_that_names_no_class_is_what_its_tensors_are_or_asks(case, tmp_path):
+def test_a_file_without_a_class_is_recognised_by_its_tensors_or_refused(case, tmp_path):
     stated = imported(case)
     directory = copied(case, tmp_path / "in", architectures=None)
     if stated.head and stated.head.kind != "span":
@@ -237,7 +237,7 @@ def test_a_file_that_names_no_class_is_what_its_tensors_are_or_asks(case, tmp_pa
     jax.tree.map(np.testing.assert_array_equal, model.params, stated.params)
 
 
-def test_the_tree_is_the_one_the_class_needs():
+def test_the_parameter_tree_fits_the_class():
     for case in CASES:
         model = imported(case, vocab_multiple=64)
         (architecture,) = fields_of(GOLDEN / case)["architectures"]
@@ -299,7 +299,7 @@ def test_every_missing_unused_and_reshaped_array_is_listed(tmp_path):
     }
 
 
-def test_what_a_class_needs_and_lacks_is_missing_until_it_is_declared_new(tmp_path):
+def test_parts_missing_for_a_class_must_be_declared_new(tmp_path):
     directory = copied("masked", tmp_path / "in", architectures=["BertForPreTraining"])
     with pytest.raises(UserError, match=r"missing: bert\.pooler\..*declare nsp_head and pooler as new"):
         import_model(directory)
@@ -313,7 +313,7 @@ def test_what_a_class_needs_and_lacks_is_missing_until_it_is_declared_new(tmp_pa
     assert not np.array_equal(kernel, other["pooler"]["dense"]["kernel"])
 
 
-def test_new_replaces_what_is_there_and_drop_leaves_it_out():
+def test_new_replaces_existing_parts_and_drop_removes_them():
     stated = imported("pretraining")
     model = imported("pretraining", new=NewParts(["pooler"]), drop=["nsp_head", "mlm_head"])
     assert (model.parts, model.untrained) == (("pooler",), {"pooler"})
@@ -327,7 +327,7 @@ def test_new_replaces_what_is_there_and_drop_leaves_it_out():
 
 @pytest.mark.parametrize("case", ["token_in_shards", "choice"])
 @pytest.mark.parametrize("kind", ["token", "span"])
-def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
+def test_a_head_may_be_replaced_by_the_same_or_another_kind(case, kind):
     """Three kinds of head have the same name in the file, so the name does not decide which is dropped."""
     old = imported(case)
     assert old.head is not None
@@ -342,14 +342,14 @@ def test_a_head_gives_way_to_a_new_one_of_the_same_or_another_kind(case, kind):
     assert imported(case, drop=[old.head.subtree]).head is None
 
 
-def test_a_head_may_start_anew_with_the_labels_it_has():
+def test_a_head_may_restart_with_its_labels():
     model = imported("token_in_shards", new=NewParts(["token_head"]))
     stated = imported("token_in_shards")
     assert model.head == stated.head
     assert not np.array_equal(model.params["token_head"]["dense"]["kernel"], stated.params["token_head"]["dense"]["kernel"])
 
 
-def test_new_parts_that_cannot_be_made_are_refused():
+def test_impossible_new_parts_are_refused():
     head = SequenceHead(labels=("a", "b"))
     for arguments, said in [
         ({"new": NewParts(["nsp"])}, "no part 'nsp': did you mean 'nsp_head'"),

@@ -9,13 +9,13 @@ from bert_jax.interop.sorted_table import Damaged, _encode_block, encode_varint,
 from tests.interop.tables import MAGIC, block_of, framed, varint
 
 
-def test_a_block_that_begins_in_the_checksum_of_the_one_before_overlaps_it():
+def test_a_block_that_overlaps_a_checksum_is_refused():
     block = _encode_block({b"a": b"1"})
     with pytest.raises(Damaged, match="its blocks overlap"):
         list(read_table(framed(block, index=[0, 1], handles={1: varint(len(block)) + varint(4)})))
 
 
-def test_the_names_and_the_separators_have_as_many_bytes_as_are_allowed_and_no_more(monkeypatch):
+def test_names_and_separators_have_a_limited_total_size(monkeypatch):
     content = framed(_encode_block({b"ab": b"1", b"c": b"2"}))  # and the separator 0000
     monkeypatch.setattr(sorted_table, "LONGEST", 7)
     assert dict(read_table(content)) == {b"ab": b"1", b"c": b"2"}
@@ -34,7 +34,7 @@ def test_an_entry_that_extends_beyond_its_block_is_refused(entries):
         list(read_table(framed(block_of(*entries))))
 
 
-def test_a_block_has_four_bytes_or_more_and_lies_within_the_file():
+def test_a_block_has_at_least_four_bytes_within_the_file():
     assert list(read_table(framed(metadata=bytes(4)))) == []
     for content in (
         framed(metadata=bytes(3)), framed(handles={9: varint(0) + varint(10**6)}, index=[9]), bytes(40) + MAGIC
@@ -43,7 +43,7 @@ def test_a_block_has_four_bytes_or_more_and_lies_within_the_file():
             list(read_table(content))
 
 
-def test_numbers_of_any_size_are_written_in_sevens_of_bits_and_read_back():
+def test_varints_survive_a_round_trip():
     for value in (0, 1, 127, 128, 129, 255, 256, 16_383, 16_384, 2**32, 2**63, 2**64 - 1):
         assert encode_varint(value) == varint(value)
         assert read_varint(b"\xff" + varint(value) + b"\x01", 1) == (value, 1 + len(varint(value)))

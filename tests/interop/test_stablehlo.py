@@ -132,7 +132,7 @@ def run(models, model, tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.parametrize("name", ["pretraining", "encode", "sequence", "token", "span", "choice"])
 @pytest.mark.parametrize("shape", ["a", "c"])
-def test_a_process_without_the_package_computes_what_the_model_computes(run, models, model, name, shape):
+def test_an_export_computes_the_model_outputs_without_the_package(run, models, model, name, shape):
     answers = dict(np.load(run / name / f"outputs-{shape}.npz"))
     truth = expected(models[name], inputs_of(*SHAPES[shape], model.config.vocab_size))
     names = {"pretraining": {"mlm_logits", "nsp_logits"}, "encode": {"last_hidden_state", "pooled"}}.get(name, {"logits"})
@@ -145,7 +145,7 @@ def test_a_process_without_the_package_computes_what_the_model_computes(run, mod
     assert stated == {output: x.shape for output, x in answers.items()}
 
 
-def test_with_a_length_only_that_length_is_answered(run, models, model):
+def test_an_export_with_a_length_accepts_only_that_length(run, models, model):
     assert {path.name for path in (run / "fixed").glob("outputs-*")} == {"outputs-a.npz", "outputs-b.npz"}
     truth = expected(model, inputs_of(4, 5, model.config.vocab_size))["mlm_logits"]
     np.testing.assert_allclose(np.load(run / "fixed" / "outputs-b.npz")["mlm_logits"], truth, atol=1e-6 * np.abs(truth).max())
@@ -153,7 +153,7 @@ def test_with_a_length_only_that_length_is_answered(run, models, model):
     assert [x["shape"] for x in signature["inputs"]] == [["batch", 5]] * 3
 
 
-def test_padding_changes_nothing_for_the_tokens(run, model):
+def test_padding_does_not_change_the_outputs_of_tokens(run, model):
     forward = jax.export.deserialize((run / "encode" / "forward.stablehlo").read_bytes())
     assert "stablehlo.while" in forward.mlir_module()  # the layers are a loop: more of them do not make the program longer
     ids = inputs_of(1, 5, model.config.vocab_size)["input_ids"]
@@ -164,7 +164,7 @@ def test_padding_changes_nothing_for_the_tokens(run, model):
     np.testing.assert_allclose(padded["last_hidden_state"][:, :5], alone["last_hidden_state"], atol=1e-6)
 
 
-def test_the_parameters_are_inside_and_those_nobody_reads_are_not(run, models):
+def test_only_used_parameters_are_in_the_export(run, models):
     def size(name: str) -> int:
         return (run / name / "forward.stablehlo").stat().st_size
 
@@ -179,7 +179,7 @@ def test_the_parameters_are_inside_and_those_nobody_reads_are_not(run, models):
     assert bare <= size("encode") < size("pretraining") - (whole - bare)
 
 
-def test_the_export_says_how_it_is_called_and_carries_its_tokenizer(run, model):
+def test_the_export_describes_its_arguments_and_has_its_tokenizer(run, model):
     text = (run / "sequence" / "signature.json").read_text()
     signature = json.loads(text)
     assert text.startswith('{\n  "inputs": [\n    {')
@@ -193,20 +193,20 @@ def test_the_export_says_how_it_is_called_and_carries_its_tokenizer(run, model):
     assert json.loads((run / "pretraining" / "signature.json").read_text())["labels"] == []
 
 
-def test_a_text_longer_than_the_position_table_is_not_answered(run):
+def test_a_text_longer_than_the_position_table_is_refused(run):
     forward = jax.export.deserialize((run / "encode" / "forward.stablehlo").read_bytes())
     ids = np.zeros((2, 41), np.int32)
     with pytest.raises(ValueError, match=r"."):
         forward.call(ids, ids, ids)
 
 
-def test_the_natural_function_is_what_the_model_has_a_head_for(model, models):
+def test_the_default_function_follows_the_head_of_the_model(model, models):
     assert natural_function(model) == "pretraining"
     assert natural_function(models["token"]) == "labels"
     assert natural_function(without_parts(model, ["mlm_head", "nsp_head"])) == "encode"
 
 
-def test_a_masked_language_model_alone_has_no_next_sentence_and_needs_no_pooler(model, tmp_path):
+def test_an_mlm_export_has_no_next_sentence_and_needs_no_pooler(model, tmp_path):
     words = extended(model.tokenizer, ["rivers"])  # an odd number, without the padding of the model's table
     longer = with_vocabulary(model, words, find_sources(model.tokenizer, words))
     signature = export_stablehlo(tmp_path / "m", without_parts(longer, ["pooler", "nsp_head"]), platforms=["cpu"])
@@ -224,13 +224,13 @@ def test_a_masked_language_model_alone_has_no_next_sentence_and_needs_no_pooler(
         ({"length": 0}, "length=0 must be"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_and_nothing_is_written(model, tmp_path, arguments, message):
+def test_unsupported_exports_are_refused_without_writing(model, tmp_path, arguments, message):
     with pytest.raises(UserError, match=message):
         export_stablehlo(tmp_path / "m", model, **arguments)
     assert not list(tmp_path.iterdir())
 
 
-def test_parts_that_were_never_trained_are_refused_where_they_are_used(models, tmp_path):
+def test_untrained_parts_are_refused_if_used(models, tmp_path):
     fresh = dataclasses.replace(models["sequence"], untrained=frozenset({"sequence_head"}))
     with pytest.raises(UserError, match=r"sequence_head was never trained.*drop it"):
         export_stablehlo(tmp_path / "m", fresh)

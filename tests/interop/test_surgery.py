@@ -106,7 +106,7 @@ def test_copied_positions_repeat_the_learned_table_and_random_ones_are_fresh(mod
         np.testing.assert_array_equal(positions_of(with_positions(model, fewer, "random")), old[:fewer])
 
 
-def test_a_shorter_position_table_is_the_beginning_of_the_old_one(model):
+def test_a_shorter_position_table_is_the_start_of_the_old_one(model):
     shorter = with_positions(model, 7)
     np.testing.assert_array_equal(positions_of(shorter), positions_of(model)[:7])
     ids = some_ids(model, 7)
@@ -129,7 +129,7 @@ def load_tokenizer_with_limit(model: Model, length: int) -> Tokenizer:
     return tokenizer
 
 
-def test_more_token_types_are_copies_of_type_0_and_the_old_ones_mean_what_they_meant(model, tmp_path):
+def test_new_token_types_are_copies_of_type_0_and_old_ones_are_kept(model, tmp_path):
     more = reloaded(with_token_types(model, 5), tmp_path / "m")
     table = more.params["embeddings"]["token_type_embeddings"]["embedding"]
     np.testing.assert_array_equal(table, model.params["embeddings"]["token_type_embeddings"]["embedding"][[0, 1, 2, 0, 0]])
@@ -148,13 +148,13 @@ def test_fewer_token_types_are_the_first_ones(model):
         outputs(fewer, ids, types + 1)
 
 
-def test_the_first_layers_alone_give_what_they_gave_under_the_others(model, tmp_path):
+def test_the_first_layers_give_the_same_hidden_states_without_the_others(model, tmp_path):
     one = reloaded(with_layers(model, [0]), tmp_path / "m")
     ids = some_ids(model, 40)
     np.testing.assert_array_equal(outputs(one, ids)["last"], outputs(model, ids)["hidden_states"][1])
 
 
-def test_chosen_layers_are_those_layers(vocabulary):
+def test_selected_layers_are_kept(vocabulary):
     deep = as_model(*make_model(vocabulary, num_layers=4), vocabulary)
     kernel = ("encoder", "layers", "attention", "query", "kernel")
     old, new = deep.params, with_layers(deep, [1, 3]).params
@@ -173,12 +173,12 @@ def test_chosen_layers_are_those_layers(vocabulary):
         ([], "the layers to keep are none;"),
     ],
 )
-def test_layers_that_are_not_there_or_out_of_order_are_refused(model, keep, message):
+def test_missing_or_unordered_layers_are_refused(model, keep, message):
     with pytest.raises(UserError, match=message):
         with_layers(model, keep)
 
 
-def test_sizes_of_nothing_are_refused(model):
+def test_sizes_of_zero_are_refused(model):
     with pytest.raises(UserError, match="max_position=0 must be at least 1"):
         with_positions(model, 0)
     with pytest.raises(UserError, match="type_vocab_size=-1 must be at least 0"):
@@ -194,7 +194,7 @@ def mean_of(table: np.ndarray, pieces: list[str], spelling: list[str]) -> np.nda
     return np.mean([table[pieces.index(piece)].astype(np.float64) for piece in spelling], axis=0).astype(np.float32)
 
 
-def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_table_of_words(untied, tmp_path):
+def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_embedding(untied, tmp_path):
     pieces = untied.tokenizer.pieces
     tokenizer = extended(untied.tokenizer, ["rivers", "AB"])
     sources = find_sources(untied.tokenizer, tokenizer)
@@ -212,7 +212,7 @@ def test_an_added_word_starts_as_the_mean_of_its_pieces_in_every_table_of_words(
         assert not new[len(pieces) + 2 :].any()
 
 
-def test_added_words_change_no_logit_of_the_old_ones(model):
+def test_added_words_do_not_change_the_logits_of_old_words(model):
     tokenizer = extended(model.tokenizer, ["rivers"])
     longer = with_vocabulary(model, tokenizer, find_sources(model.tokenizer, tokenizer))
     ids, size = some_ids(model, 40), model.config.vocab_size
@@ -243,7 +243,7 @@ def test_an_added_word_is_read_as_one_piece_and_the_vocabularys_hash_says_so(mod
         ("##ing", "change it to '# # ing'"),
     ],
 )
-def test_a_token_that_no_text_would_give_is_refused_with_what_text_gives(model, token, message):
+def test_a_token_that_no_text_produces_is_refused(model, token, message):
     with pytest.raises(UserError, match=message):
         extended(model.tokenizer, [token])
 
@@ -286,7 +286,7 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
         read_tokens(tmp_path / "none")
 
 
-def test_in_another_vocabulary_pieces_keep_their_rows_and_new_ones_are_their_old_spelling(model, tmp_path):
+def test_a_new_vocabulary_keeps_rows_of_old_pieces_and_averages_those_of_new_ones(model, tmp_path):
     old = model.tokenizer.pieces
     # the special tokens have other positions, and two have other names
     pieces = ["<pad>", "river", "[MASK]", "##iver", "[CLS]", "rivers", "Paris", "[SEP]", "[UNK]", "##é", "東", "##B!", "x"]
@@ -309,7 +309,7 @@ def test_in_another_vocabulary_pieces_keep_their_rows_and_new_ones_are_their_old
     np.testing.assert_array_equal(outputs(other, ids)["last"], outputs(model, same)["last"])
 
 
-def test_a_piece_named_like_a_special_token_of_the_old_vocabulary_is_not_given_its_row(model, tmp_path):
+def test_a_piece_named_like_an_old_special_token_does_not_get_its_row(model, tmp_path):
     pieces = ["<pad>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     path = tmp_path / "new"
     path.mkdir()
@@ -344,17 +344,17 @@ def test_the_average_is_the_mean_of_every_weight_in_any_order(model):
     assert {x.dtype for x in jax.tree.leaves(average(models).params)} == {np.dtype(np.float32)}
 
 
-def test_the_average_of_a_model_with_itself_is_the_model(model):
+def test_averaging_a_model_with_itself_does_not_change_it(model):
     same = average([model] * 3)
     np.testing.assert_array_equal(words_of(same), words_of(model))
     assert same.config == model.config
 
 
-def test_a_part_that_one_of_the_averaged_never_trained_counts_as_untrained(model):
+def test_an_averaged_part_counts_as_untrained_if_one_source_is(model):
     assert average([model, dataclasses.replace(model, untrained=frozenset({"nsp_head"}))]).untrained == {"nsp_head"}
 
 
-def test_models_that_differ_are_not_averaged_and_the_difference_is_named(model, vocabulary, tmp_path):
+def test_models_with_differences_are_not_averaged_and_the_difference_is_named(model, vocabulary, tmp_path):
     other = as_model(*make_model(vocabulary, num_layers=1, activation="relu"), vocabulary)
     with pytest.raises(UserError, match=r"activation is gelu_tanh and relu") as caught:
         average([model, other])
@@ -368,7 +368,7 @@ def test_models_that_differ_are_not_averaged_and_the_difference_is_named(model, 
         average([model, dataclasses.replace(model, tokenizer=swapped)])
 
 
-def test_between_wordpiece_and_sentencepiece_pieces_are_the_same_where_they_write_the_same(model):
+def test_pieces_match_between_wordpiece_and_sentencepiece_by_their_text(model):
     documents = [["the capital of france is paris", "the river is the capital of the river"]] * 50
     new = train_sentencepiece(documents, 40, False)
     sources = find_sources(model.tokenizer, new)
@@ -385,7 +385,7 @@ def test_between_wordpiece_and_sentencepiece_pieces_are_the_same_where_they_writ
         extended(new, ["lake"])
 
 
-def test_a_changed_vocabulary_leaves_out_the_rows_without_a_piece(vocabulary, tmp_path):
+def test_a_changed_vocabulary_drops_rows_without_a_piece(vocabulary, tmp_path):
     tokenizer = load_tokenizer(vocabulary)
     padded = as_model(*make_model(vocabulary, vocab_size=tokenizer.size + 5), vocabulary)
     longer = extended(tokenizer, ["lockdown"])

@@ -56,7 +56,7 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 
 
-def test_every_type_in_two_shards_is_read_as_tensorflow_wrote_it():
+def test_every_type_in_two_shards_written_by_tensorflow_is_read():
     bundle = read_bundle(GOLDEN / "assorted")
     with np.load(GOLDEN / "assorted.npz") as arrays:
         expected = {name.replace("|", "/"): value for name, value in arrays.items()}
@@ -68,7 +68,7 @@ def test_every_type_in_two_shards_is_read_as_tensorflow_wrote_it():
 
 
 @pytest.mark.parametrize("prefix", [BERT, GOLDEN / "assorted"], ids=["bert", "assorted"])
-def test_what_is_written_reads_back_bit_for_bit(prefix, tmp_path):
+def test_bundles_survive_a_round_trip_bit_for_bit(prefix, tmp_path):
     bundle = read_bundle(prefix)
     write_bundle(tmp_path / "ours", bundle)
     back = read_bundle(tmp_path / "ours")
@@ -76,7 +76,7 @@ def test_what_is_written_reads_back_bit_for_bit(prefix, tmp_path):
     assert all(same(back[name], bundle[name]) for name in bundle)
 
 
-def test_one_shard_is_written_byte_for_byte_as_tensorflow_does(tmp_path):
+def test_one_shard_is_written_byte_for_byte_like_tensorflow(tmp_path):
     write_bundle(tmp_path / "ours", read_bundle(BERT))
     assert (tmp_path / "ours.index").read_bytes() == BERT.with_name(f"{BERT.name}.index").read_bytes()
     data = "data-00000-of-00001"
@@ -84,7 +84,7 @@ def test_one_shard_is_written_byte_for_byte_as_tensorflow_does(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"ours.index", f"ours.{data}"}
 
 
-def test_arrays_are_written_in_row_order_whatever_their_memory(tmp_path):
+def test_arrays_of_any_memory_layout_are_written_in_row_order(tmp_path):
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     write_bundle(tmp_path / "x", {"turned": array.T, "every_other": array[:, ::2]})
     bundle = read_bundle(tmp_path / "x")
@@ -99,7 +99,7 @@ def test_a_table_of_several_blocks_is_read_whole(tmp_path):
     assert list(read_bundle(tmp_path / "x")) == [f"n{n:03}" for n in range(50)]
 
 
-def test_a_partitioned_variable_is_refused_by_name_and_its_neighbour_read():
+def test_a_partitioned_variable_is_refused_by_name_and_others_are_read():
     bundle = read_bundle(GOLDEN / "partitioned")
     assert list(bundle) == ["rows", "whole"]
     with pytest.raises(UserError, match="rows is a partitioned variable, which cannot be read; save it as one tensor"):
@@ -107,7 +107,7 @@ def test_a_partitioned_variable_is_refused_by_name_and_its_neighbour_read():
     np.testing.assert_array_equal(bundle["whole"], np.arange(8, dtype=np.float32).reshape(4, 2))
 
 
-def test_a_type_that_is_no_number_is_refused_by_name_and_its_neighbour_read():
+def test_a_non_numeric_type_is_refused_by_name_and_others_are_read():
     bundle = read_bundle(GOLDEN / "text")
     with pytest.raises(UserError, match="has the type 7 of TensorFlow's DataType, which cannot be read; known: float32, float64"):
         bundle["_CHECKPOINTABLE_OBJECT_GRAPH"]
@@ -116,7 +116,7 @@ def test_a_type_that_is_no_number_is_refused_by_name_and_its_neighbour_read():
         write_bundle(GOLDEN / "never", {"yes": np.array([True])})
 
 
-def test_any_flipped_byte_of_the_index_is_noticed_or_changes_nothing(tmp_path):
+def test_a_flipped_index_byte_is_detected_or_harmless(tmp_path):
     prefix = copied("partitioned", tmp_path)
     index = tmp_path / "partitioned.index"
     good, whole = index.read_bytes(), read_bundle(prefix)
@@ -132,7 +132,7 @@ def test_any_flipped_byte_of_the_index_is_noticed_or_changes_nothing(tmp_path):
     assert unnoticed == [at for at in range(len(good) - 48, len(good) - 8) if not any(good[at : len(good) - 8])]  # the padding
 
 
-def test_a_flipped_byte_of_the_data_spoils_just_the_tensor_it_is_in(tmp_path):
+def test_a_flipped_data_byte_damages_only_its_tensor(tmp_path):
     prefix = copied("assorted", tmp_path)
     spoilt = set()
     for shard in sorted(tmp_path.glob("*.data-*")):
@@ -153,7 +153,7 @@ def test_a_flipped_byte_of_the_data_spoils_just_the_tensor_it_is_in(tmp_path):
     assert spoilt == set(read_bundle(prefix)) - {"empty"}
 
 
-def test_a_cut_file_is_named_whatever_is_left_of_it(tmp_path):
+def test_a_truncated_file_is_named_at_any_length(tmp_path):
     prefix = copied("assorted", tmp_path)
     index, shard = tmp_path / "assorted.index", tmp_path / "assorted.data-00001-of-00002"
     good, size = index.read_bytes(), shard.stat().st_size
@@ -174,7 +174,7 @@ def test_a_cut_file_is_named_whatever_is_left_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04" * 500, bytes(5_000), "größe\n".encode() * 40, bytes(39) + MAGIC])
-def test_another_file_is_no_index(content, tmp_path):
+def test_another_file_is_refused_as_an_index(content, tmp_path):
     (tmp_path / "x.index").write_bytes(content)
     with pytest.raises(UserError, match="it does not end with the footer of a table"):
         read_bundle(tmp_path / "x")
@@ -225,7 +225,7 @@ def test_compression_is_refused_with_its_name(tmp_path, monkeypatch):
         read_bundle(prefix)
 
 
-def test_names_that_would_fill_the_memory_are_refused_before_more_are_written_out_than_a_table_may_have(tmp_path, monkeypatch):
+def test_names_that_would_fill_the_memory_are_refused_early(tmp_path, monkeypatch):
     description = entry(size=4)
     block = bytearray(varint(0) + varint(0) + varint(len(HEADER)) + HEADER)
     block += varint(0) + varint(1_000_000) + varint(len(description)) + b"a" * 1_000_000 + description
@@ -248,7 +248,7 @@ def test_names_that_would_fill_the_memory_are_refused_before_more_are_written_ou
     assert numbers < 4 * names  # three for each name, plus those of the footer and the index; for all names they are 300,000
 
 
-def test_blocks_that_lead_back_are_refused(tmp_path):
+def test_blocks_that_point_back_are_refused(tmp_path):
     (tmp_path / "x.index").write_bytes(framed(sorted_table._encode_block({b"": HEADER}), index=[0] * 1000))
     with pytest.raises(UserError, match="its blocks overlap"):
         read_bundle(tmp_path / "x")
@@ -262,7 +262,7 @@ def test_names_out_of_order_are_refused(first, tmp_path):
         read_bundle(tmp_path / "x")
 
 
-def test_limits_themselves_are_within_the_format(tmp_path):
+def test_values_at_the_limits_of_the_format_are_read(tmp_path):
     """This reader's version, a shape with 32 axes, no elements next to many, and fields of a fixed size from later writers."""
     fixed = varint(9 << 3 | 1) + bytes(range(8)) + varint(10 << 3 | 5) + bytes(4)
     entries = {
@@ -282,7 +282,7 @@ def test_tensors_without_elements_need_no_data(tmp_path):
     assert read_bundle(tmp_path / "x").entries["empty"].shape == (3, 0)
 
 
-def test_no_description_makes_the_reader_fail_otherwise_than_with_a_sentence(tmp_path):
+def test_any_damaged_entry_is_refused_in_one_sentence(tmp_path):
     rng = np.random.default_rng(1)
     good = {b"": HEADER, b"a": entry(1, size=4), b"b": entry(size=4, dtype=3)}
     refused = 0
@@ -300,7 +300,7 @@ def test_no_description_makes_the_reader_fail_otherwise_than_with_a_sentence(tmp
     assert refused == 400  # the checksums of the tensors are zero, so none can be read
 
 
-def test_a_write_that_fails_leaves_nothing_and_the_older_bundle_as_it_was(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_older_bundle(tmp_path, monkeypatch):
     write_bundle(tmp_path / "x", {"old": np.float32([1])})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -314,14 +314,14 @@ def test_a_write_that_fails_leaves_nothing_and_the_older_bundle_as_it_was(tmp_pa
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_data_and_index_are_whole_on_the_disk_before_they_have_their_names(tmp_path, monkeypatch):
+def test_data_and_index_are_synchronised_before_they_get_their_names(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "fsync", lambda file: seen.append((os.fstat(file).st_size, len(list(tmp_path.glob("x.*"))))))
     write_bundle(tmp_path / "x", {"w": np.float32([1, 2, 3])})
     assert seen == [(12, 0), ((tmp_path / "x.index").stat().st_size, 0)]
 
 
-def test_the_index_is_gone_before_other_numbers_take_the_place_of_its_own(tmp_path, monkeypatch):
+def test_the_index_is_removed_before_its_data_is_replaced(tmp_path, monkeypatch):
     write_bundle(tmp_path / "x", {"w": np.float32([1])})
     seen = []
     replace = pathlib.Path.replace
@@ -336,7 +336,7 @@ def test_the_index_is_gone_before_other_numbers_take_the_place_of_its_own(tmp_pa
     assert read_bundle(tmp_path / "x")["w"] == 2
 
 
-def test_a_checkpoint_is_found_by_its_directory_its_beginning_and_any_of_its_files(tmp_path):
+def test_a_checkpoint_is_found_by_its_directory_its_prefix_or_any_of_its_files(tmp_path):
     assert find_bundle(GOLDEN / "bert") == find_bundle(BERT) == BERT
     for ending in ("index", "data-00000-of-00001", "meta"):
         assert find_bundle(BERT.with_name(f"{BERT.name}.{ending}")) == BERT
@@ -345,7 +345,7 @@ def test_a_checkpoint_is_found_by_its_directory_its_beginning_and_any_of_its_fil
 
 
 @pytest.mark.parametrize("folder", ["", "/data/bert/run/", r"C:\\run\\", "gs://bucket/run/"])
-def test_of_several_the_one_that_the_file_checkpoint_names_is_taken(folder, tmp_path):
+def test_the_checkpoint_file_selects_among_several_checkpoints(folder, tmp_path):
     for step in (0, 1000):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     with pytest.raises(UserError, match=r"holds several checkpoints; name one of .*model\.ckpt-0, .*model\.ckpt-1000"):
@@ -359,7 +359,7 @@ def test_of_several_the_one_that_the_file_checkpoint_names_is_taken(folder, tmp_
         find_bundle(tmp_path)
 
 
-def test_what_is_no_checkpoint_is_said_to_be_what_it_is(tmp_path):
+def test_a_path_without_a_checkpoint_is_refused_with_what_it_is(tmp_path):
     with pytest.raises(UserError, match=r"holds no TensorFlow checkpoint: it has no file \*\.index"):
         find_bundle(tmp_path)
     with pytest.raises(UserError, match=r"there is no .*nowhere, nor .*nowhere\.index; name the directory of a checkpoint"):

@@ -46,7 +46,7 @@ def edit_config(directory: pathlib.Path, **fields) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_the_imported_model_computes_what_the_originals_formulas_give():
+def test_the_imported_model_equals_the_formulas_of_the_original():
     params, config, _, _ = import_tf1(GOLDEN, vocab_multiple=64)
     with np.load(GOLDEN / "outputs.npz") as arrays:
         ids, segments = (arrays[name].astype(np.int32)[None] for name in ("ids", "segments"))
@@ -67,7 +67,7 @@ def test_the_imported_model_computes_what_the_originals_formulas_give():
     np.testing.assert_allclose(ours["nsp_logits"][0, 0], nsp, atol=1e-5 * np.abs(nsp).max())
 
 
-def test_every_variable_of_the_original_arrives_bit_for_bit(expected):
+def test_every_variable_of_the_original_is_imported_bit_for_bit(expected):
     params = flatten_dict(import_tf1(GOLDEN)[0], sep="/")
     layers = "encoder/layers"
     for n in range(2):
@@ -87,7 +87,7 @@ def test_every_variable_of_the_original_arrives_bit_for_bit(expected):
     assert sum(x.size for x in params.values()) == sum(x.size for x in expected.values())
 
 
-def test_configuration_tokenizer_and_notes_are_those_of_the_run():
+def test_configuration_tokenizer_and_notes_come_from_the_run():
     _, config, tokenizer, notes = import_tf1(GOLDEN)
     assert (config.num_layers, config.hidden_size, config.num_heads, config.head_width) == (2, 24, 3, 8)
     assert (config.intermediate_size, config.max_position, config.type_vocab_size) == (16, 12, 2)
@@ -116,7 +116,7 @@ def test_configuration_tokenizer_and_notes_are_those_of_the_run():
         ({}, ("pooler", "mlm_head", "nsp_head")),
     ],
 )
-def test_there_and_back_is_the_same_model_bit_for_bit(fields, without, vocabulary, tmp_path):
+def test_a_model_survives_a_round_trip_bit_for_bit(fields, without, vocabulary, tmp_path):
     params, config = make_model(vocabulary, **ORIGINAL | fields)
     params = {part: tree for part, tree in params.items() if part not in without}
     for path in (("embeddings", "word_embeddings", "embedding"), ("mlm_head", "bias")):  # the content of padding does not matter
@@ -147,7 +147,7 @@ def test_there_and_back_is_the_same_model_bit_for_bit(fields, without, vocabular
         (SpanHead(), {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}),
     ],
 )
-def test_the_heads_of_run_classifier_and_run_squad_go_there_and_back(head, names, vocabulary, tmp_path):
+def test_heads_of_run_classifier_and_run_squad_survive_a_round_trip(head, names, vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, head, ("pooler",), **ORIGINAL, vocab_multiple=1)
     export_tf1(tmp_path / "m", model.params, model.config, model.tokenizer, head=head)
     bundle = read_bundle(tmp_path / "m" / "bert_model.ckpt")
@@ -166,7 +166,7 @@ def test_the_heads_of_run_classifier_and_run_squad_go_there_and_back(head, names
     assert f"dropped: {', '.join(sorted(names))}" in notes.messages
 
 
-def test_parts_and_tensors_are_left_out_when_that_is_declared(golden):
+def test_declared_parts_and_tensors_are_left_out(golden):
     extra = np.zeros(3, np.float32)
     rewrite(golden, lambda tensors: tensors | {"loss_scale": extra, "ema/loss_scale": extra})
     says = r"not part of this model: ema/loss_scale, loss_scale; `convert --drop='ema/\*,loss_scale'` leaves them out$"
@@ -195,7 +195,7 @@ def test_parts_and_tensors_are_left_out_when_that_is_declared(golden):
         ("Adafactor_vr", "Adafactor_vc"),
     ],
 )
-def test_the_state_of_whatever_optimizer_is_left_out_with_its_counters(golden, slots):
+def test_the_state_and_counters_of_any_optimizer_are_left_out(golden, slots):
     params, *_ = import_tf1(golden)
 
     def trained(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -214,14 +214,14 @@ def test_the_state_of_whatever_optimizer_is_left_out_with_its_counters(golden, s
     assert "numbers of the training program were left out: current_loss_scale, good_steps, optimizer/iterations" in notes.messages
 
 
-def test_a_tensor_of_another_shape_below_a_variable_is_no_slot(golden):
+def test_a_tensor_of_another_shape_is_not_an_optimizer_slot(golden):
     rewrite(golden, lambda tensors: tensors | {"bert/pooler/dense/bias/mine": np.zeros(5, np.float32)})
     says = r"not part of this model: bert/pooler/dense/bias/mine; `convert --drop='bert/pooler/dense/bias/\*'` leaves it out"
     with pytest.raises(UserError, match=says):
         import_tf1(golden)
 
 
-def test_everything_that_does_not_fit_is_listed_by_the_originals_names(golden):
+def test_mismatches_are_listed_by_the_names_of_the_original(golden):
     def spoilt(tensors):
         del tensors["bert/encoder/layer_1/output/dense/bias"]
         changed = {"bert/pooler/dense/kernel": np.zeros((24, 23), np.float32), "bert/nobody/adam_m": np.zeros(1, np.float32)}
@@ -240,7 +240,7 @@ def test_everything_that_does_not_fit_is_listed_by_the_originals_names(golden):
     )
 
 
-def test_kernels_are_expected_the_originals_way_round(golden):
+def test_kernels_are_expected_in_the_layout_of_the_original(golden):
     edit_config(golden, intermediate_size=17)
     with pytest.raises(UserError, match=r"layer_0/intermediate/dense/kernel \[24, 16\] instead of \[24, 17\]"):
         import_tf1(golden)
@@ -249,7 +249,7 @@ def test_kernels_are_expected_the_originals_way_round(golden):
         import_tf1(golden)
 
 
-def test_the_checkpoint_decides_nothing_that_its_configuration_leaves_out(golden):
+def test_missing_configuration_fields_are_not_inferred_from_the_checkpoint(golden):
     fields = json.loads((golden / "bert_config.json").read_text())
     del fields["type_vocab_size"]
     (golden / "bert_config.json").write_text(json.dumps(fields))
@@ -267,14 +267,14 @@ def test_the_checkpoint_decides_nothing_that_its_configuration_leaves_out(golden
         ("gelu_new", None, "gelu_tanh", False),
     ],
 )
-def test_gelu_is_erf_unless_someone_says_otherwise(golden, hidden_act, activation, read, told):
+def test_gelu_is_exact_unless_another_activation_is_given(golden, hidden_act, activation, read, told):
     edit_config(golden, hidden_act=hidden_act)
     _, config, _, notes = import_tf1(golden, activation=activation)
     assert config.activation == read
     assert any("hidden_act" in message for message in notes.messages) is told
 
 
-def test_either_gelu_is_written_as_the_original_calls_it_and_told_apart_on_the_way_back(vocabulary, tmp_path):
+def test_both_forms_of_gelu_survive_a_round_trip(vocabulary, tmp_path):
     for activation in ("gelu", "gelu_tanh"):
         params, config = make_model(vocabulary, **ORIGINAL, activation=activation)
         export_tf1(tmp_path / "m", params, config, load_tokenizer(vocabulary))
@@ -286,7 +286,7 @@ def test_either_gelu_is_written_as_the_original_calls_it_and_told_apart_on_the_w
     assert import_tf1(tmp_path / "m")[1].activation == "relu"
 
 
-def test_a_vocabulary_that_does_not_show_its_casing_keeps_it(golden, vocabulary, tmp_path):
+def test_the_casing_of_an_ambiguous_vocabulary_is_recorded(golden, vocabulary, tmp_path):
     vocab = golden / "vocab.txt"
     vocab.write_text(vocab.read_text().replace("z\n", "7\n"))
     with pytest.raises(UserError, match="does not show its casing"):
@@ -297,7 +297,7 @@ def test_a_vocabulary_that_does_not_show_its_casing_keeps_it(golden, vocabulary,
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_what_is_given_wins_over_what_an_export_of_ours_recorded(golden, recorded, tmp_path):
+def test_given_settings_take_precedence_over_recorded_ones(golden, recorded, tmp_path):
     words = (golden / "vocab.txt").read_text().replace("z\n", "7\n")  # a vocabulary that does not show its casing
     (golden / "vocab.txt").write_text(words)
     params, config, tokenizer, _ = import_tf1(golden, lowercase=recorded, activation="gelu_tanh" if recorded else "gelu")
@@ -318,7 +318,7 @@ def test_a_vocabulary_in_another_order_than_the_exported_one_is_refused(golden, 
         import_tf1(tmp_path / "m")
 
 
-def test_what_the_original_cannot_represent_is_refused(vocabulary, tmp_path):
+def test_models_that_the_original_cannot_represent_are_refused(vocabulary, tmp_path):
     tokenizer = load_tokenizer(vocabulary)
     params, config = make_model(vocabulary, **ORIGINAL)
     untied, untied_config = make_model(vocabulary, **ORIGINAL, tied_decoder=False)
@@ -339,7 +339,7 @@ def test_what_the_original_cannot_represent_is_refused(vocabulary, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
-def test_an_unfitting_tokenizer_is_refused_since_only_its_vocabulary_is_written(vocabulary, tmp_path):
+def test_a_tokenizer_with_other_rules_is_refused(vocabulary, tmp_path):
     params, config = make_model(vocabulary, **ORIGINAL)
     edited = pathlib.Path(shutil.copytree(vocabulary, tmp_path / "edited"))
     (edited / "tokenizer.json").unlink()
@@ -355,7 +355,7 @@ def test_an_unfitting_tokenizer_is_refused_since_only_its_vocabulary_is_written(
         export_tf1(tmp_path / "m", params, config, load_tokenizer(edited))
 
 
-def test_a_second_export_replaces_the_first_and_nothing_else(vocabulary, tmp_path):
+def test_a_second_export_replaces_only_the_first(vocabulary, tmp_path):
     tokenizer = load_tokenizer(vocabulary)
     for layers in (2, 1):
         export_tf1(tmp_path / "m", *make_model(vocabulary, **ORIGINAL, num_layers=layers), tokenizer)
@@ -377,7 +377,7 @@ def test_a_failed_export_leaves_nothing(vocabulary, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_directory_without_its_configuration_or_vocabulary_says_so(golden):
+def test_a_run_directory_without_configuration_or_vocabulary_is_refused(golden):
     (golden / "vocab.txt").rename(golden / "words.txt")
     with pytest.raises(UserError, match=r"vocab\.txt"):
         import_tf1(golden)
@@ -408,7 +408,7 @@ def test_a_checkpoint_of_tensorflow_2_is_recognised(golden):
 
 
 @pytest.mark.parametrize(("outputs", "labels"), [(3, 3), (1, 1), (2**20 + 1, 1)])
-def test_labels_are_made_for_as_many_outputs_as_a_head_can_have(outputs, labels):
+def test_default_labels_are_made_for_up_to_the_maximum_number_of_outputs(outputs, labels):
     entry = Entry(dtype=1, shape=(outputs, 24), shard=0, offset=0, size=0, checksum=0, partitioned=False)
     head = _head(Bundle(pathlib.Path("x"), 1, {"output_weights": entry}), {}, "bert_config.json")
     assert head == SequenceHead(
@@ -416,7 +416,7 @@ def test_labels_are_made_for_as_many_outputs_as_a_head_can_have(outputs, labels)
     )
 
 
-def test_a_head_of_impossible_shape_is_told_and_not_built(golden):
+def test_a_head_of_impossible_shape_is_refused(golden):
     for shape in ((), (0, 24), (5,), (2, 3, 4)):
         head = {"output_weights": np.zeros(shape, np.float32), "output_bias": np.float32([0])}
         rewrite(golden, lambda tensors, head=head: tensors | head)

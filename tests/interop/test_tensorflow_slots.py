@@ -24,7 +24,7 @@ def golden(tmp_path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(GOLDEN, tmp_path / "golden"))
 
 
-def test_the_optimizers_slots_come_as_trees_like_the_parameters():
+def test_optimizer_slots_are_trees_like_the_parameters():
     params, _, _, notes = import_tf1(GOLDEN, vocab_multiple=64, read_slots=True)
     assert_same_trees(notes.first_moments, jax.tree.map(lambda x: x / 4, params))
     assert_same_trees(notes.second_moments, jax.tree.map(lambda x: x * x, params))
@@ -42,7 +42,7 @@ def test_our_optimizer_continues_from_the_slots():
     np.testing.assert_allclose(direction["nsp_head"]["dense"]["bias"], step, rtol=1e-6)
 
 
-def test_slots_that_nobody_asked_for_are_not_read(golden):
+def test_slots_are_read_only_on_request(golden):
     bundle = read_bundle(golden / "model.ckpt-1000")
     entry = bundle.entries["bert/pooler/dense/kernel/adam_v"]
     with shard_path(golden / "model.ckpt-1000", 0, 1).open("r+b") as file:
@@ -64,7 +64,7 @@ def test_the_slots_of_other_optimizers_are_recognised(golden, names):
     assert_same_trees(notes.second_moments, jax.tree.map(lambda x: x * x, params))
 
 
-def test_a_part_that_was_never_trained_has_moments_of_zero_and_a_hole_is_an_error(golden):
+def test_untrained_parts_have_zero_moments_and_missing_slots_are_an_error(golden):
     rewrite(golden, lambda tensors: {n: x for n, x in tensors.items() if not n.startswith("bert/pooler/") or "adam" not in n})
     _, _, _, notes = import_tf1(golden, read_slots=True)
     assert not np.any(notes.first_moments["pooler"]["dense"]["kernel"])
@@ -75,7 +75,7 @@ def test_a_part_that_was_never_trained_has_moments_of_zero_and_a_hole_is_an_erro
     import_tf1(golden)
 
 
-def test_what_has_no_slots_or_no_step_cannot_be_continued(golden):
+def test_a_checkpoint_without_slots_or_step_cannot_be_continued(golden):
     rewrite(golden, lambda tensors: {name: x for name, x in tensors.items() if name != "global_step"})
     with pytest.raises(UserError, match="has no global_step, so its optimizer state cannot be used; import it without slots"):
         import_tf1(golden, read_slots=True)

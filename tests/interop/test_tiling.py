@@ -73,7 +73,7 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def test_every_tensor_of_a_modernbert_is_tiled_as_in_the_published_code(vocabulary, tmp_path):
+def test_modernbert_tensors_are_tiled_as_in_the_published_code(vocabulary, tmp_path):
     small, large = grown(made(vocabulary, **SMALL), tmp_path, **LARGE)
     words = small["model.embeddings.tok_embeddings.weight"].shape[0]
     parts = {"Wqkv": 3, "Wi": 2}  # for each, with the parts of a fused matrix separate
@@ -96,7 +96,7 @@ def test_every_tensor_of_a_modernbert_is_tiled_as_in_the_published_code(vocabula
     assert checked == len(large) > 40
 
 
-def test_heads_stay_whole_where_their_numbers_differ_by_an_odd_one(vocabulary, tmp_path):
+def test_heads_are_tiled_as_wholes_for_odd_differences(vocabulary, tmp_path):
     small, large = grown(made(vocabulary, **SMALL), tmp_path, **LARGE | {"num_heads": 6, "hidden_size": 48})
     for n, part in enumerate(np.split(large["model.layers.0.attn.Wqkv.weight"], 3)):
         old = np.split(small["model.layers.0.attn.Wqkv.weight"], 3)[n]
@@ -105,7 +105,7 @@ def test_heads_stay_whole_where_their_numbers_differ_by_an_odd_one(vocabulary, t
     np.testing.assert_array_equal(large["model.layers.0.attn.Wo.weight"], middle(middle(old, 48).T, 48, block=8).T)
 
 
-def test_the_heads_that_share_keys_go_on_sharing_them(vocabulary, tmp_path):
+def test_heads_that_share_keys_still_share_them_after_tiling(vocabulary, tmp_path):
     euro: dict[str, Any] = {**published("eurobert-210m"), "num_layers": 2, "intermediate_size": 20, "max_position": 40}
     del euro["vocab_size"]
     model = made(vocabulary, **euro | {"hidden_size": 24, "num_heads": 4, "num_key_value_heads": 2})
@@ -144,7 +144,7 @@ def test_layers_are_repeated_in_the_published_order():
     assert layer_sources(2, 5).tolist() == [0, 0, 1, 1, 1]  # the formula gives layer 2 for the last one
 
 
-def test_a_model_of_the_same_sizes_stays_as_it_is(vocabulary, tmp_path):
+def test_tiling_to_the_same_sizes_changes_nothing(vocabulary, tmp_path):
     small, large = grown(made(vocabulary, **SMALL), tmp_path)
     assert small.keys() == large.keys()
     assert all(np.array_equal(small[name], large[name]) for name in small)
@@ -164,7 +164,7 @@ def test_a_model_of_the_same_sizes_stays_as_it_is(vocabulary, tmp_path):
         ({"layer_types": ()}, r"m has sliding layers and config\.model has none; name the attention of each of 4 layers in"),
     ],
 )
-def test_what_cannot_be_tiled_is_refused(vocabulary, changes: dict[str, Any], said: str):
+def test_models_that_cannot_be_tiled_are_refused(vocabulary, changes: dict[str, Any], said: str):
     model = dataclasses.replace(made(vocabulary, **SMALL), source="m")
     with pytest.raises(UserError, match=said):
         tiled(model, dataclasses.replace(model.config, **changes))

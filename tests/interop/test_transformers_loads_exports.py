@@ -118,7 +118,9 @@ def ours(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("cased", "activation", "their_activation"), [(True, "gelu_tanh", "gelu_new"), (False, "gelu", "gelu")])
-def test_transformers_loads_an_export_equally_and_we_read_what_it_saves(peer, tmp_path, cased, activation, their_activation):
+def test_transformers_computes_an_export_equally_and_its_copy_can_be_imported(
+    peer, tmp_path, cased, activation, their_activation
+):
     vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=cased)
     model = as_model(*make_model(vocabulary, activation=activation), vocabulary)
     tokenizer = model.tokenizer
@@ -159,7 +161,7 @@ def test_transformers_loads_an_export_equally_and_we_read_what_it_saves(peer, tm
         ("BertForNextSentencePrediction", ("pooler", "nsp_head"), {"activation": "relu"}),
     ],
 )
-def test_every_class_without_labels_is_loaded_as_itself(peer, vocabulary, tmp_path, architecture, parts, fields):
+def test_every_class_without_labels_is_loaded_under_its_name(peer, vocabulary, tmp_path, architecture, parts, fields):
     params, config = make_model(vocabulary, **fields)
     model = as_model({name: params[name] for name in ("embeddings", "encoder", *parts)}, config, vocabulary)
     arguments = {} if architecture != "BertModel" or parts else {"add_pooling_layer": False}
@@ -209,7 +211,7 @@ def test_every_labelled_head_is_loaded_with_its_labels(peer, vocabulary, tmp_pat
     ],
     ids=lambda head: head.kind,
 )
-def test_beside_a_head_that_no_class_has_transformers_loads_the_encoder(peer, vocabulary, tmp_path, head):
+def test_transformers_loads_the_encoder_of_an_own_head(peer, vocabulary, tmp_path, head):
     model = make_labelled_model(vocabulary, head, num_layers=4)
     report = check(peer, model, tmp_path, **({} if head.reads_pooler else {"add_pooling_layer": False}))
     own = sorted(f"{head.subtree}.{path}" for path in flatten_dict(model.params[head.subtree], sep="."))
@@ -223,14 +225,14 @@ def test_beside_a_head_that_no_class_has_transformers_loads_the_encoder(peer, vo
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])
-def test_an_export_in_half_precision_is_loaded_as_such(peer, vocabulary, tmp_path, dtype, tolerance):
+def test_an_export_in_half_precision_is_loaded_in_half_precision(peer, vocabulary, tmp_path, dtype, tolerance):
     """transformers computes in it, so the difference is its rounding. Version 4 does so if asked, 5 by default."""
     report = check(peer, as_model(*make_model(vocabulary), vocabulary), tmp_path, dtype, dtype="auto")
     assert (report["loading"], report["dtype"]) == ({}, f"torch.{dtype}")
     assert all(1e-5 < difference < tolerance for difference in report["differences"].values())
 
 
-def test_sentence_transformers_gives_the_vectors_that_embed_gives(peer, vocabulary, tmp_path):
+def test_sentence_transformers_gives_the_vectors_of_embed(peer, vocabulary, tmp_path):
     """The export names no pooling, so both use the mean over the tokens."""
     if "sentence-transformers" not in peer.ask(packages=True)["packages"]:
         pytest.skip("this interpreter has no sentence-transformers")
@@ -242,7 +244,7 @@ def test_sentence_transformers_gives_the_vectors_that_embed_gives(peer, vocabula
     np.testing.assert_allclose(np.stack(list(ours)), peer.ask(model=str(tmp_path / "model"), texts=texts)["vectors"], atol=1e-5)
 
 
-def test_exports_of_other_families_are_loaded_equally_and_we_read_what_transformers_saves(peer, tmp_path):
+def test_exports_of_other_families_are_computed_equally_and_their_copies_imported(peer, tmp_path):
     """Each directory of `golden/families/` is imported and exported: nothing is missing and the outputs are the same in both
     versions, which read different keys of config.json."""
     version_4 = peer.ask(packages=True)["transformers"].startswith("4.")

@@ -55,11 +55,11 @@ def assert_same(ours: dict[str, np.ndarray], expected: dict[str, np.ndarray]) ->
         np.testing.assert_array_equal(ours[name], x, err_msg=name)
 
 
-def test_tensors_are_read_in_the_type_they_are_stored_in(whole):
+def test_tensors_are_read_in_their_stored_type(whole):
     assert_same(read_weights(whole), TENSORS)
 
 
-def test_shards_are_one_model(shards):
+def test_shards_are_read_as_one_model(shards):
     files = list(shards.glob("*.safetensors"))
     assert len(files) > 2
     expected = {name: x for file in files for name, x in safetensors.numpy.load_file(file).items()}
@@ -67,7 +67,7 @@ def test_shards_are_one_model(shards):
     assert_same(read_weights(shards / INDEX), expected)
 
 
-def test_of_several_forms_one_file_of_safetensors_is_preferred(tmp_path):
+def test_a_single_safetensors_file_is_preferred(tmp_path):
     for name in ("pytorch_model.bin.index.json", "pytorch_model.bin", INDEX, "model.safetensors"):
         (tmp_path / name).touch()
         assert weights_file(tmp_path) == tmp_path / name
@@ -83,14 +83,14 @@ def test_a_missing_shard_is_named(shards):
 @pytest.mark.parametrize(
     "elsewhere", ["../model.safetensors", "/etc/model.safetensors", "sub/model.safetensors", INDEX, "config.json", "..", 3]
 )
-def test_an_index_reaches_only_the_weights_beside_it(shards, elsewhere):
+def test_an_index_reaches_only_files_in_its_directory(shards, elsewhere):
     safetensors.numpy.save_file(TENSORS, shards.parent / "model.safetensors")
     edit_index(shards, lambda places: places.update({next(iter(places)): elsewhere}))
     with pytest.raises(UserError, match="is not a weights file in its directory"):
         read_weights(shards / INDEX)
 
 
-def test_a_tensor_in_another_shard_than_the_index_says_is_noticed(shards):
+def test_a_tensor_in_the_wrong_shard_is_detected(shards):
     name = "classifier.bias"
 
     def move(places: dict[str, str]) -> None:
@@ -106,7 +106,7 @@ def test_a_tensor_in_another_shard_than_the_index_says_is_noticed(shards):
     [lambda places: places.pop("classifier.bias"), lambda places: places.update(x=places["classifier.bias"])],
     ids=["left out", "invented"],
 )
-def test_an_index_that_leaves_out_or_invents_a_tensor_is_noticed(shards, change):
+def test_an_index_with_missing_or_extra_tensors_is_detected(shards, change):
     edit_index(shards, change)
     with pytest.raises(UserError, match=r"contradicts .* about the file of (classifier\.bias|x);"):
         read_weights(shards / INDEX)
@@ -115,13 +115,13 @@ def test_an_index_that_leaves_out_or_invents_a_tensor_is_noticed(shards, change)
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "{}", '{"weight_map": []}', '{"weight_map": null}', '{"weight_map": {"a": [1]}}', "\xff"]
 )
-def test_what_is_no_index_is_said_to_be_none(tmp_path, content):
+def test_an_invalid_index_is_refused(tmp_path, content):
     (tmp_path / INDEX).write_bytes(content.encode("latin-1"))
     with pytest.raises(UserError, match=r"index\.json"):
         read_weights(tmp_path / INDEX)
 
 
-def test_a_truncated_file_is_named_with_its_size_wherever_it_ends(whole):
+def test_a_file_truncated_anywhere_is_named_with_its_size(whole):
     content = whole.read_bytes()
     for size in (0, 1, 7, 8, 9, 50, len(content) // 2, len(content) - 1):
         whole.write_bytes(content[:size])
@@ -136,7 +136,7 @@ def test_a_truncated_shard_is_named(shards):
         read_weights(shards / INDEX)
 
 
-def test_any_flipped_bit_of_the_headers_structure_is_noticed_or_harmless(whole):
+def test_a_flipped_bit_in_the_header_is_detected_or_harmless(whole):
     """A flipped bit may spell another name; it never leads to an exception other than ours."""
     content = whole.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -176,14 +176,14 @@ def header(fields: dict[str, Any] | bytes, claimed: int | None = None) -> bytes:
     ],
     ids=range(14),
 )
-def test_a_file_that_lies_about_itself_is_refused_at_once(tmp_path, content):
+def test_a_file_with_an_impossible_header_is_refused_quickly(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"model\.safetensors .* is damaged or incomplete"):
         read_weights(path)
 
 
-def test_pytorchs_form_without_pytorch_names_what_to_install(tmp_path, monkeypatch):
+def test_pytorch_files_without_pytorch_are_refused_with_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # which an import of it rejects
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is in PyTorch's format.*pip install '\.\[torch\]', or save"):
@@ -211,7 +211,7 @@ class Loaded:
         return self.array
 
 
-def test_pytorch_reads_tensors_alone_and_those_of_bfloat16_become_float32(tmp_path, monkeypatch):
+def test_pytorch_files_load_only_tensors_and_bfloat16_becomes_float32(tmp_path, monkeypatch):
     asked = []
 
     def load(path: pathlib.Path, **options: Any) -> dict[str, Loaded]:
@@ -234,7 +234,7 @@ def test_the_first_tensor_that_is_not_finite_is_named_with_how_many_follow(broke
         check_finite(tensors, "refused: {found}; end")
 
 
-def test_pytorchs_form_holds_the_same_tensors(tmp_path):
+def test_pytorch_files_give_the_same_tensors(tmp_path):
     torch = pytest.importorskip("torch")
     tensors = {name: torch.from_numpy(x) for name, x in TENSORS.items()}
     tensors |= {"wide": torch.tensor([1.0, -2.5]).bfloat16(), "grown": torch.nn.Parameter(torch.ones(2))}
@@ -245,7 +245,7 @@ def test_pytorchs_form_holds_the_same_tensors(tmp_path):
         assert_same(read_weights(tmp_path / "pytorch_model.bin"), expected)
 
 
-def test_pytorchs_shards_are_one_model(tmp_path):
+def test_pytorch_shards_are_read_as_one_model(tmp_path):
     torch = pytest.importorskip("torch")
     places = {"a": "pytorch_model-1.bin", "b": "pytorch_model-2.bin", "c": "pytorch_model-2.bin"}
     for file in set(places.values()):
@@ -254,7 +254,7 @@ def test_pytorchs_shards_are_one_model(tmp_path):
     assert_same(read_weights(weights_file(tmp_path)), TENSORS)
 
 
-def test_a_file_of_pytorch_that_would_run_code_or_is_damaged_is_refused(tmp_path, monkeypatch):
+def test_a_pytorch_file_that_runs_code_or_is_damaged_is_refused(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("BERT_JAX_TEST_MARK", str(tmp_path / "ran"))
     path = tmp_path / "pytorch_model.bin"

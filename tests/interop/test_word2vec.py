@@ -52,7 +52,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_published_vectors_are_read_to_the_bit_whatever_their_format(tmp_path, name):
+def test_published_vectors_are_read_bit_for_bit_in_every_format(tmp_path, name):
     (tmp_path / name).write_bytes(FORMATS[name])
     words, table, notes = read_vectors(tmp_path / name)
     assert (words, notes) == (WORDS, ())
@@ -64,7 +64,7 @@ def test_published_vectors_are_read_to_the_bit_whatever_their_format(tmp_path, n
     np.testing.assert_allclose(vectors[:5], np.tile(TABLE.mean(0), (5, 1)), rtol=1e-6)
 
 
-def test_a_word_may_begin_in_one_block_of_a_file_and_end_in_the_next(tmp_path, monkeypatch):
+def test_a_word_may_cross_blocks_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(word2vec, "_BLOCK", 1)
     words = [f"{'long' * (k % 30)}{k}" for k in range(200)]
     table = np.random.default_rng(4).standard_normal((len(words), 5), np.float32)
@@ -74,7 +74,7 @@ def test_a_word_may_begin_in_one_block_of_a_file_and_end_in_the_next(tmp_path, m
     np.testing.assert_array_equal(vectors, table)
 
 
-def test_empty_lines_count_for_nothing_in_a_file_without_a_first_line(tmp_path):
+def test_empty_lines_are_ignored_in_a_file_without_header(tmp_path):
     (tmp_path / "glove.txt").write_bytes(text(header=False).replace(b"\nriver", b"\n\nriver") + b"\n \n")
     words, table, notes = read_vectors(tmp_path / "glove.txt")
     assert (words, notes) == (WORDS, ())
@@ -82,7 +82,7 @@ def test_empty_lines_count_for_nothing_in_a_file_without_a_first_line(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vectors.bin", "vectors.vec.gz", "vectors.txt.gz"])
-def test_a_directory_with_a_vocabulary_keeps_its_words_only(tmp_path, name):
+def test_a_given_vocabulary_selects_the_words(tmp_path, name):
     content = text() if ".bin" not in name else binary()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nriver\nthe\n")
@@ -95,7 +95,7 @@ def test_a_directory_with_a_vocabulary_keeps_its_words_only(tmp_path, name):
         find_model_directory(tmp_path)
 
 
-def test_the_command_makes_a_model_of_them_that_other_commands_read(tmp_path, capsys):
+def test_convert_makes_a_model_of_vectors_for_other_commands(tmp_path, capsys):
     (tmp_path / "v.bin.gz").write_bytes(FORMATS["GoogleNews.bin.gz"])
     convert.main([f"--from={tmp_path / 'v.bin.gz'}", f"--to={tmp_path / 'm'}"])
     out = capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_the_command_makes_a_model_of_them_that_other_commands_read(tmp_path, ca
     assert import_model(tmp_path / "again").tokenizer.vocabulary == model.tokenizer.vocabulary
 
 
-def test_words_with_capitals_make_a_cased_vocabulary_and_a_flag_decides(tmp_path):
+def test_words_with_capitals_make_a_cased_vocabulary_unless_a_flag_decides(tmp_path):
     (tmp_path / "v.txt").write_bytes(text(["The", *WORDS[1:]]))
     assert not import_word2vec(tmp_path / "v.txt").tokenizer.vocabulary.lowercase
     assert import_word2vec(tmp_path / "v.txt", lowercase=True).tokenizer.vocabulary.lowercase
@@ -119,7 +119,7 @@ def test_words_with_capitals_make_a_cased_vocabulary_and_a_flag_decides(tmp_path
     assert not import_word2vec(tmp_path / "v.txt", lowercase=False).tokenizer.vocabulary.lowercase
 
 
-def test_words_that_no_piece_can_be_are_left_out_and_counted(tmp_path):
+def test_words_that_cannot_be_pieces_are_left_out_and_counted(tmp_path):
     words = [". . .", "of", "the", "of", "new\u00a0york", "[UNK]"]
     (tmp_path / "v.txt").write_bytes(text(words))
     found, table, notes = read_vectors(tmp_path / "v.txt")
@@ -137,7 +137,7 @@ def test_words_that_no_piece_can_be_are_left_out_and_counted(tmp_path):
     assert read_vectors(tmp_path / "v.bin")[2] == ("1 word that are not UTF-8 left out",)
 
 
-def test_a_piece_that_a_vocabulary_has_twice_has_both_of_its_vectors(tmp_path):
+def test_a_repeated_piece_gets_its_vector_twice(tmp_path):
     (tmp_path / "v.vec").write_bytes(text(["a", "b", "a", "c", "a"], TABLE[:5]))
     words, table, notes = read_vectors(tmp_path / "v.vec", ["c", "a", "b", "a", "x"])
     assert words == ["c", "a", "b", "a"]
@@ -186,7 +186,7 @@ def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
         ("v.vec", word2vec.FASTTEXT + bytes(100), r"v\.vec is a model of fastText, .*; take the \.vec file of that model"),
     ],
 )
-def test_files_that_hold_no_vectors_are_refused_in_a_sentence(tmp_path, name, content, says):
+def test_damaged_vector_files_are_refused_in_one_sentence(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=says) as caught:
         convert.main([f"--from={tmp_path / name}", f"--to={tmp_path / 'm'}"])
@@ -195,7 +195,7 @@ def test_files_that_hold_no_vectors_are_refused_in_a_sentence(tmp_path, name, co
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(50), b"{}", b"some text\nmore\n", bytes(3000), b"a b c\n", b"1 2 3\n"])
-def test_other_files_are_no_vectors(tmp_path, content):
+def test_other_files_are_not_vectors(tmp_path, content):
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     assert find_vectors(tmp_path / "pytorch_model.bin") is None
     with pytest.raises(UserError, match=r"is a file; name the directory that holds .*; a file of word"):
@@ -203,7 +203,7 @@ def test_other_files_are_no_vectors(tmp_path, content):
 
 
 @pytest.mark.parametrize("make", [text, binary])
-def test_a_file_is_read_as_a_stream_with_the_memory_of_the_words_that_are_wanted(tmp_path, make: Callable[..., bytes]):
+def test_a_file_is_streamed_in_memory_for_the_wanted_words_only(tmp_path, make: Callable[..., bytes]):
     words, table = [f"w{n}" for n in range(4000)], np.ones((4000, 100), np.float32)
     (tmp_path / "v.bin.gz").write_bytes(gzip.compress(make(words, table)))
     tracemalloc.start()

@@ -158,14 +158,14 @@ def test_every_gradient_equals_pytorch(comparison):
         assert_close(ours[name], value, name, scale)
 
 
-def test_the_two_gelus_are_told_apart(golden):
+def test_the_golden_file_distinguishes_the_two_gelus(golden):
     """The golden file detects the wrong form: their outputs differ by far more than the tolerance."""
     exact, approximate = golden["gelu/mlm_logits"], golden["gelu_tanh/mlm_logits"]
     assert np.abs(exact - approximate).max() / np.abs(exact).max() > 10 * TOLERANCE
 
 
 @pytest.mark.parametrize("fields", [{"vocab_multiple": 16}, {"remat": "full"}], ids=str)
-def test_looped_layers_padded_vocabulary_and_recomputation_change_nothing(golden, fields):
+def test_scanned_layers_padded_vocabulary_and_remat_change_nothing(golden, fields):
     config = model_config(golden, scan_layers=True, **fields)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
     batch, theirs = under(golden, "inputs/"), under(golden, "gelu/")

@@ -41,7 +41,7 @@ def weights(golden):  # noqa: F811
     return compute
 
 
-def test_the_weights_of_every_layer_and_head_equal_those_of_transformers(weights, golden, theirs):  # noqa: F811
+def test_the_weights_of_every_layer_and_head_equal_transformers(weights, golden, theirs):  # noqa: F811
     ours = weights(our_inputs(golden), scan_layers=True, remat="full")
     assert ours.shape == theirs.shape
     real = golden["inputs/attention_mask"].astype(bool)
@@ -49,7 +49,7 @@ def test_the_weights_of_every_layer_and_head_equal_those_of_transformers(weights
         assert np.abs(ours[:, row][:, :, here] - theirs[:, row][:, :, here]).max() < WITHIN
 
 
-def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_to_the_other(weights, golden, theirs):  # noqa: F811
+def test_packed_texts_have_the_weights_of_separate_rows_and_none_between_them(weights, golden, theirs):  # noqa: F811
     row = packed(under(golden, "inputs/"))
     found, ids = weights(row)[:, 0], row["sequence_ids"][0]
     for text in (0, 1):
@@ -65,7 +65,7 @@ def test_a_model_without_attention_is_refused_with_the_remedy():
             attention_weights({}, config, tokens_of([[1]]))
 
 
-def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811
+def test_attention_weights_are_computed_only_on_request(golden):  # noqa: F811
     """The weights before their division are [B, H, L, L]; the quotient by their sum is computed only on request."""
     config = model_config(golden)
     batch = our_inputs(golden)

@@ -93,7 +93,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("config", [BILM, LSTM], ids=["bilm", "left_to_right"])
-def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(config):
+def test_hidden_states_and_losses_of_packed_rows_equal_single_texts(config):
     params, batch = random_params(config), rows()
     _, states = jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
     head = params["softmax"]
@@ -147,14 +147,14 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
         assert (moved == (np.arange(length)[:, None] != positions[:1])).all()
 
 
-def test_a_token_without_a_token_after_it_in_its_text_has_no_backward_prediction():
+def test_the_last_token_of_a_text_has_no_backward_prediction():
     ids = np.array([[1, 1, 1, 2, 2, 0]], np.int32)
     after, exists = backward_positions(jnp.asarray([[0, 1, 2, 3, 4]]), jnp.asarray(ids))
     assert after.tolist() == [[2, 3, 4, 5, 5]]
     assert exists.tolist() == [[True, False, False, False, False]]
 
 
-def test_hidden_states_of_static_vectors_are_the_vectors_alone():
+def test_hidden_states_of_static_vectors_are_the_vectors():
     params, batch = random_params(STATIC), rows()
     last, states = Bert(STATIC).apply({"params": params}, Tokens.of(jax.tree.map(jnp.asarray, batch)), method="encode")
     wanted = params["embeddings"]["word_embeddings"]["embedding"][batch["input_ids"]]
@@ -163,7 +163,7 @@ def test_hidden_states_of_static_vectors_are_the_vectors_alone():
     assert np.array_equal(states[0], wanted)
 
 
-def test_word_vectors_from_characters_are_those_of_a_loop_over_filters():
+def test_word_vectors_from_characters_equal_a_loop_over_filters():
     rng = np.random.default_rng(0)
     pieces = ["[PAD]", "the", "##ing", "électroencéphalographie"]
     symbols = piece_symbols(pieces, 24)
@@ -190,7 +190,7 @@ def test_word_vectors_from_characters_are_those_of_a_loop_over_filters():
 
 
 @pytest.mark.parametrize("config", [BILM, LSTM, CHARACTERS, STATIC], ids=["bilm", "left_to_right", "characters", "static"])
-def test_parameters_are_those_of_the_table_of_names_and_survive_a_round_trip(config):
+def test_parameters_match_the_table_of_names_and_survive_a_round_trip(config):
     params = random_params(config)
     tensors = tensors_from_params(params, config)
     assert {name: shape for name, shape in our_shapes(config).items() if "pooler" not in name} == {
@@ -208,7 +208,7 @@ def test_layers_may_be_given_as_a_list_as_in_prediction():
     assert np.array_equal(encode(params, batch), encode(unstacked_layers(params), batch))
 
 
-def test_the_dropout_before_each_layer_has_the_rate_and_a_seed_of_the_layer(monkeypatch: pytest.MonkeyPatch):
+def test_dropout_before_each_layer_has_its_own_seed(monkeypatch: pytest.MonkeyPatch):
     seen: list[Dropout] = []
     monkeypatch.setattr(bilm, "dropout", lambda x, settings: seen.append(settings) or x)
     layers = bilm.BiLstm(dataclasses.replace(BILM, hidden_dropout=0.3))

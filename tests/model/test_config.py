@@ -23,7 +23,7 @@ OURS = {
 }  # fmt: skip
 
 
-def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorflow():
+def test_the_defaults_are_bert_base_with_the_layer_norm_of_tensorflow():
     config = ModelConfig()
     for name, value in json.loads(RELEASED).items():
         assert getattr(config, OURS.get(name, name)) == value
@@ -34,7 +34,7 @@ def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorf
     assert config.scan_layers is False
 
 
-def test_the_miniatures_are_those_of_their_paper():
+def test_the_miniatures_have_the_sizes_of_their_paper():
     """The table is arXiv:1908.08962, table 1, and the original's README."""
     names = {f"L-{layers}_H-{width}" for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)}
     assert published_sizes().keys() - {"tiny", "mini", "small", "medium", "base", "large"} == names
@@ -56,9 +56,7 @@ def test_the_miniatures_are_those_of_their_paper():
         ),
     ],
 )
-def test_a_model_is_told_in_a_line_and_its_directions_share_its_width(
-    fields: dict[str, Any], in_words: str, word_width: int, has_segments: bool
-):
+def test_a_model_is_described_in_one_line(fields: dict[str, Any], in_words: str, word_width: int, has_segments: bool):
     config = ModelConfig(**fields)
     assert (config.in_words, config.word_width, config.has_segments) == (in_words, word_width, has_segments)
 
@@ -86,7 +84,7 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({"encoder": "bilm", "remat": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
     ],
 )  # fmt: skip
-def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any], says: str):
+def test_impossible_models_are_refused_with_a_remedy(fields: dict[str, Any], says: str):
     with pytest.raises(UserError) as error:
         ModelConfig(**fields)
     assert says in str(error.value)
@@ -103,7 +101,7 @@ def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any],
         {**STATIC, "hidden_size": 9},
     ],
 )
-def test_a_model_at_the_border_of_what_can_be_is_accepted(fields: dict[str, Any]):
+def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
     made = ModelConfig(**fields)
     assert {name: getattr(made, name) for name in fields} == fields
 
@@ -122,6 +120,6 @@ def test_a_model_at_the_border_of_what_can_be_is_accepted(fields: dict[str, Any]
         ({"encoder": "bilm", "gate": "first"}, "model.gate=first is not for model.encoder=bilm; leave it out"),
     ],
 )
-def test_switches_of_the_block_that_do_not_fit_are_refused(fields, message):
+def test_incompatible_block_settings_are_refused(fields, message):
     with pytest.raises(UserError, match=re.escape(message)):
         ModelConfig(**{"num_layers": 3, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64} | fields)

@@ -96,7 +96,7 @@ def decoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray, enco
 
 
 @CONFIGS
-def test_states_and_logits_of_packed_pairs_are_those_of_each_pair_alone(config):
+def test_states_and_logits_of_packed_pairs_equal_single_pairs(config):
     params, batch = random_params(config), batch_of()
     outputs = jax.jit(lambda p, b: CoveTranslator(config).apply({"params": p}, b))(params, batch)
     table = np.float64(params["lm_head"].get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
@@ -132,7 +132,7 @@ def test_the_second_layer_reads_both_directions_of_the_first():
     assert moved[2, :, 4:].any(-1).all()
 
 
-def test_the_gradient_of_the_decoder_is_that_of_finite_differences():
+def test_the_gradient_of_the_decoder_equals_finite_differences():
     params, batch = random_params(COVE), batch_of()
     objective = objective_for(COVE, False)
 
@@ -165,7 +165,7 @@ def test_parameters_survive_a_round_trip_and_layers_may_be_a_list(config):
     np.testing.assert_array_equal(apply(params, batch), apply(unstacked_layers(params), batch))
 
 
-def test_dropout_is_drawn_from_the_seed_in_the_encoder_and_in_the_decoder():
+def test_dropout_follows_the_seed_in_encoder_and_decoder():
     config = dataclasses.replace(COVE, hidden_dropout=0.5)
     params, batch = random_params(config), batch_of()
     apply = jax.jit(lambda p, b, seed: CoveTranslator(config).apply({"params": p}, b, seed))
@@ -187,6 +187,6 @@ def test_dropout_is_drawn_from_the_seed_in_the_encoder_and_in_the_decoder():
         ({"character_cnn": True, "tied_decoder": False}, "model.character_cnn=True requires model.encoder=bilm"),
     ],
 )
-def test_settings_that_cove_does_not_have_are_refused(fields, message):
+def test_unsupported_settings_of_cove_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         ModelConfig(**{"encoder": "cove", "hidden_size": 8, "num_layers": 2, "decoder_layers": 2} | fields)

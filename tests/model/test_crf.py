@@ -93,7 +93,7 @@ def test_the_cross_entropy_is_minus_the_log_likelihood_and_so_is_its_gradient(ch
         np.testing.assert_allclose(own, brute, atol=WITHIN)
 
 
-def test_the_labels_are_those_of_the_best_sequence_and_the_argmax_of_their_logits(chain, transitions):
+def test_labels_are_the_best_sequence_and_the_argmax_of_their_logits(chain, transitions):
     labels, logits = (np.asarray(x) for x in jax.jit(best_labels)(chain, transitions))
     together, alone, (all_scores, own) = [], [], in_numpy(chain, transitions)
     for r, columns in texts():
@@ -105,7 +105,7 @@ def test_the_labels_are_those_of_the_best_sequence_and_the_argmax_of_their_logit
     assert together != alone, "the transitions decide"
 
 
-def test_a_text_begins_anew_whatever_scores_and_labels_stand_before_it():
+def test_a_text_does_not_depend_on_the_texts_before_it():
     """Large start scores decide the first label of each text; its [CLS] and the texts before it must not count."""
     search, changed = jax.jit(best_labels), 0
     for seed in range(20):
@@ -142,7 +142,7 @@ def test_a_new_crf_is_the_softmax_of_each_word(chain, labels):
         np.testing.assert_allclose(np.where(WORDS[..., None], found - expected, 0), 0, atol=WITHIN)
 
 
-def test_other_texts_of_a_row_and_tokens_inside_words_change_nothing(chain, transitions, labels):
+def test_other_texts_and_continuation_tokens_do_not_change_a_text(chain, transitions, labels):
     own = (SEQUENCE_IDS == 1) & (WORDS > 0)
     others = jnp.where(own[..., None], chain.scores, chain.scores[:, ::-1] + 1)
     other_labels = np.where(own, labels, (labels + 1) % LABELS)
@@ -161,7 +161,7 @@ def test_other_texts_of_a_row_and_tokens_inside_words_change_nothing(chain, tran
 NAMES = ("O", "B-X", "I-X", "B-Y", "I-Y")
 
 
-def test_iob2_excludes_an_inside_that_continues_nothing_of_its_type():
+def test_iob2_excludes_an_inside_tag_without_an_entity_of_its_type():
     between, start = TokenHead(labels=NAMES, crf="iob2").excluded_transitions()
     assert [name for name, excluded in zip(NAMES, start, strict=True) if excluded] == ["I-X", "I-Y"]
     allowed = {(a, b) for a, b in itertools.product(range(5), repeat=2) if not between[a, b]}
@@ -171,7 +171,7 @@ def test_iob2_excludes_an_inside_that_continues_nothing_of_its_type():
     assert not any(x.any() for x in TokenHead(labels=NAMES, crf="free").excluded_transitions())
 
 
-def test_excluded_sequences_are_never_the_best_and_have_no_probability():
+def test_excluded_sequences_have_no_probability():
     between, start = TokenHead(labels=NAMES, crf="iob2").excluded_transitions()
     rng = np.random.default_rng(3)
     scores = jnp.asarray(rng.normal(size=(40, 6, 5)) * 3, jnp.float32)
@@ -197,6 +197,6 @@ def test_excluded_sequences_are_never_the_best_and_have_no_probability():
         ({"labels": ("O",), "crf": "yes"}, "head.crf='yes' is not one of none, free, iob2"),
     ],
 )
-def test_labels_that_are_no_iob2_are_refused(fields, said):
+def test_labels_that_are_not_iob2_are_refused(fields, said):
     with pytest.raises(UserError, match=said):
         TokenHead(**fields)

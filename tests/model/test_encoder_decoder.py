@@ -71,7 +71,7 @@ def _applied(config: ModelConfig, params: Any, batch: dict[str, jax.Array], seed
 
 
 @pytest.mark.parametrize(("name", "expected"), [("transformer_base", 63_082_496), ("transformer_big", 214_245_376)])
-def test_the_published_sizes_have_the_parameters_that_their_widths_give(name, expected):
+def test_published_sizes_have_the_parameter_counts_of_their_widths(name, expected):
     config = ModelConfig(**published(name))
     width, wide, words = config.hidden_size, config.intermediate_size, config.vocab_size
     attention, norm = 4 * width * (width + 1), 2 * width
@@ -100,14 +100,14 @@ def test_a_target_token_reads_the_source_and_the_targets_up_to_it(name):
     np.testing.assert_allclose(after[:2], before[:2], atol=1e-6)
 
 
-def test_a_source_is_encoded_alone_as_with_its_target():
+def test_encoding_a_source_alone_equals_encoding_it_with_its_target():
     batch = pairs()
     alone = jax.jit(encode, static_argnums=1)(parameters(), TINY, Tokens.of(batch))
     np.testing.assert_array_equal(alone, outputs(TINY, parameters(), batch)["last"])
 
 
 @pytest.mark.parametrize("name", ["paper", "modern"])
-def test_packed_pairs_are_translated_each_from_its_own_source(name):
+def test_packed_targets_read_only_their_own_source(name):
     config = dataclasses.replace(TINY, **VARIANTS[name])
     batch = pairs(config, rows=2, source=6, target=5)
     alone = outputs(config, parameters(config), batch)
@@ -128,7 +128,7 @@ def test_packed_pairs_are_translated_each_from_its_own_source(name):
 
 
 @pytest.mark.parametrize("fields", [{}, {"norm_placement": "pre", "final_norm": True}])
-def test_a_loop_over_layers_computes_the_same_with_dropout(fields):
+def test_scanned_layers_compute_the_same_with_dropout(fields):
     config = dataclasses.replace(TINY, hidden_dropout=0.2, attention_dropout=0.1, **fields)
     batch, seed = pairs(), jnp.uint32(9)
 
@@ -153,7 +153,7 @@ def test_dropout_differs_between_steps_and_sides_and_is_absent_in_evaluation():
     assert ((states["hidden_states"][0] == 0) != (states["decoder_hidden_states"][0] == 0)).any()
 
 
-def test_the_first_word_of_a_target_trains_no_embedding_and_its_bias_none_at_all():
+def test_the_start_token_and_the_logits_bias_are_not_trained():
     batch = side([[5, 6]]) | side([[7]], DECODER)
     config = dataclasses.replace(TINY, tied_decoder=False)
 
@@ -169,7 +169,7 @@ def test_the_first_word_of_a_target_trains_no_embedding_and_its_bias_none_at_all
     assert np.asarray(found["lm_head"]["decoder"]).any()
 
 
-def test_the_attention_maps_of_both_sides_and_between_them():
+def test_attention_maps_of_both_sides_and_between_them():
     maps = jax.jit(attention_maps, static_argnums=1)(parameters(), dataclasses.replace(TINY, scan_layers=True), pairs())
     assert [len(part) for part in maps] == [2, 3, 3]
     assert [part[0].shape for part in maps] == [(3, 4, 9, 9), (3, 4, 7, 7), (3, 4, 7, 9)]
@@ -179,7 +179,7 @@ def test_the_attention_maps_of_both_sides_and_between_them():
     assert not np.asarray(maps.cross[2])[2, :, :3, 7:].any(), "nor to the padding of its source"
 
 
-def test_the_parts_are_axes_named_for_sharding():
+def test_parameter_axes_are_named_for_sharding():
     names = nn.get_partition_spec(abstract_parameters(dataclasses.replace(TINY, decoder_vocab_size=47)))
     layers = names["decoder"]["layers"]
     assert tuple(layers["cross_attention"]["query"]["kernel"]) == ("layers", "embed", "heads", "head_width")
@@ -195,12 +195,12 @@ def test_the_parts_are_axes_named_for_sharding():
         ({"encoder": "transformer"}, "leave it out"),
     ],
 )
-def test_settings_that_an_encoder_decoder_cannot_have_are_refused(fields, message):
+def test_unsupported_settings_of_an_encoder_decoder_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(TINY, **fields)
 
 
-def test_the_sinusoids_are_marians():
+def test_the_sinusoids_equal_marian():
     """sin and cos of position / 10000^(2 i / width), all sines first (modeling_marian.py, create_weight)."""
     from bert_jax.model.positions import SinusoidalHalves
 

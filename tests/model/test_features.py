@@ -135,7 +135,7 @@ def logits_of(head: TaskHead, params: dict, batch: dict) -> np.ndarray:
 
 
 @pytest.mark.parametrize("head", HEADS, ids=name_of)
-def test_a_head_computes_what_numpy_does_on_each_text_alone(head):
+def test_a_head_equals_numpy_on_each_text(head):
     params, batch, states = random_params(head), layout(), hidden_states()
     logits = logits_from_states(head, params, states, batch)
     for r, p, columns in texts(batch):
@@ -163,7 +163,7 @@ def test_a_slot_without_a_text_has_finite_logits_and_no_gradient(head):
 
 
 @pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
-def test_packed_texts_have_the_logits_of_a_row_each(head):
+def test_packed_texts_have_the_logits_of_separate_rows(head):
     params, batch = random_params(head), layout()
     found = texts(batch)
     alone = layout([(columns.stop - columns.start,) for *_, columns in found])
@@ -178,7 +178,7 @@ def test_packed_texts_have_the_logits_of_a_row_each(head):
 
 
 @pytest.mark.parametrize("head", [CONCAT, MENTION, LSTM, ENDS], ids=name_of)
-def test_neither_a_neighbour_nor_padding_changes_an_answer(head):
+def test_neither_packed_neighbours_nor_padding_change_logits(head):
     params, batch = random_params(head), layout()
     other = batch | {"input_ids": (batch["input_ids"] + 7) % CONFIG.vocab_size}
     second = batch["sequence_ids"] == 2
@@ -190,7 +190,7 @@ def test_neither_a_neighbour_nor_padding_changes_an_answer(head):
     assert not np.array_equal(ours, theirs)
 
 
-def test_an_lstm_reads_both_ways_to_the_ends_of_its_text():
+def test_an_lstm_reads_its_text_to_both_ends():
     """The logits of a text's first and last token both depend on every token of it."""
     params, batch, states = random_params(LSTM), layout(), hidden_states()
     before = logits_from_states(LSTM, params, states, batch)
@@ -238,7 +238,7 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
     assert {path: x.value.shape for path, x in leaves.items()} == expected
 
 
-def test_a_new_lstm_has_kernels_of_the_size_its_inputs_ask_for():
+def test_a_new_lstm_has_kernels_sized_by_its_inputs():
     x, ids = np.zeros((1, 1, 12), np.float32), np.ones((1, 1), np.int32)
     fresh = jax.jit(lambda key: nn.unbox(Lstm(64, Target()).init(key, x, ids)["params"]))(jax.random.key(0))
     cut = 0.8796  # the deviation of a normal that is cut at two deviations
@@ -256,7 +256,7 @@ def test_bfloat16_states_are_read_in_float32(head):
 
 
 @pytest.mark.parametrize("layers", [layers for layers in LAYERS if layers.startswith("last_four")])
-def test_four_layers_are_not_to_be_had_of_three(layers):
+def test_heads_on_four_layers_refuse_a_model_of_three(layers):
     config = dataclasses.replace(CONFIG, num_layers=3)
     with pytest.raises(UserError, match=f"head.layers='{layers}' needs 4 layers, but the model has 3; choose another"):
         jax.eval_shape(lambda: initial_label_parameters(config, head_of("token", layers=layers), jax.random.key(0)))
@@ -282,6 +282,6 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "mention", "labels": ("a",), "problem": "regression"}, "head.problem='regression' is for a sequence head"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused_with_a_remedy(fields, said):
+def test_incompatible_head_settings_are_refused_with_a_remedy(fields, said):
     with pytest.raises(UserError, match=said):
         make_head(**fields)

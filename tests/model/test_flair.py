@@ -48,7 +48,7 @@ def texts_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
     return [(row, np.nonzero(batch["sequence_ids"][row] == n)[0]) for row, n in slots]
 
 
-def test_each_piece_has_the_states_at_the_ends_of_its_word_in_packed_rows_as_alone():
+def test_each_piece_has_the_states_at_the_ends_of_its_word():
     params, batch, w = flair_params(), rows(), FLAIR.word_width
     last, states = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
     assert np.array_equal(last, states[-1])
@@ -67,7 +67,7 @@ def test_each_piece_has_the_states_at_the_ends_of_its_word_in_packed_rows_as_alo
     assert words > 3, "words of several pieces"
 
 
-def test_the_language_model_is_the_bilms():
+def test_the_language_model_equals_the_bilm():
     params, batch = flair_params(), rows()
     plain = {**params, "encoder": {"layers": params["encoder"]["layers"]}}
     found, wanted = (
@@ -83,7 +83,7 @@ def test_the_language_model_is_the_bilms():
     assert not np.array_equal(outputs[0]["last"], outputs[1]["last"])
 
 
-def test_the_lstm_of_a_head_reads_one_vector_a_word():
+def test_the_lstm_of_a_head_reads_one_vector_per_word():
     head = TokenHead(labels=("a", "b"), lstm=3)
     drawn = nn.unbox(jax.jit(initial_label_parameters, static_argnums=(0, 1))(FLAIR, head, jax.random.key(0)))
     params = {**drawn, "embeddings": flair_params()["embeddings"], "encoder": flair_params()["encoder"]}
@@ -117,7 +117,7 @@ def test_a_layer_over_words_gives_each_piece_the_output_of_its_word():
     assert seen[0][1] == [1, 1, 2, 0, 0, 0]
 
 
-def test_words_begin_at_the_space_before_them_and_an_unknown_character_does_not_begin_one():
+def test_words_start_at_their_space_and_not_at_an_unknown_character():
     tokenizer = train_sentencepiece([["The rivers of Paris", "are the Seine's"]] * 20, 256, None, characters=True)
     assert [piece for piece in tokenizer.pieces[5:] if len(piece) > 1] == []
     assert not tokenizer.vocabulary.lowercase
@@ -143,6 +143,6 @@ def test_words_begin_at_the_space_before_them_and_an_unknown_character_does_not_
         ({"num_layers": 0}, "model.num_layers=0 must be at least 1"),
     ],
 )
-def test_settings_that_flair_does_not_have_are_refused(fields, message):
+def test_unsupported_settings_of_flair_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         ModelConfig(**{"encoder": "flair", "hidden_size": 8, "num_layers": 1} | fields)

@@ -49,7 +49,7 @@ def test_bert_draws_every_kernel_and_table_with_its_initializer_range(drawn):
     assert drawn == {shape: {0.3} for shape in tables | attention | {(24, 40), (40, 24), (24, 24), (24, 2)}}
 
 
-def test_an_untied_decoder_is_drawn_as_the_table_that_it_replaces(drawn):
+def test_an_untied_decoder_is_drawn_like_the_word_embeddings(drawn):
     config = dataclasses.replace(BILM, direction="left_to_right", tied_decoder=False, vocab_multiple=16)
     jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=False))
     assert drawn == {(64, 24): {0.3}, (1, 24, 4, 36): {24**-0.5}, (1, 36, 24): {36**-0.5}}
@@ -63,7 +63,7 @@ def test_an_lstm_draws_with_one_over_the_root_of_its_inputs(drawn):
     assert drawn == {(7, 2, 4, 5): {7**-0.5}, (2, 5, 4, 5): {5**-0.5}, (10, 2, 4, 5): {10**-0.5}}
 
 
-def test_the_vectors_of_contexts_begin_at_zero_as_in_word2vec():
+def test_context_vectors_start_at_zero_as_in_word2vec():
     static = dataclasses.replace(BERT, encoder="static", num_layers=0)
     paths = jax.tree.leaves_with_path(nn.unbox(initial_parameters(static, jax.random.key(0))))
     arrays = {jax.tree_util.keystr(path): np.asarray(array) for path, array in paths}
@@ -75,7 +75,7 @@ SIZES = {1: 32, 2: 32, 3: 64, 4: 64, 5: 64}
 """Filters by their width, in symbols of 16 numbers; 256 in all."""
 
 
-def test_convolutions_over_characters_have_their_sizes_and_draw_with_one_over_the_root_of_their_inputs(drawn):
+def test_character_convolutions_have_their_sizes_and_initial_deviation(drawn):
     config = dataclasses.replace(BILM, character_cnn=True, tied_decoder=False)
     found = jax.eval_shape(lambda: CharacterCnn(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     kernels = {f"filters_{width}": (16 * width, filters) for width, filters in SIZES.items()}
@@ -90,6 +90,6 @@ def test_convolutions_over_characters_have_their_sizes_and_draw_with_one_over_th
     assert drawn == {(259, 16): {0.25}} | {kernel: {kernel[0] ** -0.5} for kernel in kernels.values()}
 
 
-def test_the_multiply_adds_of_a_piece_are_its_filters_at_every_place_two_highways_and_the_projection():
+def test_the_multiply_adds_of_a_piece_are_filters_highways_and_projection():
     filters = sum(len(range(20)[: 20 - width + 1]) * 16 * width * count for width, count in SIZES.items())
     assert character_products(12) == filters + 2 * 256 * 512 + 256 * 12

@@ -38,7 +38,7 @@ def drawn() -> tuple[list[np.ndarray], ...]:
     return jax.device_get(draw(jnp.array(WORDS, jnp.uint32), jnp.uint32(SEED), jnp.array(POSITIONS)))
 
 
-def test_random_words_are_those_of_a_loop_over_elements_so_a_resumed_run_drops_what_it_would_have_dropped(drawn):
+def test_random_words_equal_a_loop_over_elements(drawn):
     hashes, words, *_ = drawn
     assert hashes[0].tolist() == [hashed(word) for word in WORDS]
     for shape, found in zip(SHAPES, words, strict=True):
@@ -46,14 +46,14 @@ def test_random_words_are_those_of_a_loop_over_elements_so_a_resumed_run_drops_w
         assert found.ravel().tolist() == wanted
 
 
-def test_words_at_positions_and_from_a_first_index_on_are_those_among_all(drawn):
+def test_random_words_at_positions_equal_those_among_all(drawn):
     *_, (some, whole), (later, all_rows) = drawn
     for row, chosen in enumerate(POSITIONS):
         np.testing.assert_array_equal(some[row], whole[row][:, np.array(chosen)])
     np.testing.assert_array_equal(later, all_rows[3:, 1:])
 
 
-def test_an_element_whose_word_is_the_threshold_is_kept(drawn):
+def test_an_element_at_the_dropout_threshold_is_kept(drawn):
     rate, words = rate_at_a_word(SEED, axes=3), drawn[1][1]
     kept = np.asarray(jax.jit(lambda x: dropout(x, Dropout(rate, jnp.uint32(SEED))))(jnp.ones((2, 3, 4)))) != 0
     threshold = round(rate * 2**32)
@@ -61,24 +61,24 @@ def test_an_element_whose_word_is_the_threshold_is_kept(drawn):
     np.testing.assert_array_equal(kept, words >= threshold)
 
 
-def test_without_a_rate_or_a_seed_nothing_is_computed():
+def test_dropout_without_rate_or_seed_computes_nothing():
     x = jnp.ones((2, 2))
     for settings in (Dropout(0.0, jnp.uint32(1)), Dropout(0.5, None)):
         assert dropout(x, settings) is x
 
 
-def test_the_seed_before_the_softmax_spells_soft():
+def test_the_seed_of_the_softmax_dropout_is_fixed():
     assert int(SOFTMAX_SEED) == int.from_bytes(b"soft", "big")
 
 
-def test_positions_are_padded_to_tiles_of_eight_rows_on_a_tpu_alone():
+def test_positions_are_padded_to_tiles_of_eight_rows_only_on_a_tpu():
     assert whole_tiles(jnp.zeros((2, 11), jnp.int32), "cpu").shape == (2, 11)
     assert whole_tiles(jnp.arange(1, 4)[None], "tpu").tolist() == [[1, 2, 3, 0, 0, 0, 0, 0]]
     assert whole_tiles(jnp.zeros((2, 16), jnp.int32), "tpu").shape == (2, 16)
 
 
 @pytest.mark.parametrize(("activation", "recomputed"), [("gelu", True), ("", False)])
-def test_on_a_tpu_alone_an_activation_is_computed_again_in_the_backward_pass(activation: str, recomputed: bool):
+def test_activations_are_recomputed_in_the_backward_pass_only_on_a_tpu(activation: str, recomputed: bool):
     layer = Dense((4,), (6,), ("embed", "mlp"), truncated_normal(0.02), jnp.dtype(jnp.float32), Target(), activation)
     params = {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}
 
@@ -91,7 +91,7 @@ def test_on_a_tpu_alone_an_activation_is_computed_again_in_the_backward_pass(act
 
 
 @pytest.mark.parametrize(("platform", "rows"), [("cpu", 1), ("tpu", 8), ("cuda", 0)])
-def test_rows_are_summed_by_a_product_with_rows_of_ones_where_that_is_faster(platform: str, rows: int):
+def test_rows_are_summed_by_a_matrix_product_if_that_is_faster(platform: str, rows: int):
     x = jax.ShapeDtypeStruct((5, 3), jnp.float32)
     program = jax.jit(sum_rows, static_argnums=1).trace(x, False).lower(lowering_platforms=(platform,)).as_text()
     assert ("stablehlo.dot_general" in program) == bool(rows)

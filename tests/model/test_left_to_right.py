@@ -24,7 +24,7 @@ def all_logits(batch: dict[str, jax.Array], **fields) -> np.ndarray:
 
 
 @pytest.mark.parametrize("fields", [{}, {"positions": "sinusoidal"}, {"positions": "none"}, {"scan_layers": True}])
-def test_a_prediction_depends_on_the_tokens_up_to_its_position_and_on_no_later_one(fields):
+def test_a_prediction_depends_only_on_the_tokens_up_to_its_position(fields):
     batch = random_batch(rows=2, padding=False)
     before = all_logits(batch, **fields)
     for place in (0, 7, 15):
@@ -41,7 +41,7 @@ def test_the_masked_model_reads_both_sides_so_its_target_must_be_hidden():
     assert (np.abs(after - before)[:, 0].max(-1) > 1e-3).all()
 
 
-def test_packed_examples_are_read_from_left_to_right_each_alone():
+def test_packed_examples_are_read_separately_from_left_to_right():
     batch = random_batch(rows=1, padding=False)
     packed = batch | {
         "sequence_ids": jnp.repeat(jnp.array([[1, 2]]), 8, axis=1),
@@ -54,7 +54,7 @@ def test_packed_examples_are_read_from_left_to_right_each_alone():
     np.testing.assert_allclose(all_logits(packed).reshape(alone.shape), alone, atol=2e-5)
 
 
-def test_the_training_step_predicts_from_the_same_tokens_as_the_whole_model():
+def test_training_logits_equal_the_full_model():
     """`logits` computes the last layer only at the predicted positions."""
     batch, params = random_batch(rows=3), random_parameters(CAUSAL)
     whole = jax.jit(lambda p, b: BertForPreTraining(CAUSAL).apply({"params": p}, b))(params, batch)

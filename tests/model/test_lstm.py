@@ -28,7 +28,7 @@ def torch_weights(golden, direction: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("case", ["plain", "projected"])
-def test_outputs_and_gradients_are_those_of_torch_with_the_same_weights(case):
+def test_outputs_and_gradients_equal_torch_with_the_same_weights(case):
     with np.load(GOLDEN) as stored:
         golden = {name.removeprefix(f"{case}/"): stored[name] for name in stored.files if name.startswith(f"{case}/")}
     weights = [torch_weights(golden, n) for n in (0, 1)]
@@ -54,7 +54,7 @@ def test_outputs_and_gradients_are_those_of_torch_with_the_same_weights(case):
 
 
 @pytest.mark.parametrize("projected", [0, 4])
-def test_values_and_gradients_of_packed_texts_are_those_of_a_plain_loop(projected):
+def test_values_and_gradients_of_packed_texts_equal_a_plain_loop(projected):
     rng = np.random.default_rng(0)
     length, rows, width = 9, 3, 5
     outputs = projected or width

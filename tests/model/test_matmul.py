@@ -40,7 +40,7 @@ def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", [((), 1, 1, 1), ((), 2, 200, 1), ((), 1, 64, 130), ((), 64, 7, 31), ((2, 3), 13, 64, 5)])
-def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axes):
+def test_products_equal_numpy_for_any_summed_axes(shape, dtype, axes):
     a, b = operands(*shape, axes)
     expected = in_numpy(a, b, axes)
     uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once chose a layout for the next operation that it could not run
@@ -79,7 +79,7 @@ def test_affine_has_the_gradients_of_the_plain_expression(inner, outer):
 
 
 @pytest.mark.skipif("amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text(), reason="this CPU does not multiply bfloat16")
-def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
+def test_a_cpu_with_bfloat16_instructions_multiplies_in_bfloat16():
     x, w, b = (jnp.ones(shape, jnp.bfloat16) for shape in ((512, 256), (256, 1_024), (1_024,)))
     q = jnp.ones((8, 4, 128, 64), jnp.bfloat16)
 
@@ -95,7 +95,7 @@ def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
     assert len(products) - len(large) <= 2  # the sum over rows that is the bias's gradient
 
 
-def test_products_of_bfloat16_gather_nothing_over_several_devices():
+def test_bfloat16_products_gather_nothing_over_several_devices():
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
     shapes = {"x": ((64, 32), ("data", None)), "w": ((32, 48), (None, "tensor")), "b": ((48,), ("tensor",))}
     arrays = [
@@ -114,7 +114,7 @@ def test_products_of_float32_are_not_rounded_on_tpus_and_gpus():
     assert precision(jnp.dtype("bfloat16")) is None
 
 
-def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
+def test_the_narrower_array_is_transposed():
     for left, right in ((5, 9), (9, 5), (5, 5)):
         narrow, wide = min(left, right), max(left, right)
         shapes = [jax.ShapeDtypeStruct((7, width), jnp.float32) for width in (left, right)]
@@ -126,7 +126,7 @@ def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
 
 
 @pytest.mark.parametrize("widths", [(32, 256), (256, 32)])
-def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
+def test_products_over_rows_do_not_transpose_their_first_operand_on_a_cpu(widths):
     shapes = [jax.ShapeDtypeStruct((64, width), jnp.float32) for width in widths]
     program = jax.jit(transposed_matmul, static_argnums=2).lower(*shapes, True).compile().as_text()
     assert re.findall(r" dot\(.*lhs_contracting_dims=\{(\d)\}", program) == ["1"]
@@ -134,13 +134,13 @@ def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
 
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_program_that_returns_a_product_returns_its_other_results_as_they_are(dtype, axes):
+def test_returning_a_product_does_not_change_other_results(dtype, axes):
     a, b = (x.astype(dtype) for x in operands((), 8, 16, 4, axes))
     other = jax.jit(lambda a, b: ((2 * a).T, matmul(a, b, axes, True, jnp.float32)))(a, b)[0]
     np.testing.assert_array_equal(np.asarray(1 * other, np.float32), 2 * np.asarray(a, np.float32).T)
 
 
-def test_layouts_are_fixed_on_one_cpu_alone():
+def test_layouts_are_fixed_only_on_one_cpu():
     for devices in (1, 2):
         assert resolve(TINY, make_mesh(MeshConfig(), jax.devices()[:devices])).target.one_cpu == (devices == 1)
     tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")

@@ -20,7 +20,7 @@ BILM = dataclasses.replace(BERT, encoder="bilm", direction="left_to_right")
 
 @pytest.mark.parametrize("config", [BERT, BILM], ids=["transformer", "bilm"])
 @pytest.mark.parametrize(("setting", "named"), [("vocab_size", "embedding"), ("num_layers", "layers")])
-def test_parameters_of_other_shapes_than_the_configurations_are_refused(config, setting, named):
+def test_parameters_with_other_shapes_than_the_configuration_are_refused(config, setting, named):
     inputs = dict.fromkeys((*INPUTS, *HEAD_INPUTS), jnp.zeros((1, 1), jnp.int32))
     model = pretraining_model(config, next_sentence=False)
     jax.eval_shape(model.apply, {"params": abstract_parameters(config, next_sentence=False)}, inputs)
@@ -29,7 +29,7 @@ def test_parameters_of_other_shapes_than_the_configurations_are_refused(config, 
         jax.eval_shape(model.apply, {"params": abstract_parameters(larger, next_sentence=False)}, inputs)
 
 
-def test_a_parameter_that_exists_is_read_without_calling_its_initialiser():
+def test_an_existing_parameter_is_read_without_its_initializer():
     shapes = []
 
     def init(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -21,7 +21,7 @@ from tests.random_rows import TINY, outputs_of, random_batch, random_parameters
 
 
 @pytest.mark.parametrize("width", [16, 7])
-def test_the_table_is_the_formula_of_the_paper_over_the_root_of_the_width(width: int):
+def test_the_table_equals_the_formula_of_the_paper_scaled_by_the_width(width: int):
     table = sinusoids(600, width)
     for position in (0, 1, 17, 599):
         for column in range(width):
@@ -31,7 +31,7 @@ def test_the_table_is_the_formula_of_the_paper_over_the_root_of_the_width(width:
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "none"])
-def test_they_have_no_parameters_and_equal_a_learned_table_with_their_numbers(kind: str):
+def test_sinusoids_have_no_parameters_and_equal_a_learned_table_of_their_values(kind: str):
     config = dataclasses.replace(TINY, positions=kind)
     assert count_parameters(TINY).trained - count_parameters(config).trained == TINY.max_position * TINY.hidden_size
     batch, params = random_batch(), random_parameters(config)
@@ -41,7 +41,7 @@ def test_they_have_no_parameters_and_equal_a_learned_table_with_their_numbers(ki
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_sinusoids_reach_further_than_the_texts_of_training_and_keep_their_rows():
+def test_sinusoids_extend_beyond_the_training_length():
     config = dataclasses.replace(TINY, positions="sinusoidal")
     longer = dataclasses.replace(config, max_position=64)
     params = random_parameters(config)
@@ -67,7 +67,7 @@ class Reversed:
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_all_three_places_act_alike_where_all_columns_or_some_are_read_out(monkeypatch: pytest.MonkeyPatch, scan_layers: bool):
+def test_custom_positions_act_equally_on_all_and_on_selected_columns(monkeypatch: pytest.MonkeyPatch, scan_layers: bool):
     monkeypatch.setattr(positions, "positions_class", lambda config: Reversed)
     config = dataclasses.replace(TINY, attention="plain", scan_layers=scan_layers)
     params, tokens = random_parameters(dataclasses.replace(config, positions="none")), Tokens.of(random_batch())

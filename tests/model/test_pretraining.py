@@ -37,7 +37,7 @@ from tests.random_rows import (
 @pytest.mark.parametrize(
     ("name", "parameters"), [("base", 109_482_240), ("large", 335_141_888), ("tiny", 4_385_920), ("mini", 11_170_560)]
 )
-def test_encoder_with_pooler_has_the_published_number_of_parameters(name, parameters):
+def test_encoder_with_pooler_has_the_published_parameter_count(name, parameters):
     assert count_parameters(ModelConfig(**published(name))) == ParameterCounts(parameters)
 
 
@@ -51,7 +51,7 @@ def test_encoder_with_pooler_has_the_published_number_of_parameters(name, parame
     ],
     ids=str,
 )
-def test_tables_that_are_never_trained_and_rows_of_padding_are_counted_apart(fields, fixed):
+def test_untrained_tables_and_padding_rows_are_counted_separately(fields, fixed):
     sizes = {"vocab_size": 100, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "num_layers": 2} | fields
     configs = (ModelConfig(**sizes, vocab_multiple=n) for n in (1, 64))
     plain, padded = (count_parameters(config, abstract_parameters(config)) for config in configs)
@@ -63,12 +63,12 @@ def test_tables_that_are_never_trained_and_rows_of_padding_are_counted_apart(fie
         assert counts.trained + counts.fixed + counts.padded == sum(x.size for x in jax.tree.leaves(arrays))
 
 
-def test_counts_in_words_name_only_what_is_there():
+def test_parameter_counts_in_words_name_only_existing_parts():
     assert ParameterCounts(1234).in_words == "1,234 parameters"
     assert ParameterCounts(1234, 56, 7).in_words == "1,234 parameters, 56 fixed numbers, 7 in rows of padding"
 
 
-def test_the_table_holds_the_24_miniatures_base_and_large():
+def test_the_table_has_the_24_miniatures_base_and_large():
     assert {(n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS} | {(12, 768), (24, 1024)} == set(
         published_sizes().values()
     )
@@ -78,7 +78,7 @@ def test_the_table_holds_the_24_miniatures_base_and_large():
         published("smal")
 
 
-def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
+def test_parameters_start_truncated_at_two_deviations_with_zero_biases():
     params = jax.tree.map(np.asarray, initial_parameters_of(ModelConfig(**published("tiny"), vocab_size=5000)))
     words = params["embeddings"]["word_embeddings"]["embedding"]
     assert np.abs(words).max() <= 0.04 + 1e-7
@@ -90,7 +90,7 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
 
 
 @pytest.mark.parametrize("change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}])
-def test_how_the_layers_are_compiled_changes_no_gradient(change):
+def test_scan_and_remat_do_not_change_gradients(change):
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), random_batch()
     plain, _ = gradients_of(config, params, batch, 0, jnp.int32(5), 1)
@@ -98,7 +98,7 @@ def test_how_the_layers_are_compiled_changes_no_gradient(change):
     assert largest_difference(plain, other) < 1e-5
 
 
-def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included():
+def test_training_logits_equal_the_full_model_with_dropout():
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)
     params, batch = random_parameters(), packed(random_batch())
     for seed in (None, jnp.uint32(7)):
@@ -108,7 +108,7 @@ def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_
             np.testing.assert_allclose(logits, whole[name], rtol=1e-5, atol=1e-5 * np.abs(whole[name]).max())
 
 
-def test_padded_vocabulary_rows_never_win_and_never_learn():
+def test_padded_vocabulary_rows_are_never_predicted_and_never_trained():
     padded = dataclasses.replace(TINY, vocab_size=61, vocab_multiple=16)
     assert padded.padded_vocab_size == 64
     params, batch = random_parameters(padded), random_batch(config=padded)
@@ -119,7 +119,7 @@ def test_padded_vocabulary_rows_never_win_and_never_learn():
     assert not np.asarray(grads["mlm_head"]["bias"])[61:].any()
 
 
-def test_padding_reaches_no_real_token():
+def test_padding_does_not_affect_real_tokens():
     params, batch = random_parameters(), random_batch()
     other = batch | {"input_ids": jnp.where(batch["sequence_ids"] == 0, 63, batch["input_ids"])}
     real = np.asarray(batch["sequence_ids"]) == 1
@@ -139,7 +139,7 @@ def packed(batch):
     return {name: jnp.asarray(value.reshape(rows // 2, -1).astype(np.int32)) for name, value in pairs.items()}
 
 
-def test_a_packed_row_gives_each_example_the_logits_and_gradients_of_a_row_of_its_own():
+def test_packed_examples_have_the_logits_and_gradients_of_separate_rows():
     params, batch = random_parameters(), random_batch()
     alone, together = (outputs_of(TINY, params, x, None) for x in (batch, packed(batch)))
     valid = np.asarray(batch["masked_targets"]) >= 0
@@ -155,7 +155,7 @@ def test_a_packed_row_gives_each_example_the_logits_and_gradients_of_a_row_of_it
     assert largest_difference(a, b) < 1e-5
 
 
-def test_changing_one_packed_example_leaves_its_neighbour_bit_for_bit():
+def test_changing_one_packed_example_does_not_change_its_neighbour():
     params, rows = random_parameters(), packed(random_batch())
     changed = rows | {"input_ids": jnp.where(rows["sequence_ids"] == 2, 7, rows["input_ids"])}
     first = np.asarray(rows["sequence_ids"]) == 1
@@ -172,7 +172,7 @@ def test_changing_one_packed_example_leaves_its_neighbour_bit_for_bit():
         ("token_type_ids", 2, "token types"),
     ],
 )
-def test_an_id_outside_its_table_is_an_error_that_names_it_not_a_nan(name, value, says):
+def test_an_id_outside_of_its_table_is_refused_by_name(name, value, says):
     batch = random_batch()
     batch[name] = batch[name].at[0, 0].set(value)
     with pytest.raises(UserError, match=rf"{name} holds {value}.*{says}"):
@@ -182,7 +182,7 @@ def test_an_id_outside_its_table_is_an_error_that_names_it_not_a_nan(name, value
 
 
 @pytest.mark.parametrize(("positions", "ends"), [("learned", "model.max_position"), ("none", "--max-position=N)")])
-def test_a_model_without_a_table_of_positions_is_told_how_to_have_more_of_them(positions: str, ends: str):
+def test_too_long_rows_are_refused_with_the_remedy_for_computed_positions(positions: str, ends: str):
     with pytest.raises(UserError) as error:
         check_ids(dataclasses.replace(TINY, positions=positions), position_ids=np.array([0, TINY.max_position]))
     assert str(error.value).endswith(ends)
@@ -197,12 +197,12 @@ def test_a_model_without_a_table_of_positions_is_told_how_to_have_more_of_them(p
         ("vocab_size", 0, "vocab_size=0"),
     ],
 )
-def test_an_impossible_model_is_an_error_naming_the_key(field, value, says):
+def test_an_impossible_model_is_refused_with_the_key(field, value, says):
     with pytest.raises(UserError, match=says):
         dataclasses.replace(TINY, **{field: value})
 
 
-def test_bfloat16_stays_near_float32_and_keeps_float32_parameters_and_logits():
+def test_bfloat16_is_close_to_float32_with_float32_parameters_and_logits():
     params, batch = random_parameters(scale=1.0), random_batch()
     exact = outputs_of(TINY, params, batch, None)
     rough = outputs_of(dataclasses.replace(TINY, dtype="bfloat16"), params, batch, None)
@@ -213,7 +213,7 @@ def test_bfloat16_stays_near_float32_and_keeps_float32_parameters_and_logits():
     assert {leaf.dtype for leaf in shapes} == {jnp.dtype(jnp.float32)}
 
 
-def test_dropout_keeps_nine_in_ten_scales_them_and_masks_the_gradient_alike():
+def test_dropout_scales_kept_elements_and_masks_gradients_equally():
     x = jnp.ones((64, 8, 32, 32))
     dropped, pull = jax.vjp(lambda x: dropout(x, Dropout(0.1, jnp.uint32(7))), x)
     values = np.asarray(dropped)

@@ -48,25 +48,25 @@ def test_the_usual_mistakes_are_made(kind: str, old: str, new: str):
     assert (old, new) in changed(kind)
 
 
-def test_what_is_said_is_left_alone():
+def test_texts_for_people_are_not_changed():
     touched = {mistake.old.strip() for mistake in mistakes("area.py", SOURCE)}
     assert not any(word in line for line in touched for word in ("docstring", "log.info", "UserError"))
 
 
-def test_assertions_and_symmetric_arguments_are_left_alone():
+def test_assertions_and_symmetric_arguments_are_not_changed():
     source = "for a, b in zip(rows, others, strict=True):\n    total = max(a, b)\n    fill(a, b)\n"
     made = {mistake.new.strip() for mistake in mistakes("loop.py", source)}
     assert made == {"for a, b in zip(others, rows, strict=True):", "fill(b, a)", "pass"}
 
 
-def test_every_mistake_changes_the_program_and_leaves_python():
+def test_every_mistake_changes_the_program_and_stays_valid_python():
     for mistake in mistakes("area.py", SOURCE):
         made = mistake.made(SOURCE)
         assert ast.dump(ast.parse(made)) != ast.dump(ast.parse(SOURCE))
         assert made.count("\n") == SOURCE.count("\n")
 
 
-def test_a_seed_draws_the_same_mistakes_again_and_another_seed_others():
+def test_the_drawn_mistakes_follow_the_seed():
     sources = {path.name: path.read_text() for path in (run.REPOSITORY / "bert_jax" / "data").glob("p*.py")}
     assert sample(sources, 20, 1) == sample(sources, 20, 1)
     assert sample(sources, 20, 1) != sample(sources, 20, 2)
@@ -80,17 +80,17 @@ def test_every_known_mistake_can_still_be_made():
         assert known.old in " ".join((run.REPOSITORY / known.file).read_text().split()), known
 
 
-def test_the_tests_of_a_file_begin_with_its_own():
+def test_the_own_tests_of_a_file_come_first():
     assert run.tests_of("bert_jax/data/masking.py", run.REPOSITORY)[0] == "tests/data/test_masking.py"
     assert run.tests_of("bert_jax/runtime/workdir.py", run.REPOSITORY)[0] == "tests/runtime/test_workdir.py"
 
 
-def test_a_test_that_imports_a_module_among_others_or_through_others_concerns_it():
+def test_tests_that_import_a_module_directly_or_indirectly_concern_it():
     for file in ("embeddings", "encoder"):
         assert "tests/training/test_dropout_sites.py" in run.tests_of(f"bert_jax/model/{file}.py", run.REPOSITORY)
 
 
-def test_a_mistake_is_caught_listed_as_unseen_or_known_to_make_no_difference(
+def test_a_mistake_is_caught_unseen_or_known_to_make_no_difference(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "bert_jax").mkdir()

@@ -55,7 +55,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.exp(x - x.max()).sum()) - x.max()
 
 
-def test_the_loss_is_that_of_a_loop_over_words_and_views():
+def test_the_loss_equals_a_loop_over_words_and_views():
     objective = CrossView(PLAIN, HEAD)
     params, batch, w = random_of(objective), batch_of(), PLAIN.word_width
     logits = BertWithHead(PLAIN, HEAD).apply({"params": params}, batch)["logits"]
@@ -87,7 +87,7 @@ def test_the_loss_is_that_of_a_loop_over_words_and_views():
 
 
 @pytest.mark.parametrize(("config", "head"), CASES, ids=["biLM", "static vectors"])
-def test_a_view_sees_its_part_of_the_sentence_alone(config: ModelConfig, head: TaskHead):
+def test_a_view_sees_only_its_part_of_the_sentence(config: ModelConfig, head: TaskHead):
     objective = CrossView(config, head)
     params, batch = random_of(objective), batch_of()
     views = jax.jit(lambda p, b: objective.views(p, b, None))
@@ -114,7 +114,7 @@ def test_a_view_sees_its_part_of_the_sentence_alone(config: ModelConfig, head: T
 
 
 @pytest.mark.parametrize(("config", "head"), CASES, ids=["biLM", "static vectors"])
-def test_the_prediction_is_fixed_and_the_views_train_their_modules_and_the_layers_that_they_read(config, head):
+def test_views_train_their_modules_and_layers_and_not_the_prediction(config, head):
     objective = CrossView(config, head)
     params, batch = random_of(objective), batch_of()
     gradient = jax.jit(jax.grad(lambda p: objective.sums(p, batch, None)["view_loss"]))(params)
@@ -131,7 +131,7 @@ def test_the_prediction_is_fixed_and_the_views_train_their_modules_and_the_layer
         assert not np.any(kernels[1])
 
 
-def test_a_batch_with_labels_has_the_loss_of_the_labels_alone():
+def test_a_labelled_batch_has_only_the_loss_of_its_labels():
     objective, plain = CrossView(PLAIN, HEAD), Labels(PLAIN, HEAD)
     params, batch = random_of(objective), batch_of()
     batch["label_weights"] = batch.pop(WEIGHTS)
@@ -144,7 +144,7 @@ def test_a_batch_with_labels_has_the_loss_of_the_labels_alone():
     assert {title: name for name, score in objective.shown_scores().items() if (title := score.title) in names} == names
 
 
-def test_the_next_word_of_the_last_one_is_the_end_of_its_text():
+def test_the_last_word_of_a_text_is_followed_by_its_end():
     batch = batch_of()
     found = next_words(jnp.asarray(batch["word_starts"]), jnp.asarray(batch["sequence_ids"]))
     assert found[0].tolist() == [1, 3, 3, 4, 5, 7, 7, 10, 10, 10, 11, 12, 12]

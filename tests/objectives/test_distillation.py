@@ -75,7 +75,7 @@ def student():
     ],
     ids=["uniform", "last", "a layer beside the embeddings"],
 )
-def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs):
+def test_the_losses_equal_numpy(batch, student, wide, layers, pairs):
     """The losses are KL at temperature 2, times 4, over masked words; and differences of projected states and KL of attention
     over real tokens."""
     teacher = teacher_of(wide)
@@ -107,8 +107,7 @@ def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs
     assert float(objective.loss(found, found)) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(batch):
-    """The loss of the soft targets is then the teacher's entropy, and the divergence is 0."""
+def test_distillation_terms_are_zero_if_the_student_equals_its_teacher(batch):
     params = initial_parameters_of(STUDENT, 1)
     settings = dataclasses.replace(ALL, soft_weight=1.0)
     objective = distilled(settings, teacher_of(STUDENT))
@@ -139,7 +138,7 @@ def test_soft_targets_alone_need_no_hidden_states_and_give_the_same_loss(batch):
     assert float(sums[0]["soft_loss"]) == pytest.approx(float(sums[1]["soft_loss"]), rel=1e-5)
 
 
-def test_the_terms_are_means_over_targets_and_tokens_of_which_there_may_be_one():
+def test_the_terms_are_means_over_targets_and_tokens():
     objective = distilled(ALL, Teacher(WIDE, {}))
     sums = {"mlm_loss": 10, "nsp_loss": 3, "soft_loss": 5, "hidden_difference": 7, "attention_divergence": 11}
     for n in (0.0, 1.0, 4.0):
@@ -150,7 +149,7 @@ def test_the_terms_are_means_over_targets_and_tokens_of_which_there_may_be_one()
         assert float(found) == pytest.approx(wanted)
 
 
-def test_soft_targets_are_of_the_slots_with_a_target():
+def test_soft_targets_count_only_slots_with_a_target():
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(size=(2, 2, 3, 6))
     targets = np.array([[3, -1, 0], [-1, -1, 5]])
@@ -160,7 +159,7 @@ def test_soft_targets_are_of_the_slots_with_a_target():
     assert float(found) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_the_divergence_of_attention_is_a_mean_over_layers_and_heads_of_every_real_token():
+def test_the_attention_divergence_is_a_mean_over_layers_heads_and_real_tokens():
     rng = np.random.default_rng(0)
     a, b = (special.softmax(rng.normal(size=(3, 2, 4, 5, 5)), -1) for _ in range(2))
     a[0, 0, 0, 0] = [1, 0, 0, 0, 0]
@@ -175,7 +174,7 @@ def test_the_divergence_of_attention_is_a_mean_over_layers_and_heads_of_every_re
 @pytest.mark.parametrize(
     ("weight", "width", "projects"), [(0.5, 24, True), (0.5, 16, False), (0.5, 0, False), (0.0, 24, False), (1.5, 24, True)]
 )
-def test_a_student_has_a_projection_where_hidden_states_of_another_width_are_compared(weight, width, projects):
+def test_a_student_has_a_projection_if_widths_differ(weight, width, projects):
     """Its random numbers have deviation 1/sqrt(D), so that states keep their size."""
     settings = PretrainingDistillation(hidden_weight=weight, teacher_width=width)
     found = nn.unbox(projection_parameters(settings, 16, jax.random.key(0)))

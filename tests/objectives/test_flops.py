@@ -83,7 +83,7 @@ def of_step(loss: Callable[..., jax.Array], params: Any, batch: Any) -> float:
         dataclasses.replace(BILM, character_cnn=True, tied_decoder=False),
     ],
 )
-def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
+def test_flops_of_a_pretraining_step_equal_its_matrix_products(model: ModelConfig):
     batch = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS)
     network: Any = pretraining_model(model, next_sentence=False)
     method = "logits" if model.encoder == "bilm" else None  # a Transformer computes the last layer only at some positions
@@ -96,7 +96,7 @@ def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
     assert model_row_flops(model, LENGTH, PREDICTIONS) == traced
 
 
-def test_the_products_of_cove_are_counted():
+def test_flops_of_cove_equal_its_matrix_products():
     model = dataclasses.replace(BILM, encoder="cove", decoder_layers=3, intermediate_size=8)
     batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, "targets"), np.ones((ROWS, LENGTH), np.int32))
     objective: Any = Translation().for_model(Model(model))
@@ -106,7 +106,7 @@ def test_the_products_of_cove_are_counted():
     )
 
 
-def test_the_products_of_skip_gram_are_counted():
+def test_flops_of_skip_gram_equal_its_matrix_products():
     batch = with_centres(random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS))
     settings = SkipGram(shared_negatives=7)
 
@@ -141,12 +141,12 @@ def of_task(model: ModelConfig, head: Any, frozen: bool = False) -> float:
         (dataclasses.replace(TINY, num_layers=4), TokenHead(labels=LABELS, lstm=5, layers="last_four_concat")),
     ],
 )
-def test_the_products_of_a_task_are_counted_with_those_of_its_head(model: ModelConfig, head: Any):
+def test_flops_of_a_task_include_its_head(model: ModelConfig, head: Any):
     counted = task_row_flops(model, head, dataclasses.replace(SHAPE, layout=head.layout))
     assert counted == of_task(model, head) > 0
 
 
-def test_a_frozen_encoder_has_no_backward_pass():
+def test_flops_of_a_frozen_encoder_have_no_backward_pass():
     head = TokenHead(labels=LABELS, lstm=5)
     counted = task_row_flops(TINY, head, SHAPE, frozen=True)
     assert counted == of_task(TINY, head, frozen=True)
@@ -155,7 +155,7 @@ def test_a_frozen_encoder_has_no_backward_pass():
 
 
 @pytest.mark.parametrize(("layers", "states"), [("uniform", TINY.num_layers + 1), ("last", 1)])
-def test_a_phase_with_a_teacher_has_its_forward_pass_and_the_projection_to_its_width(layers: str, states: int):
+def test_flops_of_distillation_include_the_teacher_and_the_projection(layers: str, states: int):
     wide = dataclasses.replace(TINY, hidden_size=24, num_layers=4)
     phase = {"steps": 5, "length": LENGTH, "max_predictions": PREDICTIONS, "batch_size": 7}
     values = {"model": dataclasses.asdict(TINY), "teacher": "t", "phases": [phase]}

@@ -82,14 +82,14 @@ def test_the_kinds_that_classify_are_known():
 
 
 @pytest.mark.parametrize("kind", CLASSIFYING)
-def test_cross_entropy_is_over_the_answers_that_there_are(kind):
+def test_cross_entropy_is_over_the_available_answers(kind):
     """The loss is over the labels; for a choice over its own candidates; for a span over its own tokens, the mean of start and
     end."""
     assert mean_loss(kind) == pytest.approx(np.mean([-log_softmax(x)[label] for x, label in answers(kind)]), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_cross_entropy_with_class_weights_divides_by_the_weights_as_pytorchs(kind):
+def test_cross_entropy_with_class_weights_divides_by_the_weights_as_in_pytorch(kind):
     weights = (0.5, 3.0, 1.25)
     wanted = [(weights[label], -weights[label] * log_softmax(x)[label]) for x, label in answers(kind)]
     assert mean_loss(kind, LabelLoss(class_weights=weights)) == pytest.approx(
@@ -98,14 +98,14 @@ def test_cross_entropy_with_class_weights_divides_by_the_weights_as_pytorchs(kin
 
 
 @pytest.mark.parametrize("kind", CLASSIFYING)
-def test_label_smoothing_is_pytorchs(kind):
+def test_label_smoothing_equals_pytorch(kind):
     """As in torch.nn.CrossEntropyLoss: a mixture of the true label and the uniform distribution over all labels."""
     wanted = [-0.8 * log_softmax(x)[label] - 0.2 / len(x) * log_softmax(x).sum() for x, label in answers(kind)]
     assert mean_loss(kind, LabelLoss(label_smoothing=0.2)) == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_class_weights_multiply_the_terms_of_label_smoothing_too_as_pytorchs(kind):
+def test_class_weights_apply_to_label_smoothing_as_in_pytorch(kind):
     weights = np.array([0.5, 3.0, 1.25])
     wanted = [-0.8 * weights[y] * log_softmax(x)[y] - 0.2 / 3 * (weights * log_softmax(x)).sum() for x, y in answers(kind)]
     found = mean_loss(kind, LabelLoss(class_weights=tuple(weights), label_smoothing=0.2))
@@ -119,7 +119,7 @@ LABELS = [0, 1, 2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("smoothing", PYTORCH)
-def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pytorch_computes(smoothing: float):
+def test_the_loss_with_class_weights_and_label_smoothing_equals_pytorch(smoothing: float):
     settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=smoothing)
     batch = {"labels": jnp.array([LABELS]), "label_weights": jnp.ones((1, 6)), "sequence_ids": jnp.ones((1, 6), jnp.int32)}
     sums = Labels(CONFIG, HEADS["sequence"], settings).output_sums(jnp.array([SIX]), batch)
@@ -128,7 +128,7 @@ def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pyto
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_several_labels_are_so_many_yes_or_no_questions(smoothing):
+def test_multi_label_loss_is_binary_cross_entropy_per_label(smoothing):
     """As in torch.nn.BCEWithLogitsLoss."""
     features, rows, shape, _ = packed("multi_label")
     p = 1 / (1 + np.exp(-np.float64(feature_logits(random_logits("multi_label"), features, rows, shape))))
@@ -144,7 +144,7 @@ def test_regression_is_the_mean_squared_error():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
+def test_counts_of_labels_examples_and_tokens_do_not_depend_on_packing(kind):
     features, _, shape, batch = packed(kind)
     alone = assemble_features(features, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
     for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
@@ -186,7 +186,7 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
     assert float(objective.loss(sums, objective.counts(batch))) == 0.0
 
 
-def test_a_teachers_part_of_the_loss_has_the_class_weight_of_the_label():
+def test_class_weights_apply_to_the_distillation_loss():
     settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=0.2, soft_weight=0.25)
     both = mean_loss("sequence", settings, teacher_logits=random_logits("sequence", seed=1))
     alone = mean_loss("sequence", dataclasses.replace(settings, soft_weight=0.0))
@@ -198,7 +198,7 @@ def test_a_teachers_part_of_the_loss_has_the_class_weight_of_the_label():
     assert both == pytest.approx(0.75 * alone + 0.25 * soft, rel=1e-5)
 
 
-def test_the_loss_of_a_task_is_divided_by_its_weights_however_small_and_hidden_states_by_the_tokens():
+def test_task_loss_is_divided_by_label_weights_and_hidden_states_by_tokens():
     objective = Labels(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
     assert float(objective.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)
     sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
@@ -217,7 +217,7 @@ def divergence(taught: np.ndarray, said: np.ndarray, temperature: float) -> floa
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 @pytest.mark.parametrize("kind", CLASSIFYING)
-def test_distillation_is_the_divergence_from_the_softened_teacher_times_temperature_squared(kind, temperature):
+def test_distillation_is_the_kl_from_the_softened_teacher_times_temperature_squared(kind, temperature):
     settings = LabelLoss(temperature=temperature, soft_weight=0.75)
     pairs = zip(answers(kind), answers(kind, seed=1), strict=True)
     wanted = [-0.25 * log_softmax(x)[label] + 0.75 * divergence(t, x, temperature) for (x, label), (t, _) in pairs]
@@ -225,7 +225,7 @@ def test_distillation_is_the_divergence_from_the_softened_teacher_times_temperat
     assert found == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
-def test_a_teacher_of_several_labels_is_followed_in_each_of_them():
+def test_multi_label_distillation_follows_every_label():
     features, rows, shape, _ = packed("multi_label")
     said, taught = (np.float64(feature_logits(random_logits("multi_label", seed), features, rows, shape)) for seed in (0, 1))
     found = mean_loss(
@@ -235,7 +235,7 @@ def test_a_teacher_of_several_labels_is_followed_in_each_of_them():
     assert found == pytest.approx(np.mean(each), rel=1e-5)
 
 
-def test_a_teacher_of_values_is_followed_in_the_value():
+def test_regression_distillation_follows_the_value():
     features, rows, shape, _ = packed("regression")
     said, taught = (np.array(feature_logits(random_logits("regression", seed), features, rows, shape))[:, 0] for seed in (0, 1))
     found = mean_loss("regression", LabelLoss(soft_weight=1.0), teacher_logits=random_logits("regression", seed=1))
@@ -243,13 +243,13 @@ def test_a_teacher_of_values_is_followed_in_the_value():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_says_what_the_teacher_says_loses_nothing(kind):
+def test_a_student_that_equals_its_teacher_has_zero_distillation_loss(kind):
     assert mean_loss(kind, LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits(kind)) == pytest.approx(
         0.0, abs=1e-6
     )
 
 
-def test_hidden_states_are_compared_token_by_token_and_padding_is_not():
+def test_hidden_states_are_compared_for_real_tokens_only():
     _, _, shape, batch = packed("sequence")
     rng = np.random.default_rng(2)
     ours, theirs = (rng.normal(size=(3, COUNT, shape.length, 4)) for _ in range(2))
@@ -293,7 +293,7 @@ def differentiated(name: str):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_each(name):
+def test_packed_features_have_the_logits_loss_and_gradients_of_separate_rows(name):
     features, rows, shape, batch = packed(name.partition(",")[0])
     alone = [[i] for i in range(COUNT)]
     params = random_label_parameters(VARIANTS[name], CONFIG)
@@ -312,7 +312,7 @@ def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_eac
     assert largest_difference(grads_alone, grads) < 1e-4
 
 
-def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its_labels_fall():
+def test_accumulation_gives_the_gradient_of_the_whole_batch_for_uneven_labels():
     _, _, _, batch = packed("token")
     params = random_label_parameters(HEADS["token"], CONFIG)
     assert len(set(batch["label_weights"].reshape(-1, 3, batch["label_weights"].shape[1]).sum((0, 2)).tolist())) > 1

@@ -32,13 +32,13 @@ def test_the_loss_is_the_mean_over_targets_and_the_mean_over_pairs(sums: dict[st
     assert float(objective_of("mlm").loss(given, counts)) == loss
 
 
-def test_a_batch_without_targets_or_pairs_has_the_loss_0():
+def test_a_batch_without_targets_or_pairs_has_zero_loss():
     zero = jnp.float32(0)
     found = objective_of("mlm").loss({"mlm_loss": zero, "nsp_loss": zero}, {"mlm_targets": zero, "nsp_examples": zero})
     assert float(found) == 0
 
 
-def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_of_the_batch():
+def test_row_losses_are_means_over_their_targets_and_add_up_to_the_batch():
     rng = np.random.default_rng(0)
     targets, labels = np.array([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]), np.array([[1], [0], [-1]])
     outputs = {"mlm_logits": jnp.asarray(rng.normal(size=(3, 3, 7)), jnp.float32)}
@@ -63,7 +63,7 @@ def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_
         ({"bilm_loss": 3.0}, {"bilm_targets": 1.0, "mlm_targets": 9.0}, 3.0),
     ],
 )
-def test_a_single_target_is_divided_by_one_under_the_name_of_its_objective(sums, counts, loss):
+def test_a_single_target_is_divided_by_one(sums, counts, loss):
     measure = next(name.removesuffix("_loss") for name in sums)
     given = ({name: np.float32(value) for name, value in numbers.items()} for numbers in (sums, counts))
     assert float(objective_of(measure).loss(*given)) == loss
@@ -75,7 +75,7 @@ def plain_loss(logits, targets, weights):
     return (weights * jnp.where(targets >= 0, -chosen, 0.0)).sum()
 
 
-def test_the_derivative_of_cross_entropy_is_that_of_its_definition():
+def test_the_derivative_of_cross_entropy_equals_automatic_differentiation():
     rng = np.random.default_rng(0)
     logits, weights = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 3, 5), (2, 3)))
     targets = jnp.asarray([[0, 4, -1], [2, -1, 1]], jnp.int32)
@@ -84,7 +84,7 @@ def test_the_derivative_of_cross_entropy_is_that_of_its_definition():
     assert not np.any(found[0, 2])
 
 
-def test_a_prediction_is_correct_where_its_target_has_the_largest_logit():
+def test_a_prediction_is_correct_if_its_target_has_the_largest_logit():
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 6, 4)), jnp.float32)
     best = np.asarray(logits).argmax(-1)
     assert {0, 1, 2, 3} <= set(best.ravel())
@@ -96,7 +96,7 @@ def test_a_prediction_is_correct_where_its_target_has_the_largest_logit():
     assert float(correct_predictions(of_first, jnp.asarray([0]))[0]) == 1
 
 
-def test_counts_are_of_targets_pairs_tokens_and_rows_without_padding():
+def test_counts_leave_out_padding():
     batch = {
         "masked_targets": jnp.asarray([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]),
         "nsp_labels": jnp.asarray([[1, 0], [0, -1], [-1, -1]]),
@@ -107,7 +107,7 @@ def test_counts_are_of_targets_pairs_tokens_and_rows_without_padding():
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "bilm"])
-def test_the_tiles_of_a_tpu_change_no_sum_and_reach_no_loss(encoder: str):
+def test_tpu_padding_does_not_change_sums_or_losses(encoder: str):
     """A program for a TPU computes more slots than the batch has; they predict nothing."""
     model, batch = dataclasses.replace(TINY, encoder=encoder), random_batch(rows=4)
     assert batch["masked_positions"].shape[1] % 8
@@ -132,7 +132,7 @@ float64."""
 
 @pytest.mark.parametrize("smoothing", SMOOTHED)
 @pytest.mark.parametrize("padding", [0, 5])
-def test_label_smoothing_is_that_of_transformers_and_columns_that_pad_the_vocabulary_do_not_count(smoothing: float, padding: int):
+def test_label_smoothing_equals_transformers_without_padding_columns(smoothing: float, padding: int):
     n = np.arange(42.0).reshape(2, 3, 7)
     logits = np.pad(np.sin(1.7 * n) * 2 + np.cos(n), ((0, 0), (0, 0), (0, padding)), constant_values=-1e9)
     targets = jnp.array([[1, 6, -1], [0, 3, 3]])
@@ -150,7 +150,7 @@ def test_label_smoothing_is_that_of_transformers_and_columns_that_pad_the_vocabu
     np.testing.assert_allclose(np.asarray(gradient.sum(-1)), 0.0, atol=1e-7)
 
 
-def test_without_smoothing_it_is_the_cross_entropy():
+def test_zero_smoothing_equals_cross_entropy():
     rng = np.random.default_rng(0)
     logits, targets = jnp.asarray(rng.normal(size=(4, 9)), jnp.float32), jnp.array([0, 8, -1, 3])
     np.testing.assert_allclose(smoothed_cross_entropy(logits, targets, 0.0, 9), cross_entropy(logits, targets), atol=1e-6)

@@ -24,7 +24,7 @@ OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
 
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("measure", MODELS)
-def test_the_objectives_of_the_project_keep_the_contract(measure: str, pairs: bool):
+def test_the_built_in_objectives_fulfil_the_contract(measure: str, pairs: bool):
     objective = objective_of(measure, pairs and measure == "mlm")
     objective.check("it")
     params = nn.unbox(jax.jit(objective.initial_parameters)(jax.random.key(0)))
@@ -53,7 +53,7 @@ def changed(**parts: Any) -> Objective:
     return type("Mine", (Good,), parts)().for_model(Model(TINY))
 
 
-def test_a_small_objective_keeps_the_contract_and_its_loss_is_the_mean():
+def test_a_minimal_objective_fulfils_the_contract():
     objective = changed()
     objective.check("it")
     scores = objective.summarise({"mine": 6.0, "masked": 3.0, "tokens": 9.0, "rows": 1.0})
@@ -83,13 +83,13 @@ def test_a_small_objective_keeps_the_contract_and_its_loss_is_the_mean():
         ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so microbatches would not"),
     ],
 )  # fmt: skip
-def test_what_does_not_keep_the_contract_is_refused_with_its_name(parts: dict[str, Any], says: str):
+def test_objectives_that_break_the_contract_are_refused_by_name(parts: dict[str, Any], says: str):
     with pytest.raises(UserError) as error:
         changed(**parts).check("it")
     assert says in str(error.value)
 
 
-def test_a_draw_of_words_is_that_of_the_whole_batch_on_any_part_of_its_rows():
+def test_random_words_of_a_part_of_the_batch_equal_those_of_the_whole():
     logits, seed = jax.random.normal(jax.random.key(0), (8, 4, 64)), jnp.uint32(5)
     whole = sampled(logits, {}, seed)
     parts = [sampled(logits[i : i + 2], {"rows": jnp.arange(i, i + 2, dtype=jnp.uint32)}, seed) for i in range(0, 8, 2)]
@@ -97,13 +97,13 @@ def test_a_draw_of_words_is_that_of_the_whole_batch_on_any_part_of_its_rows():
     assert (whole != sampled(logits, {}, jnp.uint32(6))).mean() > 0.5
 
 
-def test_words_are_drawn_as_often_as_the_softmax_says():
+def test_words_are_drawn_with_softmax_frequencies():
     logits = jnp.log(jnp.broadcast_to(jnp.array([0.7, 0.2, 0.1]), (4_000, 5, 3)))
     found = np.bincount(np.asarray(sampled(logits, {}, jnp.uint32(1))).ravel(), minlength=3) / 20_000
     np.testing.assert_allclose(found, [0.7, 0.2, 0.1], atol=0.02)
 
 
-def test_replaced_tokens_finds_the_words_that_its_generator_has_changed():
+def test_replaced_tokens_detects_the_words_changed_by_its_generator():
     kind = load_named(OWN, {}, "config.objective")
     objective, batch = dataclasses.replace(kind(), generator_size=0.5).for_model(Model(TINY)), random_batch()
     objective.check("it")

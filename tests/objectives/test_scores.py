@@ -23,20 +23,20 @@ def test_means_are_over_targets_not_over_batches():
 
 
 @pytest.mark.parametrize("nsp", [{}, {"nsp_loss": 0.0, "nsp_correct": 0, "nsp_examples": 0}])
-def test_a_task_without_targets_has_no_numbers(nsp: dict[str, float]):
+def test_scores_without_targets_are_undefined(nsp: dict[str, float]):
     scores = objective_of("mlm").summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
     assert set(scores) == {"mlm_loss", "perplexity", "mlm_accuracy", "loss"}
     assert scores["loss"] == scores["mlm_loss"]
     assert objective_of("mlm").summarise({}) == {}
 
 
-def test_perplexity_of_a_hopeless_or_broken_loss_does_not_overflow():
+def test_perplexity_does_not_overflow():
     assert perplexity(1e4) == perplexity(700.5) == perplexity(700.0) == math.inf
     assert perplexity(699.5) == math.exp(699.5)
     assert math.isnan(perplexity(math.nan))
 
 
-def test_unigram_baseline_is_what_an_explicit_unigram_model_scores():
+def test_unigram_baseline_equals_an_explicit_unigram_model():
     counts = np.array([0, 5, 90, 4])
     targets = np.array([[2, 2, -1], [1, 3, 0]])
     baseline = unigram_baseline(counts, targets)
@@ -59,18 +59,18 @@ def test_the_next_sentence_baseline_is_the_better_constant_answer():
 
 
 @pytest.mark.parametrize("measure", ["next_token", "bilm", "skip_gram"])
-def test_another_objective_has_scores_of_its_own_name_and_a_perplexity_where_it_predicts_words(measure: str):
+def test_objectives_have_their_own_score_names_and_perplexity_if_they_predict_words(measure: str):
     scores = objective_of(measure).summarise({f"{measure}_loss": 30.0, f"{measure}_correct": 4, f"{measure}_targets": 10})
     wanted = {f"{measure}_loss": 3.0, f"{measure}_accuracy": 0.4, "loss": 3.0}
     assert scores == pytest.approx(wanted if measure == "skip_gram" else wanted | {"perplexity": math.e**3})
 
 
-def test_pairs_alone_are_the_whole_loss():
+def test_the_loss_may_consist_of_pairs_only():
     scores = objective_of("mlm").summarise({"nsp_loss": 3.0, "nsp_correct": 1, "nsp_examples": 2})
     assert scores == {"nsp_loss": 1.5, "nsp_accuracy": 0.5, "loss": 1.5}
 
 
-def test_what_a_teacher_adds_is_a_mean_over_targets_or_tokens_and_no_part_of_the_loss():
+def test_distillation_scores_are_means_outside_of_the_loss():
     sums = {"mlm_loss": 30.0, "mlm_correct": 4, "mlm_targets": 10, "tokens": 40}
     taught = {"soft_loss": 5.0, "hidden_difference": 8.0, "attention_divergence": 2.0}
     scores = Distillation(objective_of("mlm"), PretrainingDistillation()).summarise(sums | taught)

@@ -38,7 +38,7 @@ def parameters() -> dict:
     return {**params, "skip_gram_head": {**params["skip_gram_head"], "counts": COUNTS}}
 
 
-def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_the_context_counts():
+def test_the_loss_equals_a_loop_over_pairs_that_counts_negatives_equal_to_the_context():
     params, batch = parameters(), rows()
     sums = jax.jit(lambda p, b: SETTINGS.sums(p, b, None))(params, batch)
     words = np.float64(params["embeddings"]["word_embeddings"]["embedding"])
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_t
     np.testing.assert_allclose(sums["skip_gram_correct"], positive, rtol=1e-5)
 
 
-def test_a_word_is_no_context_of_itself():
+def test_a_word_is_never_its_own_context():
     batch = rows(((1, 1, 1),))
     batch["centres"][:] = 1
     sums = jax.jit(lambda p, b: SETTINGS.sums(p, b, None))(parameters(), batch)
@@ -81,7 +81,7 @@ def changed_one_by_one(length: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_other_token():
+def test_the_score_of_a_pair_depends_only_on_its_word_and_context():
     """The predicted word is not an input: another context does not change the scores of the other contexts."""
     params, length = parameters(), 9
     found = jax.jit(pretraining_model(STATIC).apply)({"params": params}, changed_one_by_one(length))
@@ -144,18 +144,18 @@ def test_no_optimizer_changes_the_counts():
         assert all(np.any(x) for x in jax.tree.leaves(direction))
 
 
-def test_the_negatives_of_a_seed_are_those_of_earlier_versions():
+def test_the_negatives_of_a_seed_equal_those_of_earlier_versions():
     drawn = {seed: draw_negatives(jnp.asarray(COUNTS), (1, 12), np.uint32(seed))[0].tolist() for seed in (1, 2)}
     assert drawn == {1: [5, 6, 7, 6, 18, 7, 10, 7, 6, 6, 12, 7], 2: [5, 5, 7, 7, 5, 6, 5, 5, 5, 6, 5, 5]}
 
 
-def test_a_corpus_of_one_word_has_it_at_the_frequency_1():
+def test_a_single_word_corpus_gives_it_frequency_one():
     kept = np.asarray(keep_weights(jnp.asarray([0.0, 1.0]), 0.04))
     np.testing.assert_allclose(kept, [0.0, 0.2 + 0.04], rtol=1e-6)
     np.testing.assert_array_equal(keep_weights(jnp.asarray([0.0, 1.0, 7.0]), 0.0), [0.0, 1.0, 1.0])
 
 
-def test_the_loss_is_a_mean_over_the_weights_of_pairs_in_the_window_that_is_asked_for():
+def test_the_loss_is_a_weighted_mean_over_pairs_in_the_window():
     wide, narrow = (SkipGram(window=window) for window in (5, 1))
     batch = rows()
     counts = narrow.counts(batch)

@@ -46,7 +46,7 @@ def on_device(batch):
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
-def test_the_loss_is_the_mean_of_the_smoothed_cross_entropies_over_all_tokens_of_the_translations(params):
+def test_the_loss_is_the_mean_smoothed_cross_entropy_over_target_tokens(params):
     batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
     logits = np.asarray(jax.jit(OBJECTIVE.logits)(params, batch, None), np.float64)[..., :1_500]
     of_classes = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -66,7 +66,7 @@ def test_the_loss_is_the_mean_of_the_smoothed_cross_entropies_over_all_tokens_of
     assert float(counts["tokens"]) == both
 
 
-def test_packed_pairs_have_the_loss_and_the_gradient_of_separate_ones(params):
+def test_packed_pairs_have_the_loss_and_gradient_of_separate_pairs(params):
     def total(config):
         batch = on_device(BatchSource(CORPUS, config, plan_epoch(CORPUS, config, seed=0, epoch=0).num_rows, seed=0).at(0))
         loss = jax.value_and_grad(lambda p, rows: OBJECTIVE.loss(OBJECTIVE.sums(p, rows, None), OBJECTIVE.counts(rows)))
@@ -79,14 +79,14 @@ def test_packed_pairs_have_the_loss_and_the_gradient_of_separate_ones(params):
         np.testing.assert_allclose(one, another, atol=2e-6)
 
 
-def test_the_losses_of_rows_are_means_over_their_tokens(params):
+def test_row_losses_are_means_over_their_tokens(params):
     batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
     losses, used = jax.jit(OBJECTIVE.row_losses)(params, batch)["translation_loss"], (batch["targets"] >= 0).sum(1)
     total = jax.jit(OBJECTIVE.sums)(params, batch, None)["translation_loss"]
     assert float((losses * used).sum()) == pytest.approx(float(total), rel=1e-5)
 
 
-def test_it_keeps_the_contract_of_an_objective():
+def test_translation_fulfils_the_contract_of_an_objective():
     OBJECTIVE.check("config.objective=translation")
     shapes = abstract_rows(4, 24, 24, targets="translated")
     batch = BatchSource(CORPUS, PACKED, 4, seed=0).at(0)
@@ -94,7 +94,7 @@ def test_it_keeps_the_contract_of_an_objective():
     assert {*shapes} == {*INPUTS, *(DECODER + name for name in INPUTS), "targets"}
 
 
-def test_the_baseline_is_the_frequency_of_the_tokens_of_the_translations(params):
+def test_the_baseline_is_the_frequency_of_target_tokens(params):
     plan = plan_epoch(CORPUS, PACKED, seed=0, epoch=0)
     held_out = BatchSource(CORPUS, PACKED, 4, seed=1).at(0)
     scores = OBJECTIVE.eval_scores(EvalRows(held_out["targets"], np.zeros((4, 0), np.int32), CORPUS, plan))
@@ -109,7 +109,7 @@ def test_the_baseline_is_the_frequency_of_the_tokens_of_the_translations(params)
     assert scores["unigram_loss"] == pytest.approx(-np.log(smoothed[used]).mean())
 
 
-def test_the_flops_of_a_row_are_those_of_its_matrix_products():
+def test_row_flops_equal_the_matrix_products():
     objective = Translation().for_model(Model(dataclasses.replace(CONFIG, vocab_multiple=1, attention="plain")))
     abstract = unboxed(objective.abstract_parameters())
     batch = abstract_rows(1, 24, 24, targets="translated")

@@ -62,7 +62,7 @@ def by_hand(analyser, model, path, tokens: int = 1000) -> tuple[np.ndarray, int,
     return right, n, outside
 
 
-def test_the_counts_of_every_head_are_those_of_a_loop_over_the_weights(found, analyser, model, path):
+def test_counts_of_every_head_equal_a_loop_over_the_weights(found, analyser, model, path):
     right, n, outside = by_hand(analyser, model, path)
     counts, asked, left_out = summed(found)["all"]
     assert [*counts.values()][:8] == right.tolist()
@@ -70,7 +70,7 @@ def test_the_counts_of_every_head_are_those_of_a_loop_over_the_weights(found, an
     assert len({*right.tolist()}) > 1
 
 
-def test_rules_are_right_as_often_as_counted_by_hand(found):
+def test_accuracies_of_rules_equal_counts_by_hand(found):
     groups = summed(found)
     rules = {group: [*counts.values()][8:] for group, (counts, _, _) in groups.items()}
     # In each of two documents: the rules choose for "It" the nearest, "river", which agrees; for "The river" "river", by its
@@ -83,7 +83,7 @@ def test_rules_are_right_as_often_as_counted_by_hand(found):
     }  # fmt: skip
 
 
-def test_candidates_of_entities_mentioned_once_can_be_left_out(analyser, tmp_path):
+def test_singletons_can_be_left_out(analyser, tmp_path):
     path = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1) France/PROPN/1/(2-place-1) it/PRON/1/(1-place-1)"))
     found = [measure_antecedents(analyser.engine, open_texts(path), Coreference(singletons=alone)) for alone in (True, False)]
     assert [summed(counts)["all"][0]["nearest mention"] for counts in found] == [0, 1]
@@ -95,7 +95,7 @@ GAP += "2\tThe river met Paris and France, his.\this\t32\tParis\t14\tFALSE\tFran
 GAP += "3\t" + "the " * 50 + "Paris met France and he left.\the\t221\tParis\t200\tFALSE\tFrance\t210\tTRUE\tu\n"
 
 
-def test_texts_with_one_question_keep_the_attention_of_each_head_and_windows_are_read_in_groups(analyser, tmp_path, monkeypatch):
+def test_single_question_texts_keep_attention_by_head_when_windows_are_read_in_groups(analyser, tmp_path, monkeypatch):
     monkeypatch.setattr(antecedents, "SECTIONS", 1)
     asked: list[int] = []
 
@@ -126,7 +126,7 @@ def test_texts_with_one_question_keep_the_attention_of_each_head_and_windows_are
     np.testing.assert_array_equal(part.attention.values, found.attention.values[2:])
 
 
-def test_antecedents_outside_of_the_window_are_counted_apart(analyser, model, path):
+def test_antecedents_outside_of_the_window_are_counted_separately(analyser, model, path):
     found = measure_antecedents(analyser.engine, open_texts(path), Coreference(tokens=14))
     right, n, outside = by_hand(analyser, model, path, 14)
     counts, asked, left_out = summed(found)["all"]
@@ -136,7 +136,7 @@ def test_antecedents_outside_of_the_window_are_counted_apart(analyser, model, pa
     assert outside > 0
 
 
-def test_shuffled_words_keep_candidates_and_answers_and_give_the_heads_other_attention(analyser, model, path):
+def test_shuffling_words_changes_attention_but_not_candidates_or_answers(analyser, model, path):
     rng = np.random.default_rng(3)
     found = measure_antecedents(analyser.engine, open_texts(path), Coreference(control="shuffled-words", seed=3))
     right = np.zeros(8, int)
@@ -154,7 +154,7 @@ def test_shuffled_words_keep_candidates_and_answers_and_give_the_heads_other_att
     assert [*summed(found)["all"][0].values()][:8] == right.tolist()
 
 
-def test_a_head_that_looks_at_the_antecedent_is_found(vocabulary, tmp_path):
+def test_a_head_that_attends_to_the_antecedent_is_found(vocabulary, tmp_path):
     export_model(tmp_path / "model", looking_model(vocabulary, {"x": "a", "y": "b", "z": "a"}))
     words = "a/PROPN/0/(1-x-1) b/PROPN/1/(2-x-1) c/PROPN/1/(3-x-1) x/PRON/1/(1-x-1) y/PRON/1/(2-x-1) z/PRON/1/(1-x-1)"
     path = write(tmp_path, conllu(words) + conllu(words, name="e"))
@@ -166,7 +166,7 @@ def test_a_head_that_looks_at_the_antecedent_is_found(vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize("room", [6, 9, 30])
-def test_windows_hold_what_fits_own_every_word_once_and_begin_between_sentences(room):
+def test_windows_are_full_start_between_sentences_and_own_every_word_once(room):
     rng = np.random.default_rng(room)
     for _ in range(20):
         sizes = rng.integers(1, room + 1 if room < 9 else 4, rng.integers(1, 40)).tolist()
@@ -179,7 +179,7 @@ def test_windows_hold_what_fits_own_every_word_once_and_begin_between_sentences(
             assert last == len(sizes) or last in sentences or not any(own < start <= last for start in sentences)
 
 
-def test_what_cannot_be_measured_is_an_error(analyser, tmp_path):
+def test_texts_without_measurable_mentions_are_refused(analyser, tmp_path):
     alone = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1)"))
     with pytest.raises(UserError, match="holds no mention with an antecedent"):
         analyser.coreference(alone)

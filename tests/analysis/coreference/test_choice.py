@@ -34,7 +34,7 @@ def made_up(seed: int, documents: int = 12, most: int = 6) -> Antecedents:
     )
 
 
-def test_the_head_is_best_where_it_is_chosen_and_its_rate_is_that_of_other_documents():
+def test_a_head_is_chosen_on_some_documents_and_reported_on_the_others():
     choice, reported = halves(made_up(0, documents=20))
     assert choice.n["document"] == [f"d{i}" for i in range(0, 20, 2)]
     for g, best in enumerate(best_heads(choice, reported, OPTIONS)):
@@ -49,7 +49,7 @@ def test_the_head_is_best_where_it_is_chosen_and_its_rate_is_that_of_other_docum
         assert best.head.low < best.head.accuracy < best.head.high
 
 
-def test_the_choice_of_a_head_does_not_see_the_documents_that_are_reported():
+def test_reported_documents_do_not_influence_the_choice_of_a_head():
     """With other documents to report, on which every head's answers are inverted, the same heads are chosen."""
     choice, reported = halves(made_up(1, documents=20))
     n = reported.n.values[:, :, None]
@@ -66,7 +66,7 @@ def test_the_choice_of_a_head_does_not_see_the_documents_that_are_reported():
     assert best_there != [best.head.chooser for best in found], "another head is the best of the reported documents"
 
 
-def test_the_interval_is_near_that_of_samples_with_replacement():
+def test_the_interval_is_close_to_bootstrap_samples():
     found = made_up(3, documents=60)
     (best, _) = best_heads(found, found, dataclasses.replace(OPTIONS, replicates=2000))
     column = list(found.right["chooser"]).index(best.head.chooser)
@@ -94,7 +94,7 @@ def one_question(seed: int, documents: int) -> Antecedents:
     )
 
 
-def test_neither_is_said_below_the_threshold_that_is_best_where_it_is_chosen():
+def test_neither_is_predicted_below_the_threshold_of_the_choosing_documents():
     choice, reported = one_question(0, 40), one_question(1, 31)
     reported.n.values[30] = 0  # a text without a question
     unasked, reported = reported, reported.part(range(30))
@@ -115,7 +115,7 @@ def test_neither_is_said_below_the_threshold_that_is_best_where_it_is_chosen():
     assert (three.n, three.n_choice) == (30, 40)
 
 
-def test_neither_is_always_said_where_no_name_is_ever_right():
+def test_neither_is_always_predicted_if_no_name_is_right():
     choice = one_question(0, 12)
     choice.right.values[:] = 0
     choice.n.values[:] = (0, 1)
@@ -126,7 +126,7 @@ def test_neither_is_always_said_where_no_name_is_ever_right():
     assert (best.documents, best.rules[0].on_choice) == (12, 0)
 
 
-def test_groups_that_one_part_alone_holds_have_no_head_and_without_any_there_is_none():
+def test_groups_of_only_one_half_have_no_head():
     choice, reported = halves(made_up(0))
     choice.n.values[:, 1] = 0
     assert [best.group for best in best_heads(choice, reported, OPTIONS)] == ["all"]
@@ -177,7 +177,7 @@ def test_every_number_of_a_table_has_its_n_and_every_figure_its_table(tmp_path, 
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_the_title_of_the_figure_is_whole_and_the_legend_beside_it(groups):
+def test_the_title_of_the_figure_is_not_cut_and_does_not_overlap_the_legend(groups):
     choice, reported = halves(made_up(0))
     found = CoreferenceScores(tuple(best_heads(choice, reported, OPTIONS)[:groups]), choice, reported)
     figure = best_figure(found, {"random-weights": found})

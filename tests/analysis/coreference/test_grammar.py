@@ -66,7 +66,7 @@ def test_a_pronoun_has_its_number_person_and_genders(word: str, number: str, per
         (["nous"], "nous", "pronoun", ("_", "Person=1|Number=Plur"), "", Traits("plural", "1")),
     ],
 )
-def test_traits_are_those_of_features_words_and_types_in_turn(words, head, kind, tags, entity_type, traits):
+def test_agreement_comes_from_features_then_words_then_types(words, head, kind, tags, entity_type, traits):
     assert find_traits(words, head, kind, tags, entity_type) == traits
 
 
@@ -83,11 +83,11 @@ def test_traits_are_those_of_features_words_and_types_in_turn(words, head, kind,
         (Traits(genders=frozenset({"feminine"})), Traits(genders=frozenset(PEOPLE)), True),
     ],
 )
-def test_mentions_agree_unless_something_that_is_known_of_both_differs(one: Traits, other: Traits, agree: bool):
+def test_mentions_agree_unless_a_known_trait_differs(one: Traits, other: Traits, agree: bool):
     assert (one.agree(other), other.agree(one)) == (agree, agree)
 
 
-def test_the_kind_is_by_the_universal_tag_and_where_there_is_none_by_the_other():
+def test_the_kind_follows_the_universal_tag_or_else_the_other_tag():
     kinds = {
         "pronoun": [("PRON", "_"), ("PRON", "NN"), ("DET", "WDT"), ("_", "PRP")],
         "proper": [("PROPN", "_"), ("_", "NNP"), ("_", "NNPS")],
@@ -116,7 +116,7 @@ def test_the_third_person_and_it_are_groups_of_pronouns():
         ((0,), (-1, 0), 0),
     ],
 )
-def test_the_head_of_words_in_a_tree_is_the_one_nearest_to_its_root(words, heads, head):
+def test_the_head_of_words_in_a_tree_is_the_nearest_to_the_root(words, heads, head):
     assert tree_head(words, heads) == head
 
 
@@ -124,7 +124,7 @@ def mention(entity: str, *words: int, traits: Traits = Traits(), head: int | Non
     return Mention(entity, words, words[-1] if head is None else head, "common", traits)
 
 
-def test_a_rule_takes_the_nearest_and_the_sieve_the_first_test_that_a_candidate_passes():
+def test_a_rule_takes_the_nearest_match_and_the_sieve_the_first_test_with_a_match():
     words = ["The", "old", "king", "the", "king", "a", "man", "She", "the", "King", "sat"]
     plural, man, she = (
         Traits("plural"),
@@ -179,7 +179,7 @@ def test_the_head_of_a_phrase_follows_collins_rules(bits: str, tags: str, head: 
     assert head_of(bits, tags) == head
 
 
-def test_words_that_are_no_constituent_are_the_parts_of_a_larger_one_that_lie_in_them():
+def test_words_that_are_not_a_constituent_split_into_parts_of_a_larger_one():
     tree = read_parse(["(S(NP(NP*", "*)", "(PP*", "*))", "(VP*", "*", "*)", "*)"])
     assert tree is not None
     verb = Phrase("VP", 4, 6, [4, 5, 6])
@@ -207,7 +207,7 @@ def test_words_that_are_no_constituent_are_the_parts_of_a_larger_one_that_lie_in
         ("DT RB", 0, 1, 1),
     ],
 )
-def test_without_a_parse_the_head_is_the_last_noun_before_what_modifies_it(tags: str, first: int, last: int, head: int):
+def test_without_a_parse_the_head_is_the_last_noun_before_its_modifier(tags: str, first: int, last: int, head: int):
     assert last_noun(first, last, tags.split()) == head
 
 

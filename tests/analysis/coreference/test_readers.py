@@ -55,7 +55,7 @@ def test_without_a_tree_the_head_is_the_last_word_of_the_minimal_span_or_of_the_
     assert heads == [["river", "b"], ["one", "four", "y"]]
 
 
-def test_the_fields_of_a_bracket_are_those_that_the_file_names_and_the_last_may_hold_dashes(tmp_path):
+def test_bracket_fields_follow_the_file_and_the_last_may_contain_dashes(tmp_path):
     text = conllu("a/NOUN/_/(1-1-person-x b/NOUN/_/1)", heads=False).replace("GRP-etype-minspan", "GRP-minspan-etype")
     (document,), _ = read(tmp_path, text)
     (mention,) = document.mentions
@@ -71,7 +71,7 @@ def test_mentions_may_be_nested_overlap_and_be_discontinuous(tmp_path):
     assert [mention[:3] for mention in mentions(document)] == [("2", "a b c e", "a"), ("1", "a b c", "a"), ("3", "b c d", "b")]
 
 
-def test_the_parts_of_mentions_of_one_entity_belong_to_the_one_that_began_last(tmp_path):
+def test_a_part_belongs_to_the_last_started_mention_of_its_entity(tmp_path):
     text = conllu(
         "a/NOUN/0/(2[1/2]) b/NOUN/1/(2[1/2]) c/NOUN/2/(2[2/2]) d/NOUN/3/(2[2/2])",
         "e/NOUN/0/(3[1/3]) f/NOUN/1/(3[1/2]) g/NOUN/1/(3[2/3]) h/NOUN/1/(3[2/2]) i/NOUN/1/(3[3/3])",
@@ -107,7 +107,7 @@ def test_a_mention_of_coordinated_words_is_plural(tmp_path):
         ("a/NOUN/0/(7[2/2]-x-1) b/NOUN/1", "line 3: (7[2/2] has no part 1 in its sentence; it is left out"),
     ],
 )
-def test_a_mention_that_cannot_be_read_is_reported_with_its_line_and_the_others_are_read(tmp_path, words, problem):
+def test_an_unreadable_mention_is_reported_with_its_line_and_left_out(tmp_path, words, problem):
     (document,), problems = read(tmp_path, conllu(words, "c/NOUN/0/(1-x-1)"))
     assert problem in problems
     assert mentions(document) == [("1", "c", "c", "common")]
@@ -121,7 +121,7 @@ def test_a_mention_that_crosses_sentences_is_left_out_and_reported(tmp_path):
     assert mentions(document) == [("1", "c", "c", "common")]
 
 
-def test_documents_end_where_the_next_begins_and_a_file_without_marks_is_one(tmp_path):
+def test_documents_end_at_the_next_mark_and_a_file_without_marks_is_one_document(tmp_path):
     first, second = conllu("a/NOUN/0/(1-x-1)", "b/NOUN/0/(1-x-1)"), conllu("c/NOUN/0/(1-x-1)", name="e")
     documents, _ = read(tmp_path, first + second)
     assert [(document.name, document.words) for document in documents] == [("d", ("a", "b")), ("e", ("c",))]
@@ -134,7 +134,7 @@ def test_documents_end_where_the_next_begins_and_a_file_without_marks_is_one(tmp
     assert len(problems) == 1
 
 
-def test_split_antecedents_are_counted_and_are_no_antecedents(tmp_path):
+def test_split_antecedents_are_counted_and_left_out(tmp_path):
     path = write(tmp_path, PARIS.replace("Entity=(3-place-1)\n", "Entity=(3-place-1)|SplitAnte=1<3,2<3\n", 1))
     file = CorefudFile(path)
     assert file.notes == ()
@@ -170,7 +170,7 @@ def rows(coreference: str = "(1 1) - (2) - (3|(1) - 3) -") -> list[str]:
     return [" ".join(row) for row in zip(WORDS, TAGS, TREE, named, coreference.split(), strict=True)]
 
 
-def test_mentions_of_conll_2012_have_the_head_of_their_constituent_and_its_agreement(tmp_path):
+def test_mentions_of_conll_2012_have_the_head_and_agreement_of_their_constituent(tmp_path):
     (document,), problems = read(tmp_path, conll2012(rows(), rows()))
     assert problems == []
     assert (document.name, document.sentences) == ("bc/x/000", (0, 9))
@@ -186,7 +186,7 @@ def test_mentions_of_conll_2012_have_the_head_of_their_constituent_and_its_agree
     assert houses.number == "plural"
 
 
-def test_the_parts_of_a_text_of_conll_2012_are_documents_with_their_own_entities_and_all_their_mentions(tmp_path):
+def test_parts_of_a_conll_2012_text_are_documents_with_their_own_entities(tmp_path):
     (first, second), problems = read(tmp_path, PARTS)
     assert [problem.partition(": ")[0] for problem in problems] == ["line 24"]
     assert (first.name, first.sentences) == ("nw/made/00/made_0001/000", (0, 6))
@@ -232,7 +232,7 @@ def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_la
     assert [mention.traits.genders == of_person for mention in document.mentions] == [True, True, True, False]
 
 
-def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_sentence_may_end_with_it(tmp_path):
+def test_a_conll_2012_file_without_a_document_is_refused_and_one_without_end_mark_is_read(tmp_path):
     with pytest.raises(UserError, match="has no document that can be read; give a file of CoNLL-2012"):
         list(Conll2012File(write(tmp_path, "\n\n")))
     (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))
@@ -253,7 +253,7 @@ def test_a_file_of_conll_2012_without_a_document_is_an_error_and_its_last_senten
         (conll2012(rows()).replace("#end document\n", ""), "line 11: the file ends without '#end document'; is it whole?"),
     ],
 )
-def test_what_cannot_be_read_of_conll_2012_is_reported_and_the_rest_is_read(tmp_path, text, problem):
+def test_unreadable_parts_of_conll_2012_are_reported_and_left_out(tmp_path, text, problem):
     documents, problems = read(tmp_path, text)
     assert any(problem in line for line in problems), problems
     assert documents
@@ -280,7 +280,7 @@ def test_a_text_of_gap_asks_for_one_of_two_names(tmp_path):
     assert (question.right, question.groups) == (frozenset(), ("neither",))
 
 
-def test_a_row_of_gap_that_cannot_be_read_is_left_out(tmp_path):
+def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
     blank = gap().replace("she\t35", " \t34")
     rows = [gap(3), "1\t2\n", gap(), "2" + gap(right=("TRUE", "yes")), "3" + blank, gap()]
     texts, problems = read(tmp_path, HEADER + "".join(rows))
@@ -289,7 +289,7 @@ def test_a_row_of_gap_that_cannot_be_read_is_left_out(tmp_path):
     assert "line 7: line 4 has the ID '1' too, by which predictions are named; give each its own" in problems
 
 
-def test_the_first_line_tells_the_format(tmp_path):
+def test_the_format_is_recognised_by_the_first_line(tmp_path):
     assert isinstance(open_texts(write(tmp_path, PARIS)), CorefudFile)
     assert isinstance(open_texts(write(tmp_path, "\n" + conll2012(rows()))), Conll2012File)
     assert isinstance(open_texts(write(tmp_path, HEADER + gap())), GapFile)
@@ -309,7 +309,7 @@ def test_agreement_is_by_features_then_by_english_words_then_by_the_annotated_ty
     assert find_traits(["la"], "la", "pronoun", ("_", "Gender=Fem|Number=Sing|Person=3"), "").genders == {"feminine"}
 
 
-def test_a_kind_is_that_of_the_head_words_tag():
+def test_the_kind_follows_the_tag_of_the_head_word():
     kinds = [
         mention_kind(*tags)
         for tags in (("PRON", "_"), ("_", "PRP$"), ("DET", "DT"), ("PROPN", "NNP"), ("_", "NNS"), ("VERB", "VB"))
@@ -325,7 +325,7 @@ def test_real_documents_are_read_without_a_problem(shared_data):
     assert " ".join(first.words[i] for i in first.mentions[1].words).startswith("Research on adult - learned second language")
 
 
-def test_brackets_are_found_one_after_another_and_the_rest_is_what_is_left():
+def test_brackets_are_split_off_one_by_one():
     assert read_brackets("(a(b)c)d)") == ([("a", True, False), ("b", True, True), ("c", False, True), ("d", False, True)], "")
     assert read_brackets("(1|(2)|3)|-") == ([("1", True, False), ("2", True, True), ("3", False, True)], "|||-")
     assert read_brackets("x(y") == ([("y", True, False)], "x")
@@ -341,26 +341,26 @@ def test_a_part_of_a_mention_has_a_number_within_its_count(tmp_path, part):
     assert len(problems) == (part != "²")
 
 
-def test_a_number_of_a_minimal_span_that_no_word_has_is_passed_over(tmp_path):
+def test_a_minimal_span_skips_numbers_without_a_word(tmp_path):
     text = conllu(f"one/NUM/_/(1-person-{'9' * 5000},²,1 two/NUM/_/1)", heads=False)
     (document,), problems = read(tmp_path, text)
     assert ([mention[2] for mention in mentions(document)], problems) == (["one"], [])
 
 
-def test_a_parse_may_nest_deeper_than_python_does():
+def test_a_parse_may_nest_deeper_than_the_recursion_limit():
     deep = read_parse(["(S" * 5000 + "*" + ")" * 5000])
     assert deep is not None
     assert phrase_head(deep, ["VB"]) == 0
 
 
-def test_sentences_of_conll_2012_that_are_not_apart_are_told(tmp_path):
+def test_unseparated_sentences_of_conll_2012_are_reported(tmp_path):
     one = ["a NN * * (1)", "b NN * * -"]
     (document,), problems = read(tmp_path, conll2012(one, one, one).replace("\n\n", "\n", 1))
     assert problems == ["line 4: the word 0 follows 1; end the sentence before it with an empty line; the sentence is left out"]
     assert document.words == ("a", "b")
 
 
-def test_comments_of_conll_2012_are_no_words_and_a_strange_space_ends_no_sentence(tmp_path):
+def test_conll_2012_comments_are_not_words_and_unusual_spaces_end_no_sentence(tmp_path):
     whole = PARTS
     documents, _ = read(tmp_path, whole)
     assert read(tmp_path, whole.replace("\n", "\n# checked\tby hand\n", 1))[0] == documents

@@ -24,7 +24,7 @@ from tests.analysis.coreference.written import write
         ([1, 6, 1], (0,), 6, [(0, 0, 1), (1, 1, 2), (2, 2, 3)]),
     ],
 )
-def test_a_window_begins_half_a_room_before_its_new_words_and_ends_before_a_sentence(sizes, sentences, room, expected):
+def test_a_window_starts_half_its_room_before_its_new_words_and_ends_before_a_sentence(sizes, sentences, room, expected):
     assert list(spans(sizes, sentences, room)) == expected
 
 
@@ -54,13 +54,13 @@ def test_a_question_is_asked_about_every_mention_but_the_first_with_the_candidat
     assert text.candidates(1, 7) == (1, 3, 5, 6)
 
 
-def test_in_a_window_candidates_are_those_in_it_and_questions_those_about_its_new_words():
+def test_a_window_asks_about_its_new_words_with_the_candidates_in_it():
     asked, outside = document().questions(2, 6, 7)
     assert [(one.head, one.right) for one in asked] == [(6, {3})]
     assert outside == [("all", "common")]  # 1 is before the window
 
 
-def test_the_item_of_a_section_has_queries_limits_and_candidates_at_the_first_pieces_of_words():
+def test_queries_limits_and_candidates_of_a_section_are_at_first_pieces_of_words():
     words = [Word("[CLS]", (2,), Kind.CLS), *(Word(str(i), (10 + i,) * (1 + i % 2), Kind.WORD) for i in range(4))]
     window = Window((*words, Word("[SEP]", (3,), Kind.SEP)))
     questions = (Question(11, 11, frozenset(), (), ()), Question(12, 30, frozenset(), (), ()))
@@ -74,7 +74,7 @@ def test_the_item_of_a_section_has_queries_limits_and_candidates_at_the_first_pi
     assert item.columns["candidates"] == [0, 0, 0, 3, 0, 0, 1, 0]
 
 
-def test_sections_hold_as_many_tokens_as_they_may(analyser):
+def test_sections_are_filled_to_their_token_limit(analyser):
     text = Document("d", ("the",) * 100, (0,), ())
     assert [(each.first, len(each.window.words)) for each in sections(analyser.engine, text, 12)][:2] == [(0, 12), (5, 12)]
     assert len(next(sections(analyser.engine, text, 1000)).window.item().ids) == 40
@@ -99,7 +99,7 @@ def example(text: str, pronoun: str, a: str, b: str, label: str | None = "A", ge
         ("Mary Ann's brother met Bob O'Neil; hers", "hers", "Mary Ann", "Bob O'Neil", ("hers", "Ann", "Neil")),
     ],
 )
-def test_the_head_word_of_a_name_is_its_last_but_for_what_stands_after_names(text, pronoun, a, b, words):
+def test_the_head_word_of_a_name_is_its_last_word_before_suffixes(text, pronoun, a, b, words):
     found = pronoun_text(example(text, pronoun, a, b))
     assert (found.words[found.pronoun], *(found.words[name] for name in found.names)) == words
     assert (found.name, found.sentences) == ("i", (0,))
@@ -121,7 +121,7 @@ def test_a_pronoun_is_asked_about_in_the_window_that_has_it_as_a_new_word():
     assert PronounText("i", text.words, (0,), 4, (2, 7), None, None).questions(0, 0, 10) == ([], [])
 
 
-def test_the_progress_through_gap_is_by_lines_of_which_the_first_is_the_header(tmp_path):
+def test_progress_through_gap_counts_lines_including_the_header(tmp_path):
     header = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
     row = "Ada met Bob and she left.\tshe\t16\tAda\t0\tTRUE\tBob\t8\tFALSE\tu\n"
     file = GapFile(write(tmp_path, f"{header}1\t{row}2\t{row}"))

@@ -31,7 +31,7 @@ def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
     return contents
 
 
-def test_an_array_written_in_pieces_is_the_file_that_numpy_writes_and_is_synchronised_whole(tmp_path, synchronised):
+def test_an_array_written_in_pieces_equals_numpys_file_and_is_synchronised_when_complete(tmp_path, synchronised):
     with ArrayWriter(tmp_path / "a.npy", np.dtype(np.uint16)) as writer:
         writer.append(np.arange(5))
         writer.append(np.arange(5, 12))
@@ -45,7 +45,7 @@ def test_an_array_written_in_pieces_is_the_file_that_numpy_writes_and_is_synchro
     assert synchronised == [{expected.getvalue()}] * 2
 
 
-def test_an_array_that_was_broken_off_is_closed_and_holds_nothing(tmp_path, synchronised):
+def test_an_interrupted_array_is_closed_and_empty(tmp_path, synchronised):
     writer = ArrayWriter(tmp_path / "a.npy", np.dtype(np.int64))
     writer.append(np.arange(5))
     writer.__exit__(ZeroDivisionError)
@@ -61,13 +61,13 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(("name", "says"), [(name, says) for says, names in ERRORS.items() for name in names])
-def test_an_error_of_a_disk_is_a_sentence_with_the_remedy(tmp_path, name, says):
+def test_a_disk_error_is_one_sentence_with_a_remedy(tmp_path, name, says):
     number = getattr(errno, name)
     with pytest.raises(UserError, match=says), disk_errors(tmp_path / "x"):
         raise OSError(number, os.strerror(number))
 
 
-def test_other_errors_of_files_are_not_taken_for_those_of_a_disk(tmp_path):
+def test_other_file_errors_are_not_reported_as_disk_errors(tmp_path):
     with pytest.raises(OSError, match="Bad file descriptor") as raised, disk_errors(tmp_path):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     assert not isinstance(raised.value, UserError)
@@ -87,7 +87,7 @@ READERS = {
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("text", [NESTED, "[]"], ids=["nested", "list"])
-def test_every_reader_refuses_json_that_is_nested_without_end_and_a_list_for_an_object(tmp_path, tiny_vocabulary, name, text):
+def test_every_reader_refuses_endlessly_nested_json_and_a_list_instead_of_an_object(tmp_path, tiny_vocabulary, name, text):
     if name == "tokenizer_config.json":
         (tmp_path / "vocab.txt").write_bytes(tiny_vocabulary.read_bytes())
     (tmp_path / "bert_model.ckpt.index").touch()
@@ -96,7 +96,7 @@ def test_every_reader_refuses_json_that_is_nested_without_end_and_a_list_for_an_
         READERS[name](tmp_path)
 
 
-def test_the_configuration_of_a_run_is_read_as_safely(tmp_path):
+def test_damaged_run_configurations_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(NESTED)
     with pytest.raises(
         UserError, match=r"config\.json cannot be read as JSON \(brackets are nested too deep\); name another --w"

@@ -63,7 +63,7 @@ def test_the_number_of_workers_changes_no_byte(tmp_path, text_file, build):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_hosts_that_share_the_work_make_the_same_corpus_and_the_last_completes_it(tmp_path, text_file, build, capsys):
+def test_hosts_that_share_a_build_make_the_same_corpus_and_the_last_one_completes_it(tmp_path, text_file, build, capsys):
     build(tmp_path / "one", f"text:{text_file}", shards=5)
     shared = tmp_path / "shared"
     assert build(shared, f"text:{text_file}", shards=5, host=(1, 3)) is None
@@ -90,14 +90,14 @@ def test_the_held_out_fraction_is_kept(tmp_path, text_file, build):
     assert build(tmp_path / "none", f"text:{text_file}", eval_fraction=0.0)["splits"]["eval"]["documents"] == 0
 
 
-def test_a_finished_corpus_is_found_and_not_made_again(tmp_path, text_file, build):
+def test_a_finished_corpus_is_not_built_again(tmp_path, text_file, build):
     report = build(tmp_path / "corpus", f"text:{text_file}")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")}
     assert build(tmp_path / "corpus", f"text:{text_file}") == report
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")} == before
 
 
-def test_missing_shards_are_made_and_finished_ones_left_alone(tmp_path, text_file, build, capsys):
+def test_only_missing_shards_are_built(tmp_path, text_file, build, capsys):
     directory = tmp_path / "new" / "corpus"
     build(directory, f"text:{text_file}")
     whole = contents(directory)
@@ -121,7 +121,7 @@ def test_missing_shards_are_made_and_finished_ones_left_alone(tmp_path, text_fil
 COMMAND = [sys.executable, "-m", "bert_jax.corpus", "--layout=sentences", "--shards=40", "--workers=2"]
 
 
-def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_ones(tmp_path, tiny_vocabulary, build):
+def test_a_killed_build_resumes_without_redoing_shards_or_using_partial_ones(tmp_path, tiny_vocabulary, build):
     (tmp_path / "a.txt").write_text("\n\n".join(english(20_000)))
     directory = tmp_path / "corpus"
     command = [*COMMAND, f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}", f"--output={directory}"]
@@ -174,7 +174,7 @@ def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(t
         build(tmp_path / "corpus", f"text:{text_file}")
 
 
-def test_a_tokenizer_in_place_of_another_is_told_by_the_properties_that_differ(tmp_path, tiny, tiny_vocabulary):
+def test_a_changed_tokenizer_is_refused_with_the_properties_that_differ(tmp_path, tiny, tiny_vocabulary):
     write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
     write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
     shorter_words = load_tokenizer(tiny_vocabulary, max_word_characters=7)
@@ -186,7 +186,7 @@ def test_a_tokenizer_in_place_of_another_is_told_by_the_properties_that_differ(t
     )
 
 
-def test_a_directory_with_other_things_in_it_is_refused(tmp_path, text_file, build):
+def test_a_directory_with_other_files_is_refused(tmp_path, text_file, build):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").touch()
     with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
@@ -195,7 +195,7 @@ def test_a_directory_with_other_things_in_it_is_refused(tmp_path, text_file, bui
         build(text_file, f"text:{text_file}")
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_finished_shards_intact(tmp_path, text_file, build, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_leaves_finished_shards_intact(tmp_path, text_file, build, monkeypatch):
     append, calls = arrays.ArrayWriter.append, []
 
     def full(self, values):
@@ -242,7 +242,7 @@ def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, bu
         ("***\n\n---\n", r"of 2 documents none was kept \(2 empty-documents, 2 symbol-lines\); see --keep"),
     ],
 )
-def test_an_empty_corpus_is_an_error_that_says_what_was_dropped(tmp_path, build, text, message, capsys):
+def test_an_empty_corpus_is_refused_with_what_was_dropped(tmp_path, build, text, message, capsys):
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(UserError, match=rf"the corpus is empty: {message}"):
         build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
@@ -271,7 +271,7 @@ def test_the_corpus_does_not_depend_on_the_size_of_the_buffers(tmp_path, build, 
     assert corpus.num_tokens > 4096
 
 
-def test_documents_that_occur_twice_anywhere_are_kept_once(tmp_path, build):
+def test_duplicate_documents_are_kept_once(tmp_path, build):
     originals = english(200)
     texts = [*originals, *originals[50:90], *(text.upper() for text in originals[:10])]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
@@ -288,7 +288,7 @@ def test_documents_that_occur_twice_anywhere_are_kept_once(tmp_path, build):
     assert sum(split["documents"] for split in kept["splits"].values()) == 250
 
 
-def test_a_kill_while_duplicates_are_dropped_loses_nothing(tmp_path, build, monkeypatch):
+def test_a_kill_during_deduplication_loses_nothing(tmp_path, build, monkeypatch):
     texts = [*english(100), *english(100)]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     build(tmp_path / "whole", f"text:{tmp_path}/a.txt", layout="sentences")

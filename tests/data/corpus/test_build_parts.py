@@ -37,11 +37,11 @@ from tests.data.conftest import english
         (["a" * 99], None, f"files was {['a' * 99]}, is None"),
     ],
 )
-def test_a_difference_is_told_in_few_words(before, now, says):
+def test_a_difference_is_described_briefly(before, now, says):
     assert _difference("files", before, now) == says
 
 
-def test_a_list_of_up_to_a_hundred_characters_is_told_whole():
+def test_a_list_of_up_to_100_characters_is_shown_in_full():
     assert len(str(["a" * 96])) == 100
     assert _difference("files", ["a" * 96], ["b"]) == f"files was {['a' * 96]}, is ['b']"
     assert _difference("files", ["a" * 97], ["b"]).startswith("files were 1, are 1; the first")
@@ -54,7 +54,7 @@ def test_three_files_of_a_layout_are_named_and_the_others_counted():
     assert _layouts([*items, Item("jsonl", "some/w", "bytes", 1, 1.0)]) == named
 
 
-def test_a_build_that_meets_another_one_of_its_part_ends_and_the_last_step_waits(tmp_path, text_file, build, monkeypatch):
+def test_a_second_build_of_a_part_ends_and_the_last_step_waits(tmp_path, text_file, build, monkeypatch):
     asked: dict[str, bool] = {}
 
     @contextlib.contextmanager
@@ -86,7 +86,7 @@ def test_only_a_large_corpus_is_finished_by_all_workers(tmp_path, build, monkeyp
         assert asked == {("_write_one", 3), ("_survey_one", workers), ("_drop_one", workers), ("_split_one", workers)}
 
 
-def test_files_that_a_killed_process_left_are_not_taken_into_a_tokenizer(tmp_path, tiny):
+def test_leftovers_of_a_killed_process_are_not_part_of_a_tokenizer(tmp_path, tiny):
     part = tmp_path / f".tokenizer.{os.getpid()}.part"
     part.mkdir()
     (part / "added_tokens.json").write_text("{}")
@@ -95,9 +95,7 @@ def test_files_that_a_killed_process_left_are_not_taken_into_a_tokenizer(tmp_pat
     assert not (tmp_path / "tokenizer" / "added_tokens.json").exists()
 
 
-def test_a_tokenizer_that_another_host_has_just_written_is_compared_and_anything_else_in_its_place_is_an_error(
-    tmp_path, tiny, monkeypatch
-):
+def test_a_tokenizer_just_written_by_another_host_is_compared(tmp_path, tiny, monkeypatch):
     directory = tmp_path / "tokenizer"
 
     def too_late(self, target):

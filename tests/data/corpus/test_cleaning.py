@@ -21,7 +21,7 @@ def clean(lines: list[str], keep: frozenset[str] = frozenset(), **limits: int) -
     return sentences, {name: count for name, count in counts.items() if count}
 
 
-def test_prose_passes_untouched_and_uncounted():
+def test_prose_is_not_changed_or_counted():
     assert clean(PROSE) == ([*PROSE[0].replace(". T", ".|T").split("|"), PROSE[1]], {})
 
 
@@ -42,7 +42,7 @@ def test_prose_passes_untouched_and_uncounted():
         ("long-sentences", "word " * 1100),
     ],
 )
-def test_each_rule_drops_its_kind_of_line_counts_it_and_can_be_switched_off(rule, line):
+def test_each_rule_drops_and_counts_its_lines_and_can_be_disabled(rule, line):
     plain, _ = clean(PROSE)
     assert clean([*PROSE, line]) == (plain, {rule: 1})
     kept, counts = clean([*PROSE, line], keep=frozenset({rule}))
@@ -60,7 +60,7 @@ def test_each_rule_drops_its_kind_of_line_counts_it_and_can_be_switched_off(rule
         "{x} is a set.",
     ],
 )
-def test_prose_with_some_markup_in_it_is_kept(line):
+def test_prose_with_some_markup_is_kept(line):
     assert clean([*PROSE, line])[1] == {}
 
 
@@ -71,7 +71,7 @@ def test_control_characters_are_removed_and_counted():
 
 
 @pytest.mark.parametrize("lines", [[], [""], ["  ", "\t"], ["***"]])
-def test_a_document_of_nothing_is_counted_as_empty(lines):
+def test_an_empty_document_is_counted(lines):
     sentences, counts = clean(lines)
     assert sentences == []
     assert counts["empty-documents"] == 1
@@ -103,14 +103,14 @@ def test_lines_that_are_sentences_are_not_split():
     assert clean_document(PROSE, is_sentence=True, config=CleaningConfig(), counts=counts) == PROSE
 
 
-def test_every_rule_says_what_it_drops():
+def test_every_rule_is_described():
     assert all(RULES.values())
 
 
 @pytest.mark.parametrize(
     "piece", ["<", "<a ", "</a", "<a b", "{{", "{|", "|-", "[[File:", "https://a", "\x00", "\ufffd", "_", "&", "é"]
 )
-def test_the_time_is_linear_in_runs_of_anything_that_the_rules_look_for(piece):
+def test_cleaning_takes_linear_time(piece):
     """Quadratic time would be minutes."""
     began = time.process_time()
     for line in (piece * 100_000, "<" + piece * 100_000, piece * 100_000 + "x", "https://" + piece * 100_000 + " x"):

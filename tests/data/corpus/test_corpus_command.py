@@ -39,7 +39,7 @@ def run_corpus(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("flags", "lowercase"), [((), False), (("--cased",), False), (("--lowercase",), True)])
-def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_flag_decides(
+def test_contradictory_casing_is_reported_unless_a_flag_decides(
     tmp_path, text_file, tiny_vocabulary, run_corpus, flags, lowercase
 ):
     words = tmp_path / "words"
@@ -52,7 +52,7 @@ def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_fla
     assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
 
 
-def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, run_corpus):
+def test_several_sources_are_built_into_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, run_corpus):
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"body": text}) + "\n" for text in english(50, seed=1))
     printed = run_corpus(
@@ -70,7 +70,7 @@ def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, ti
     assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "eval").num_documents == 350
 
 
-def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, run_corpus):
+def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_file, run_corpus):
     corpus = tmp_path / "new" / "corpus"
     flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={corpus}"]
     run_corpus(*flags)
@@ -88,9 +88,7 @@ def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text
         run_corpus(*flags)
 
 
-def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_come_next(
-    tmp_path, text_file, run_corpus, monkeypatch
-):
+def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, text_file, run_corpus, monkeypatch):
     asked, training_text = [], corpus_module.training.training_text
 
     def fails(items, config, limit):
@@ -112,7 +110,7 @@ def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_co
         run_corpus(*flags, "--vocab-megabytes=3")
 
 
-def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its_manifest_last(
+def test_a_bucket_corpus_is_built_locally_and_uploaded_with_its_manifest_last(
     tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch
 ):
     asked = []
@@ -128,7 +126,7 @@ def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its
     assert open_corpus(tmp_path / "local").num_documents > 0
 
 
-def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, run_corpus):
+def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, text_file, run_corpus):
     train = ["--train-vocab=sentencepiece", "--vocab-size=89", "--cased"]
     run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
     build = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab/tokenizer", f"--output={tmp_path}/corpus", "--shards=2"]
@@ -160,7 +158,7 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
         (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
     ],
 )
-def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
+def test_wrong_flags_are_refused_with_the_remedy(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
     with pytest.raises(UserError, match=message):
         run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
     assert not (tmp_path / "corpus").exists()
@@ -191,7 +189,7 @@ def test_every_number_has_a_range(tmp_path, flag, value):
         ("min-document-characters", MAX_COUNT),
     ],
 )
-def test_the_ends_of_a_range_are_in_it_and_nothing_beyond(flag, most):
+def test_ranges_include_their_ends(flag, most):
     for value in (1, most):
         assert getattr(_parser().parse_args([f"--{flag}={value}"]), flag.replace("-", "_")) == value
     with pytest.raises(UserError, match=rf"--{flag}={most + 1} must be at least 1 and at most"):
@@ -210,7 +208,7 @@ def test_an_empty_directory_name_is_refused(flag):
         _parser().parse_args([f"--{flag}="])
 
 
-def test_what_is_to_be_read_and_where_it_goes_must_be_said(run_corpus):
+def test_source_and_output_are_required(run_corpus):
     with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
         run_corpus("--output=x", "--vocab=y")
     with pytest.raises(UserError, match="--output is missing, for example --output="):
@@ -218,7 +216,7 @@ def test_what_is_to_be_read_and_where_it_goes_must_be_said(run_corpus):
 
 
 @pytest.mark.parametrize("place", [".", "model", "tokenizer"])
-def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_path, tiny, place):
+def test_a_vocabulary_may_come_from_a_model_a_workdir_or_a_corpus(tmp_path, tiny, place):
     tiny.save(tmp_path / "given" / place)
     (tmp_path / "given" / "checkpoints").mkdir()
     assert load_tokenizer(find_vocabulary(str(tmp_path / "given"))).vocabulary == tiny.vocabulary
@@ -226,7 +224,7 @@ def test_a_vocabulary_may_be_that_of_a_model_of_a_workdir_or_of_a_corpus(tmp_pat
     assert find_vocabulary(str(tmp_path / "given")) == tmp_path / "given" / place
 
 
-def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
+def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="is a workdir without an exported model yet; name the corpus that it trains on"):
         find_vocabulary(str(tmp_path))
@@ -242,7 +240,7 @@ def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabu
         run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
 
 
-def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
+def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verification, "_TICK", 0.02)
     run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
@@ -262,7 +260,7 @@ def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, ru
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
-def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, run_corpus):
+def test_a_missing_vocabulary_is_an_error(tmp_path, text_file, run_corpus):
     with pytest.raises(UserError, match="give either --vocab=PATH"):
         run_corpus(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
 
@@ -275,7 +273,7 @@ def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_fil
     assert "WARNING" in run_corpus(*flags, f"--output={tmp_path}/corpus", "--lowercase")
 
 
-def test_mistakes_end_the_process_with_a_sentence_and_no_traceback(tmp_path, tiny_vocabulary):
+def test_mistakes_end_the_process_without_a_traceback(tmp_path, tiny_vocabulary):
     (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
     command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}"]
     result = subprocess.run([*command, f"--output={tmp_path}/corpus"], cwd=REPOSITORY, capture_output=True, text=True)
@@ -294,9 +292,7 @@ def test_help_explains_every_layout_and_rule(run_corpus, capsys):
 
 
 @pytest.mark.parametrize("vocabulary", ["--vocab", "--train-vocab=wordpiece"])
-def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_same_output(
-    tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary
-):
+def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary):
     flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
     (tmp_path / "bad.txt").write_bytes(b"A line.\n" * 40_000 + b"\xff\n")
     (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
@@ -313,7 +309,7 @@ def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_sa
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
-def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, run_corpus):
+def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
     said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"

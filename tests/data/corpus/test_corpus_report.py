@@ -16,7 +16,7 @@ from bert_jax.data.corpus.store import open_corpus
 from tests.data.conftest import english
 
 
-def test_the_numbers_are_those_of_the_text(tmp_path, build, tiny):
+def test_the_numbers_equal_counts_of_the_text(tmp_path, build, tiny):
     documents = [
         *english(97),
         *english(3, seed=8)[:2],
@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_the_text(tmp_path, build, tiny):
     assert report["layouts"] == {"sentences": ["a.txt"]}
 
 
-def test_repeated_lines_are_counted_shown_and_warned_of(tmp_path, build):
+def test_repeated_lines_are_counted_shown_and_warned_about(tmp_path, build):
     texts = [f"All rights reserved by the cat.\n{text}" for text in english(200)]
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
@@ -53,7 +53,7 @@ def test_repeated_lines_are_counted_shown_and_warned_of(tmp_path, build):
     assert "200 x all rights" in format_report(report)
 
 
-def test_a_vocabulary_that_does_not_fit_is_warned_of(tmp_path, build):
+def test_an_unsuitable_vocabulary_gives_a_warning(tmp_path, build):
     (tmp_path / "a.txt").write_text("\n\n".join(["Эта фраза не для этого словаря.\nИ эта тоже, увы.", *english(3)]))
     report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.0)
     assert report["splits"]["train"]["unknown_rate"] > 0.01
@@ -61,7 +61,7 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of(tmp_path, build):
     assert any("no document is held out" in warning for warning in report["warnings"])
 
 
-def test_one_document_and_documents_of_one_sentence_are_warned_of(tmp_path, build):
+def test_a_single_document_and_single_sentence_documents_give_a_warning(tmp_path, build):
     (tmp_path / "a.txt").write_text(english(1)[0])
     report = build(tmp_path / "one", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.0)
     assert any("only one document" in warning for warning in report["warnings"])
@@ -70,7 +70,7 @@ def test_one_document_and_documents_of_one_sentence_are_warned_of(tmp_path, buil
     assert any("have a single sentence" in warning for warning in report["warnings"])
 
 
-def test_dialogue_of_which_most_lines_repeat_is_warned_of(tmp_path, build):
+def test_mostly_repeated_dialogue_gives_a_warning(tmp_path, build):
     lines = [line for number in range(100) for line in ("Yes.", "No, I do not think so.", f"And what, then, of number {number}?")]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
@@ -86,7 +86,7 @@ def test_dialogue_of_which_most_lines_repeat_is_warned_of(tmp_path, build):
     assert any("99% of the lines repeat an earlier line" in warning for warning in report["warnings"])
 
 
-def test_most_documents_twice_are_warned_of(tmp_path, build):
+def test_mostly_duplicate_documents_give_a_warning(tmp_path, build):
     (tmp_path / "a.txt").write_text("\n\n".join(english(40) * 3))
     report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
     (warning,) = [warning for warning in report["warnings"] if "cleaning dropped" in warning]
@@ -99,7 +99,7 @@ def test_good_text_gives_no_warning(tmp_path, text_file, build):
     assert (tmp_path / "corpus" / "report.txt").read_text() == format_report(report)
 
 
-def test_what_was_dropped_is_counted_by_its_rule_and_nothing_is_said_of_rules_that_dropped_nothing(tmp_path, build):
+def test_dropped_lines_are_counted_by_rule(tmp_path, build):
     """The first rule is on the line of the title; if no rule dropped anything, the line says "nothing"."""
     documents = english(30)
     (tmp_path / "a.txt").write_text("\n\n".join(documents))
@@ -134,7 +134,7 @@ def test_a_sample_of_lines_estimates_the_rate_of_repeats(tmp_path, build, monkey
     assert "estimated from one in" in format_report(sampled)
 
 
-def test_hashes_do_not_depend_on_how_tokens_are_chunked(tmp_path, text_file, build, monkeypatch):
+def test_line_hashes_do_not_depend_on_token_chunks(tmp_path, text_file, build, monkeypatch):
     build(tmp_path / "corpus", f"text:{text_file}")
     corpus = open_corpus(tmp_path / "corpus")
     tokens, offsets = corpus.tokens[:], corpus.sentence_offsets
@@ -199,7 +199,7 @@ def splits(train: dict[str, float] | None = None, eval_split: dict[str, float] |
         (splits(), splits(eval_split={"documents": 0}), "^no document is held out, too few"),
     ],
 )
-def test_a_warning_begins_beyond_its_limit(right, wrong, says):
+def test_a_warning_starts_above_its_limit(right, wrong, says):
     base = {"one_sentence_documents": 0}
     assert _warnings(a_report(**base | right)) == []
     (warning,) = _warnings(a_report(**base | wrong))

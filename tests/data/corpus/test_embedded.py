@@ -98,21 +98,21 @@ def test_fields_and_bullets_open_paragraphs():
         ("This ends before its end mark. )", False),
     ],
 )
-def test_prose_begins_with_a_capital_has_six_words_three_in_four_of_them_plain_and_ends_with_a_mark(paragraph, kept):
+def test_prose_needs_a_capital_six_mostly_plain_words_and_an_end_mark(paragraph, kept):
     assert prose.paragraphs(paragraph) == [paragraph] * kept
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\nThis is the text below the title."])
-def test_a_title_is_no_prose_wherever_it_stands(end):
+def test_titles_are_not_prose(end):
     assert prose.paragraphs(f"This is a title of seven words.\n======{end}") == [end.strip()] * bool(end.strip())
 
 
-def test_a_note_is_a_paragraph_of_its_own():
+def test_a_note_is_a_separate_paragraph():
     text = "The text that stands before the note.\n.. note:: The first words of a note are kept."
     assert prose.paragraphs(text) == ["The text that stands before the note.", "The first words of a note are kept."]
 
 
-def test_what_is_as_deep_as_the_line_before_a_block_of_code_is_text_again():
+def test_text_resumes_at_the_indentation_before_a_block_of_code():
     text = "    For example, this is what is written::\n\n        This looks like prose but is code.\n"
     text += "    This is as deep as the text before it.\n"
     assert prose.paragraphs(text) == ["This is as deep as the text before it."]
@@ -130,18 +130,18 @@ def test_what_is_as_deep_as_the_line_before_a_block_of_code_is_text_again():
         "The f(x) = g(y) for x_1 in h(z_2), q[i:j] != r.\n",
     ],
 )
-def test_code_is_left_behind(code):
+def test_code_is_removed(code):
     assert prose.paragraphs(f"{code}\nThis paragraph of prose is what should remain.") == [
         "This paragraph of prose is what should remain."
     ]
 
 
-def test_markup_is_taken_off_words():
+def test_markup_is_removed_from_words():
     text = "Use :func:`~a.b.name` or ``other`` with *care*, see `the guide <https://x.y>`_ and [this](https://z) too [1]_."
     assert prose.paragraphs(text) == ["Use a.b.name or other with care, see the guide and this too."]
 
 
-def test_docstrings_are_found_and_other_strings_are_not():
+def test_only_docstrings_are_extracted():
     source = '''"""Module."""
 # a comment with """ in it
 X = """not a docstring"""
@@ -163,7 +163,7 @@ add_newdoc("numpy", "x",
     assert list(prose.docstrings("\n\"\"\"A.\"\"\"\n'''B.'''")) == ["A.", "B."]
 
 
-def test_a_document_has_300_characters_and_no_paragraph_of_an_earlier_one(monkeypatch):
+def test_documents_have_300_characters_and_no_earlier_paragraph(monkeypatch):
     long, other = "x" * 300, "y" * 298
     found = [("a", [long, long]), ("b", ["z", long]), ("c", ["v" * 299]), ("d", [long, "u", other]), ("e", ["w", other])]
     monkeypatch.setattr(embedded_dataset_builder, "_documents", lambda: found)
@@ -171,7 +171,7 @@ def test_a_document_has_300_characters_and_no_paragraph_of_an_earlier_one(monkey
     assert made == [("a", {"name": "a", "text": long}), ("d", {"name": "d", "text": f"u\n{other}"})]
 
 
-def test_sources_are_those_of_python_and_of_packages_without_their_tests(monkeypatch, tmp_path, capsys):
+def test_sources_come_from_python_and_packages_without_their_tests(monkeypatch, tmp_path, capsys):
     def package(name: str, *files: str) -> str:
         for file in files:
             (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +198,7 @@ def test_sources_are_those_of_python_and_of_packages_without_their_tests(monkeyp
     assert capsys.readouterr().err.splitlines()[-1] == "reading installed documentation: 5/5 files"
 
 
-def test_it_is_made_in_a_directory_of_its_versions_by_one_process_at_a_time(monkeypatch, tmp_path):
+def test_the_corpus_is_made_by_one_process_at_a_time_in_a_directory_named_by_versions(monkeypatch, tmp_path):
     made = []
 
     class Builder:
@@ -232,7 +232,7 @@ def documents(embedded) -> list[str]:
     return [text.decode() for text in embedded.texts(0, len(embedded))]
 
 
-def test_it_is_some_megabytes_of_english_in_many_documents(documents):
+def test_the_corpus_is_megabytes_of_english_in_many_documents(documents):
     assert len(documents) > 800
     assert sum(map(len, documents)) > 2_500_000
     words = re.findall(r"[a-z]+", " ".join(documents).lower())
@@ -240,13 +240,13 @@ def test_it_is_some_megabytes_of_english_in_many_documents(documents):
     assert all(len(text) >= 300 for text in documents)
 
 
-def test_no_paragraph_occurs_twice(documents):
+def test_paragraphs_are_unique(documents):
     paragraphs = [paragraph for text in documents for paragraph in text.split("\n")]
     assert len(paragraphs) == len(set(paragraphs))
     assert not any(">>>" in paragraph or "    " in paragraph for paragraph in paragraphs)
 
 
-def test_it_is_the_same_when_made_again(source_files, monkeypatch, tmp_path):
+def test_the_corpus_is_reproducible(source_files, monkeypatch, tmp_path):
     some = source_files[:60]
     monkeypatch.setattr(embedded_dataset_builder, "_source_files", lambda: some)
     first, second = (tfds_text.open_text_set(tfds_text.EMBEDDED, str(tmp_path / name)) for name in ("a", "b"))
@@ -254,14 +254,14 @@ def test_it_is_the_same_when_made_again(source_files, monkeypatch, tmp_path):
     assert list(first.texts(0, len(first))) == list(second.texts(0, len(second)))
 
 
-def test_nothing_is_imported_to_read_its_documentation(source_files):
+def test_documentation_is_read_without_importing_it(source_files):
     before = set(sys.modules)
     for _, path in source_files[:100]:
         prose.module_prose(path)
     assert {name.split(".")[0] for name in set(sys.modules) - before} <= {"pydoc_data"}
 
 
-def test_another_version_of_a_package_is_another_corpus(monkeypatch):
+def test_another_package_version_makes_another_corpus(monkeypatch):
     before = embedded_dataset_builder._fingerprint()
     assert embedded_dataset_builder._fingerprint() == before
     monkeypatch.setattr(embedded_dataset_builder.importlib.metadata, "version", lambda name: "0.0.1")

@@ -19,7 +19,7 @@ def texts(tmp_path, documents: int) -> str:
 
 
 @pytest.mark.parametrize("documents", [4, 12, 60, 100, 300])
-def test_a_small_corpus_holds_out_enough_to_evaluate_on_and_says_so(tmp_path, build, documents):
+def test_a_small_corpus_holds_out_enough_documents_and_reports_it(tmp_path, build, documents):
     report = build(tmp_path / "c", texts(tmp_path, documents), layout="sentences", eval_fraction=0.01, enough_eval=True)
     wanted = min_eval_documents(documents)
     assert wanted <= report["splits"]["eval"]["documents"] <= 2 * wanted
@@ -32,7 +32,7 @@ def test_a_small_corpus_holds_out_enough_to_evaluate_on_and_says_so(tmp_path, bu
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.005])
-def test_too_small_a_fraction_that_is_asked_for_is_kept_with_a_warning_that_names_one_that_does(tmp_path, build, fraction):
+def test_a_requested_fraction_that_is_too_small_is_kept_with_a_warning(tmp_path, build, fraction):
     source = texts(tmp_path, 60)
     report = build(tmp_path / "c", source, layout="sentences", eval_fraction=fraction)
     (warning,) = (warning for warning in report["warnings"] if "held out" in warning)
@@ -43,7 +43,7 @@ def test_too_small_a_fraction_that_is_asked_for_is_kept_with_a_warning_that_name
     assert not [warning for warning in again["warnings"] if "held out" in warning]
 
 
-def test_another_fraction_gives_the_corpus_that_would_have_been_built_and_tokenises_nothing(tmp_path, build, monkeypatch, capsys):
+def test_changing_the_fraction_equals_a_new_build_without_tokenising(tmp_path, build, monkeypatch, capsys):
     source = texts(tmp_path, 200)
     build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
     with monkeypatch.context() as patch:
@@ -55,7 +55,7 @@ def test_another_fraction_gives_the_corpus_that_would_have_been_built_and_tokeni
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
 
 
-def test_documents_that_were_dropped_as_repeats_stay_away(tmp_path, build):
+def test_duplicates_stay_dropped_when_the_split_changes(tmp_path, build):
     (tmp_path / "a.txt").write_text("\n\n".join([*english(100), *english(40)]))
     build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.1)
     before = documents_of(tmp_path / "c")
@@ -66,7 +66,7 @@ def test_documents_that_were_dropped_as_repeats_stay_away(tmp_path, build):
     assert set(before["eval"]) < set(after["eval"])
 
 
-def test_a_kill_while_it_is_split_anew_loses_nothing(tmp_path, build, monkeypatch):
+def test_a_kill_while_the_split_changes_loses_nothing(tmp_path, build, monkeypatch):
     source = texts(tmp_path, 100)
     build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
     split, calls = build_module._split_one, []
@@ -88,7 +88,7 @@ def test_a_kill_while_it_is_split_anew_loses_nothing(tmp_path, build, monkeypatc
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
 
 
-def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_to_train_on():
+def test_the_least_usable_fraction_holds_out_enough_and_leaves_training_documents():
     draw = np.random.default_rng(0)
     for documents in (0, 1, 2, 3, 4, 5, 11, 60, 99, 1000, 5000):
         hashes = draw.integers(0, 2**64, documents, dtype=np.uint64)
@@ -98,12 +98,12 @@ def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_t
     assert usable_fraction(hashes, 0.25) == 0.25
 
 
-def test_ten_documents_are_held_out_or_a_tenth_or_two_and_fewer_where_there_are_fewer_than_four():
+def test_the_wanted_number_of_held_out_documents_by_corpus_size():
     wanted = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 29: 2, 30: 3, 99: 9, 100: 10, 119: 10, 5000: 10}
     assert {documents: min_eval_documents(documents) for documents in wanted} == wanted
 
 
-def test_a_fraction_is_a_limit_of_the_hashes():
+def test_the_fraction_is_a_limit_on_document_hashes():
     assert [int(eval_limit(fraction)) for fraction in (0.0, 0.25, 0.5)] == [0, 1 << 62, 1 << 63]
     assert int(eval_limit(2.0**-64)) == int(eval_limit(0.6 * 2.0**-64)) == 1
 
@@ -119,7 +119,7 @@ def test_a_fraction_that_holds_out_just_enough_is_usable_and_a_hash_at_the_limit
     assert usable_fraction(hashes_at(0.1, 0.2, 0.25, *rest), 0.25) == 0.251
 
 
-def test_the_least_usable_fraction_has_three_decimals_unless_it_would_hold_out_many_more_than_wanted_or_nearly_all():
+def test_the_least_usable_fraction_has_three_decimals_unless_that_holds_out_too_many():
     rest = [0.6 + k / 1000 for k in range(30)]
     assert usable_fraction(hashes_at(*((k + 0.9995) / 1000 for k in range(1000))), 0.0) == 0.01
     near = [k / 100_000 for k in range(1, 8)]  # all below 0.001

@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
         ("tests/data/corpus", False),
     ],
 )
-def test_a_name_of_the_hub_is_an_owner_and_a_name_that_is_no_path(name: str, is_one: bool):
+def test_a_hub_name_is_owner_slash_name_and_not_a_path(name: str, is_one: bool):
     assert is_hub_name(name) is is_one
 
 
@@ -36,7 +36,7 @@ def test_a_name_of_the_hub_is_an_owner_and_a_name_that_is_no_path(name: str, is_
         ("runs/bert-base-uncased/x", "OWNER/NAME"),
     ],
 )
-def test_a_name_that_once_had_no_owner_is_told_with_its_owner(name: str, full: str, tmp_path, monkeypatch):
+def test_a_hub_name_without_owner_is_suggested_with_its_owner(name: str, full: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=rf"does not exist; .*or a model of the hub as {full}$"):
         find_vocabulary(name)
@@ -51,7 +51,7 @@ def test_the_reason_is_the_first_line_of_the_innermost_cause():
 
 
 @pytest.mark.parametrize(("place", "there"), [("", ["vocab.txt"]), ("/model", ["config.json"]), ("/tokenizer", ["spiece.model"])])
-def test_of_a_vocabulary_in_a_bucket_the_files_of_the_model_of_a_workdir_or_of_a_corpus_are_fetched(
+def test_a_vocabulary_in_a_bucket_is_fetched_from_a_model_a_workdir_or_a_corpus(
     place: str, there: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     directories = {f"gs://bkt/x{place}": dict.fromkeys([*there, "weights.safetensors"])}

@@ -27,21 +27,21 @@ of the years that followed. It is still spoken of there.
     ("text", "layout"),
     [(SENTENCES, "sentences"), (PARAGRAPHS, "paragraphs"), (SPACED, "book"), (WRAPPED, "book"), (SENTENCES.lower(), "sentences")],
 )
-def test_the_layout_is_told_by_looking(text, layout):
+def test_the_layout_is_recognised_from_the_text(text, layout):
     assert detect_layout(text) == layout
     assert detect_layout(text.replace("\n", "\r\n")) == layout
 
 
-def test_the_originals_sample_is_one_sentence_a_line(shared_data):
+def test_the_sample_text_of_bert_has_one_sentence_per_line(shared_data):
     assert detect_layout((shared_data / "sample_text.txt").read_text("utf-8")) == "sentences"
 
 
-def test_lists_and_verse_are_not_taken_for_wrapped_prose():
+def test_lists_and_verse_are_not_wrapped_prose():
     assert not is_wrapped(["Alabama", "Alaska", "Arizona", "Arkansas", "California"] * 3)
     assert not is_wrapped([f"This line is a sentence of its own, and it is number {k}." for k in range(9)])
 
 
-def test_unwrapping_gives_a_line_a_paragraph():
+def test_unwrapping_gives_one_line_per_paragraph():
     paragraphs = unwrap(WRAPPED)
     assert len(paragraphs) == 2
     assert paragraphs[0].startswith("It was a bright cold day in the middle of the month, and all the clocks")
@@ -61,19 +61,19 @@ def test_lines_are_wrapped_from_four_of_them_up_to_the_widest_column_and_from_th
     assert not is_wrapped(prose_of(44))
 
 
-def test_lines_of_which_half_end_with_an_end_mark_are_not_wrapped():
+def test_lines_are_not_wrapped_if_half_of_them_end_sentences():
     open_end, closed = "w" * 60, "w" * 59 + "."
     assert is_wrapped([open_end, open_end, open_end, closed, closed, "The end."])
     assert not is_wrapped([open_end, open_end, closed, closed, "The end."])
 
 
-def test_the_last_line_of_a_paragraph_says_nothing_about_wrapping():
+def test_last_lines_of_paragraphs_do_not_count_for_wrapping():
     lines = [*prose_of(60), "", "Short.", "", "Short.", "", "Short.", "", "Short.", "", "Short."]
     assert is_wrapped(lines)
     assert not is_wrapped(["", "w" * 60, "", "w" * 60, "", "w" * 60, "", "w" * 60, "", "w" * 60])
 
 
-def test_a_line_of_more_than_a_sentence_in_five_is_a_paragraph():
+def test_lines_are_paragraphs_if_a_fifth_have_several_sentences():
     two, one = "It rained. It snowed.", "It was late."
     assert detect_layout("\n".join([two, one, one, one, one])) == "sentences"
     assert detect_layout("\n".join([two, one, one, one])) == "paragraphs"
@@ -87,7 +87,7 @@ def test_paragraphs_between_blank_lines_are_a_book_unless_half_of_them_have_anot
     assert detect_layout(one) == "paragraphs"
 
 
-def test_only_the_first_2000_lines_are_looked_at():
+def test_only_the_first_2000_lines_decide_the_layout():
     lines = ["It rained."] * 2000
     assert detect_layout("\n".join([*lines, "It rained. " * 500])) == "sentences"
     assert detect_layout("\n".join([*lines[1:], "It rained. " * 500])) == "paragraphs"

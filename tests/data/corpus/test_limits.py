@@ -29,5 +29,5 @@ from bert_jax.data.tokenizers import wordpiece
         (embedded_dataset_builder._REVISION, 1),  # a larger version makes every installation extract the text again
     ],
 )
-def test_a_limit_that_no_result_shows_is_the_documented_one(limit, expected):
+def test_internal_limits_have_their_documented_values(limit, expected):
     assert limit == expected

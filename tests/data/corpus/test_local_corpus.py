@@ -36,13 +36,13 @@ def done(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> list[object
     return done
 
 
-def test_a_corpus_on_a_disk_is_where_it_is(done):
+def test_a_corpus_on_a_disk_is_not_copied(done):
     assert verification.local_corpus("corpora/a") == pathlib.Path("corpora/a")
     assert verification.local_corpus(pathlib.Path("corpora/a"), "--verify") == pathlib.Path("corpora/a")
     assert done == []
 
 
-def test_a_copy_is_verified_where_anything_in_it_is_new(done, tmp_path, monkeypatch):
+def test_a_copy_is_verified_if_anything_in_it_is_new(done, tmp_path, monkeypatch):
     fetched = (REMOTE, tmp_path / "corpus", {"manifest.json": Item(5, "1")})
     assert verification.local_corpus(f"{REMOTE}/") == tmp_path / "corpus"
     assert done == ["begins", fetched, ("verified", tmp_path / "corpus"), "ends"]
@@ -52,7 +52,7 @@ def test_a_copy_is_verified_where_anything_in_it_is_new(done, tmp_path, monkeypa
     assert done == ["begins", "ends"]
 
 
-def test_a_damaged_copy_is_named_by_its_place_in_the_bucket_and_fetched_again_the_next_time(done, tmp_path, monkeypatch):
+def test_a_damaged_copy_is_named_by_its_bucket_path_and_fetched_again(done, tmp_path, monkeypatch):
     def damaged(directory: pathlib.Path) -> None:
         raise CorruptedCorpus(f"corrupted corpus: {directory}/a.npy is missing; remove it")
 
@@ -64,7 +64,7 @@ def test_a_damaged_copy_is_named_by_its_place_in_the_bucket_and_fetched_again_th
 
 
 @pytest.mark.parametrize("name", [KEY, "--verify"])
-def test_what_is_no_corpus_is_named_with_its_flag_or_key(done, name):
+def test_a_path_without_a_corpus_is_named_with_its_flag_or_key(done, name):
     with pytest.raises(UserError, match=rf"^{name}=gs://bucket/other is not a corpus: the bucket has no manifest.json there"):
         verification.local_corpus("gs://bucket/other", name)
     with pytest.raises(UserError, match=rf"^{name}=gs:/bucket/x: a path in a bucket starts with gs://"):

@@ -14,7 +14,7 @@ JOINED = np.array([0, 3, 4, 9, 10, 12, 17, 18, 22])
 @pytest.mark.parametrize(
     "parts", [PARTS, [PARTS[1], *PARTS], [*PARTS, PARTS[1]]], ids=["some", "an empty first", "an empty last"]
 )
-def test_offsets_of_shards_with_empty_ones_among_them_are_the_joined_ones(parts):
+def test_offsets_of_shards_equal_joined_offsets_even_with_empty_shards(parts):
     offsets = ShardedOffsets(parts)
     assert len(offsets) == len(JOINED)
     assert offsets.joined().tolist() == JOINED.tolist()

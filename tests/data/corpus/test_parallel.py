@@ -111,7 +111,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_pairs_in_their_order_in_any_number_of_shards(form, tmp_path, tokenizer):
+def test_every_form_gives_the_same_pairs_in_order_for_any_number_of_shards(form, tmp_path, tokenizer):
     source, options = given(form, tmp_path)
     for shards in (1, 4):
         train, held_out = build(tmp_path / f"corpus{shards}", source, tokenizer, options=options, shards=shards)
@@ -121,7 +121,7 @@ def test_every_form_gives_the_same_pairs_in_their_order_in_any_number_of_shards(
     assert train.languages == named
 
 
-def test_a_line_is_what_ends_in_a_line_feed(tmp_path, tokenizer):
+def test_only_line_feeds_end_lines(tmp_path, tokenizer):
     some = [(f"the cat{mark}sat", f"die Katze{mark}saß {n}") for n, mark in enumerate("\u2028\u0085\x0b\r\x0c")]
     train, _ = build(tmp_path / "corpus", write_lines(tmp_path, "a", [*some, *PAIRS]), tokenizer, keep=["duplicate-documents"])
     assert train.num_documents == 305
@@ -142,7 +142,7 @@ class Translations(tfds_text._tfds().core.GeneratorBasedBuilder, skip_registrati
             yield k, {"en": source, "de": target}
 
 
-def test_a_data_set_of_translations_is_pairs_and_each_of_its_languages_is_text(tmp_path, tokenizer):
+def test_a_translation_data_set_gives_pairs_or_the_text_of_one_language(tmp_path, tokenizer):
     Translations(data_dir=tmp_path / "tfds", file_format="array_record").download_and_prepare()
     options = {"tfds_directory": str(tmp_path / "tfds")}
     train, _ = build(tmp_path / "corpus", "tfds:translations", tokenizer, options=options)
@@ -171,7 +171,7 @@ def test_pairs_of_unlike_lengths_long_ones_and_empty_ones_are_dropped_and_counte
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 2.0])
-def test_the_ratio_itself_is_allowed(ratio, tmp_path, tokenizer):
+def test_the_length_ratio_limit_is_inclusive(ratio, tmp_path, tokenizer):
     sizes = [[len(tokenizer.encode(text)) for text in pair] for pair in PAIRS]
     train, _ = build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), tokenizer, pairs={"max_length_ratio": ratio})
     assert stored(train) == [pair for pair, (a, b) in zip(PAIRS, sizes, strict=True) if max(a, b) <= ratio * min(a, b)]
@@ -193,7 +193,7 @@ def test_the_pairs_of_an_eval_source_are_held_out_and_no_others(tmp_path, tokeni
 
 
 @pytest.mark.parametrize("unnamed", ["train", "eval"])
-def test_pairs_without_languages_are_of_those_of_the_others(unnamed, tmp_path, tokenizer):
+def test_pairs_without_languages_get_those_of_the_other_source(unnamed, tmp_path, tokenizer):
     named = write_lines(tmp_path, "named", PAIRS[:150])
     (tmp_path / "other.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS[150:]))
     train, held_out = (f"parallel:{tmp_path}/other.tsv", named)[:: 1 if unnamed == "train" else -1]
@@ -208,7 +208,7 @@ def test_a_fraction_of_pairs_is_held_out_by_their_texts(tmp_path, tokenizer):
     assert 30 < evaluation.num_documents < 90
 
 
-def test_more_workers_build_the_same_corpus(tmp_path, tokenizer):
+def test_the_number_of_workers_does_not_change_a_parallel_corpus(tmp_path, tokenizer):
     source = write_lines(tmp_path, "a", PAIRS)
     one, two = (build(tmp_path / f"{n}", source, tokenizer, workers=n, eval_fraction=0.1) for n in (1, 2))
     for a, b in zip(one, two, strict=True):
@@ -235,14 +235,14 @@ def test_the_report_shows_each_language(tmp_path, tokenizer):
     assert f"languages    en: {sides[0]['tokens']:,} tokens" in (tmp_path / "corpus" / "report.txt").read_text()
 
 
-def test_a_vocabulary_that_was_made_for_one_language_is_named(tmp_path, tokenizer):
+def test_a_vocabulary_made_for_one_language_gives_a_warning(tmp_path, tokenizer):
     greek = [(source, "".join(chr(0x3B1 + ord(c) % 20) for c in target)) for source, target in PAIRS]
     build(tmp_path / "corpus", write_lines(tmp_path, "a", greek), tokenizer, pairs={"max_length_ratio": 100.0})
     (warning,) = (line for line in files.read_json(tmp_path / "corpus" / "report.json")["warnings"] if "made for one" in line)
     assert warning.startswith("the vocabulary cuts de into ")
 
 
-def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
+def test_each_side_is_tokenised_by_the_tokenizer_of_its_language(tmp_path):
     marian = load_tokenizer(write_marian(tmp_path, separate=False))
     train, _ = build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS[:20]), marian, pairs={"max_length_ratio": 99.0})
     sentences, _ = train.joined_offsets()
@@ -252,7 +252,7 @@ def test_each_side_is_cut_by_the_tokenizer_of_its_language(tmp_path):
     assert any(marian.encode(target) != marian.encode(target, target=True) for _, target in PAIRS[:20])
 
 
-def test_a_corpus_has_one_vocabulary(tmp_path):
+def test_a_tokenizer_with_two_vocabularies_is_refused(tmp_path):
     marian = load_tokenizer(write_marian(tmp_path, separate=True))
     with pytest.raises(UserError, match="Marian model with a vocabulary for each language, and a corpus has one vocabulary"):
         build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), marian)
@@ -287,7 +287,7 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
         ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field of text \(en\); choose two with --pair-fields"),
     ],
 )
-def test_a_first_record_that_does_not_show_the_two_texts_is_refused_unless_they_are_named(line, says, tmp_path, tokenizer):
+def test_a_first_record_without_two_texts_is_refused_unless_fields_are_named(line, says, tmp_path, tokenizer):
     source, options = given("fields", tmp_path)
     path = tmp_path / "a.jsonl"
     path.write_text(line + "\n" + path.read_text())
@@ -297,7 +297,7 @@ def test_a_first_record_that_does_not_show_the_two_texts_is_refused_unless_they_
     assert stored(train) == PAIRS
 
 
-def test_a_file_that_breaks_off_is_named(tmp_path, tokenizer):
+def test_a_truncated_file_is_named(tmp_path, tokenizer):
     source = write_lines(tmp_path, "a", PAIRS)
     for language in ("en", "de"):
         whole = gzip.compress((tmp_path / f"a.{language}").read_bytes())

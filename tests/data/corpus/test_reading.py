@@ -40,7 +40,7 @@ def some_documents(seed: int = 0, number: int = 120) -> list[str]:
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 500])
 @pytest.mark.parametrize("glue", ["\n\n", "\n \t\n\n\n", "\r\n\r\n"])
-def test_documents_between_blank_lines_are_each_read_once_however_the_file_is_cut(tmp_path, shards, glue):
+def test_documents_between_blank_lines_are_read_once_wherever_the_file_is_cut(tmp_path, shards, glue):
     documents = some_documents()
     (tmp_path / "a.txt").write_bytes(("\n\n" + glue.join(documents) + "\n").encode())
     found = [text.replace("\r", "") for text in texts(read(f"text:{tmp_path}/a.txt", shards, layout="sentences"))]
@@ -49,14 +49,14 @@ def test_documents_between_blank_lines_are_each_read_once_however_the_file_is_cu
 
 @pytest.mark.parametrize("shards", [1, 2, 5, 61])
 @pytest.mark.parametrize("ending", ["\n", ""])
-def test_records_are_each_read_once_however_the_file_is_cut(tmp_path, shards, ending):
+def test_records_are_read_once_wherever_the_file_is_cut(tmp_path, shards, ending):
     documents = some_documents()
     records = "\n".join(json.dumps({"text": text}, ensure_ascii=bool(k % 2)) for k, text in enumerate(documents))
     (tmp_path / "a.jsonl").write_text(records + ending)
     assert texts(read(f"jsonl:{tmp_path}/a.jsonl", shards)) == documents
 
 
-def test_the_lines_of_records_and_books_are_paragraphs_and_those_of_a_text_of_sentences_are_sentences(tmp_path):
+def test_lines_of_records_and_books_are_paragraphs_and_lines_of_sentence_files_sentences(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "It rained. It\nsnowed."}))
     (tmp_path / "a.txt").write_text("It rained.\nIt snowed.\n")
     for source, options, are_sentences in (
@@ -70,7 +70,7 @@ def test_the_lines_of_records_and_books_are_paragraphs_and_those_of_a_text_of_se
 
 
 @pytest.mark.parametrize("shards", [1, 3, 40])
-def test_lines_are_documents_when_so_stated(tmp_path, shards):
+def test_lines_are_documents_with_the_documents_layout(tmp_path, shards):
     lines = [line for document in some_documents() for line in document.split("\n")]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     assert texts(read(f"text:{tmp_path}/a.txt", shards, layout="lines")) == lines
@@ -100,7 +100,7 @@ def test_a_file_without_blank_lines_is_cut_into_pieces_at_lines(tmp_path, monkey
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4, 7])
-def test_a_piece_begins_with_the_file_or_with_what_begins_at_or_after_a_multiple(tmp_path, monkeypatch, shards):
+def test_a_piece_begins_at_the_first_record_after_a_multiple_of_its_size(tmp_path, monkeypatch, shards):
     monkeypatch.setattr(reading, "_PIECE", 500)
     monkeypatch.setattr(sources, "SAMPLE_BYTES", 100)
     lines = [f"{k:02d}{'x' * 47}" for k in range(40)]  # with its newline, a line has 50 bytes
@@ -114,7 +114,7 @@ def test_a_piece_begins_with_the_file_or_with_what_begins_at_or_after_a_multiple
     assert found[0].startswith("TITLE\n00x")
 
 
-def test_a_document_is_cut_at_the_line_that_makes_it_longer_than_a_piece(tmp_path, monkeypatch):
+def test_a_document_is_cut_at_the_line_that_exceeds_a_piece(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_PIECE", 500)
     document = "\n".join(["x" * 49] * 25)
     (tmp_path / "a.txt").write_text(f"{document}\n\n{document}\n")
@@ -138,7 +138,7 @@ def test_the_texts_of_a_data_set_are_read_as_paragraphs_by_their_numbers(monkeyp
     assert asked == [("some:train", "there")]
 
 
-def test_whether_a_record_is_wrapped_is_told_by_its_first_4000_characters(tmp_path):
+def test_wrapping_of_a_record_is_decided_by_its_first_4000_characters(tmp_path):
     lines = ["w" * 60] * 63 + ["v" * 156, "u"]
     assert len("\n".join(lines[:-1])) == 3999
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": "\n".join(text)}) for text in (lines, ["w", *lines[1:]])))
@@ -146,7 +146,7 @@ def test_whether_a_record_is_wrapped_is_told_by_its_first_4000_characters(tmp_pa
     assert (len(wrapped.lines), len(lines_apart.lines)) == (1, 65)
 
 
-def test_a_document_without_end_is_cut_so_that_memory_stays_bounded(tmp_path, monkeypatch):
+def test_an_endless_document_is_cut_so_that_memory_stays_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_PIECE", 500)
     lines = [f"This is line {k} of a long document." for k in range(400)]
     (tmp_path / "a.txt").write_text("A short document.\n\n" + "\n".join(lines))
@@ -159,9 +159,7 @@ def test_a_document_without_end_is_cut_so_that_memory_stays_bounded(tmp_path, mo
 @pytest.mark.parametrize("shards", [1, 4, 16])
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", ["text", "jsonl"])
-def test_compressed_files_give_each_document_once_however_many_parts_they_are_read_in(
-    tmp_path, monkeypatch, shards, kind, ending
-):
+def test_compressed_files_give_each_document_once_for_any_number_of_parts(tmp_path, monkeypatch, shards, kind, ending):
     monkeypatch.setattr(sources, "_PART_BYTES", 2000)
     documents = some_documents()
     content = "\n\n".join(documents) if kind == "text" else "\n".join(json.dumps({"text": text}) for text in documents)
@@ -174,7 +172,7 @@ def test_compressed_files_give_each_document_once_however_many_parts_they_are_re
     assert sum(bool(shard) for shard in read_shards) >= min(shards, 3)
 
 
-def test_fractions_grow_to_the_end_so_that_progress_can_be_shown(tmp_path):
+def test_progress_fractions_grow_to_one(tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(some_documents()))
     (tmp_path / "b.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in some_documents()))
@@ -189,7 +187,7 @@ def test_fractions_grow_to_the_end_so_that_progress_can_be_shown(tmp_path):
     assert book.fraction == 0.0
 
 
-def test_a_byte_order_mark_is_not_text(tmp_path):
+def test_a_byte_order_mark_is_skipped(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfHello there.\n")
     assert texts(read(f"text:{tmp_path}/a.txt")) == ["Hello there."]
 
@@ -205,7 +203,7 @@ def test_wrapped_prose_inside_a_record_becomes_paragraphs(tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_wrong_bytes_are_an_error_that_names_file_place_and_remedy(tmp_path, zipped):
+def test_invalid_bytes_are_refused_with_file_position_and_remedy(tmp_path, zipped):
     good, bad = "Good text. é\n\n".encode() * 100, b"caf\xe9 au lait\n\n"
     content = good + bad + good
     path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
@@ -219,7 +217,7 @@ def test_wrong_bytes_are_an_error_that_names_file_place_and_remedy(tmp_path, zip
     assert counts == {"replaced-bytes": 1}
 
 
-def test_utf_16_is_recognised_and_the_conversion_named(tmp_path):
+def test_utf_16_is_recognised_and_the_conversion_is_named(tmp_path):
     (tmp_path / "a.txt").write_text("Hello there.\n", encoding="utf-16")
     with pytest.raises(UserError, match=r"UTF-16.*iconv -f UTF-16"):
         read(f"text:{tmp_path}/a.txt")
@@ -236,7 +234,7 @@ def test_utf_16_is_recognised_and_the_conversion_named(tmp_path):
         ('"text"', "a JSON str, not an object"),
     ],
 )
-def test_a_bad_record_is_an_error_with_its_place_or_skipped_and_counted(tmp_path, line, message):
+def test_a_bad_record_is_refused_with_its_position_or_skipped_and_counted(tmp_path, line, message):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "One."}}\n{line}\n{{"text": "Two."}}\n')
     with pytest.raises(UserError, match=rf"a.jsonl: the record at byte 17 is bad: {message}.*--on-bad-records=skip"):
         read(f"jsonl:{tmp_path}/a.jsonl")
@@ -258,7 +256,7 @@ def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path, content):
         read(f"jsonl:{path}")
 
 
-def test_a_line_without_end_is_refused_before_memory_runs_out(tmp_path, monkeypatch):
+def test_an_endless_line_is_refused_before_memory_runs_out(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_MAX_LINE", 1 << 20)
     (tmp_path / "a.jsonl").write_bytes(b"x" * (1 << 21))
     with pytest.raises(UserError, match="no line end within 1 MiB after byte 0; is it text"):

@@ -44,25 +44,25 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentences_end_where_a_reader_would_end_them(case):
+def test_sentence_boundaries_by_hand(case):
     sentences = case.split(" | ")
     glue = "" if "。" in case else " "
     assert split_sentences(glue.join(sentences)) == sentences
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n", ".", "...", '"', "a", " a. "])
-def test_scraps_are_kept_whole(text):
+def test_fragments_are_not_split(text):
     assert split_sentences(text) == ([text.strip()] if text.strip() else [])
 
 
-def test_nothing_but_white_space_is_lost(hostile_strings):
+def test_splitting_loses_only_white_space(hostile_strings):
     text = " ".join(hostile_strings)
     joined = "".join(split_sentences(text))
     assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", text)
 
 
 @pytest.mark.parametrize("text", ["He left. )", "He left. (", "He left. (a", "He left. (and came back)"])
-def test_a_bracket_that_is_left_over_or_goes_on_in_small_letters_stays_with_its_sentence(text):
+def test_unmatched_or_continued_brackets_stay_with_their_sentence(text):
     assert split_sentences(text) == [text]
 
 
@@ -104,7 +104,7 @@ _MARKS = ".!?…।؟۔。！？｡\"')”’»]」』）- \t,;:"
 
 
 @pytest.mark.parametrize("other", ["", ".", "!", "”", " ", "。"])
-def test_the_time_is_linear_in_runs_of_marks_and_mixtures_of_them(other):
+def test_splitting_takes_linear_time_for_runs_of_marks(other):
     """With quadratic time, as it once was for a run of dots, each of these texts would take 10 s."""
     began = time.process_time()
     for mark in _MARKS:

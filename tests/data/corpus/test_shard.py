@@ -30,7 +30,7 @@ def written(path) -> list[int]:
     return np.load(path).tolist()
 
 
-def test_tokens_are_written_as_soon_as_enough_are_held_and_what_has_none_is_left_out(tmp_path, monkeypatch):
+def test_tokens_are_flushed_in_blocks_and_empty_sentences_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(shard, "_FLUSH_TOKENS", 6)
     append, sizes = arrays.ArrayWriter.append, []
 
@@ -58,7 +58,7 @@ def work_in(directory) -> ShardWork:
     return ShardWork(directory, 1, 3, spans, config, "")
 
 
-def test_the_progress_of_a_shard_is_the_part_of_the_weight_of_its_spans_that_was_read(tmp_path, monkeypatch):
+def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_path, monkeypatch):
     def documents(span, options, counts):
         for fraction in (0.5, 1.5) if span.item.path == "a" else (0.5, 1.0):  # a book's last part may begin after its span
             yield Document([f"{span.item.path}bc."], True, fraction)
@@ -86,7 +86,7 @@ def test_a_shard_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shard_that_another_process_finished_first_stays_and_anything_else_in_its_place_is_an_error(tmp_path):
+def test_a_shard_finished_by_another_process_is_kept(tmp_path):
     part, final = tmp_path / "part", tmp_path / "final"
 
     def finish() -> None:

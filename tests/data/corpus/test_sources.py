@@ -40,7 +40,7 @@ def test_sources_are_parsed(text, source):
         ("tfds:a b", "is not NAME"),
     ],
 )
-def test_a_source_that_is_none_is_refused_with_what_was_meant(text, message):
+def test_an_invalid_source_is_refused_with_a_suggestion(text, message):
     with pytest.raises(UserError, match=message):
         parse_source(text)
 
@@ -52,7 +52,7 @@ def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path):
         find_items([Source("text", f"{tmp_path}/*.txt")], ReadOptions())
 
 
-def test_a_path_that_exists_is_taken_as_it_is_whatever_signs_it_has(tmp_path):
+def test_an_existing_path_is_never_a_pattern(tmp_path):
     for name in ("a[1].txt", "a1.txt", "b*.txt", "bc.txt"):
         (tmp_path / name).write_text("Some text.\n")
     (tmp_path / "d[2]").mkdir()
@@ -63,7 +63,7 @@ def test_a_path_that_exists_is_taken_as_it_is_whatever_signs_it_has(tmp_path):
         find_items([Source("text", f"{tmp_path}/d[2]")], ReadOptions())
 
 
-def test_files_are_found_in_the_order_of_their_names_and_empty_ones_left_out(tmp_path):
+def test_files_are_sorted_by_name_and_empty_files_left_out(tmp_path):
     for name in ("b.txt", "a.txt", "sub/c.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("Some text.\n")
@@ -115,11 +115,11 @@ def test_the_number_of_shards_follows_the_amount_of_text(megabytes, shards):
     assert default_shards([Item("text", "a", "bytes", size, size)], 7) == 7
 
 
-def test_there_are_no_more_shards_than_parts_to_read():
+def test_there_are_at_most_as_many_shards_as_parts():
     assert default_shards([Item("jsonl", "a.gz", "parts", 3, 1e9)], None) == 3
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("text")
 
     def refuse(*_):
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("pattern", ["books", "b*", "books/"])
-def test_a_directory_is_told_what_to_write_for_the_files_in_it(tmp_path, pattern):
+def test_a_directory_is_refused_with_the_pattern_for_its_files(tmp_path, pattern):
     (tmp_path / "books" / "old").mkdir(parents=True)
     with pytest.raises(
         UserError, match=r"books is a directory; write 'text:.*books/\*' for the files in it, or 'text:.*books/\*\*'"
@@ -143,7 +143,7 @@ def test_a_directory_is_told_what_to_write_for_the_files_in_it(tmp_path, pattern
 
 
 @pytest.mark.parametrize(("size", "parts"), [(100, 1), (5 << 20, 1), (11 << 19, 2), (200 << 20, 16)])
-def test_a_gzip_file_is_taken_for_three_times_its_size_and_has_a_part_for_16_mib_of_text_and_up_to_16(tmp_path, size, parts):
+def test_a_gzip_file_counts_three_times_its_size_and_has_a_part_per_16_mib_up_to_16(tmp_path, size, parts):
     lines = 1 if size < 1_000 else 100_000  # more than is read of it: gzip passes over the zeros at its end byte by byte
     with (tmp_path / "a.jsonl.gz").open("wb") as file:
         file.write(gzip.compress(b'{"text": "a"}\n' * lines))
@@ -153,14 +153,14 @@ def test_a_gzip_file_is_taken_for_three_times_its_size_and_has_a_part_for_16_mib
 
 
 @pytest.mark.parametrize(("characters", "blank_lines"), [(SAMPLE_BYTES // 4 - 1, True), (SAMPLE_BYTES // 4, False)])
-def test_a_file_without_blank_lines_is_believed_to_have_none_from_a_certain_length(tmp_path, characters, blank_lines):
+def test_a_file_without_early_blank_lines_is_treated_as_having_none(tmp_path, characters, blank_lines):
     for end in ("", "\n\nx", "\r\n\r\nx"):
         (tmp_path / "a.txt").write_bytes(b"x" * (characters - len(end)) + end.encode())
         (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions(layout="sentences"))
         assert item.blank_lines is (blank_lines or bool(end))
 
 
-def test_the_layout_is_told_by_the_first_256_kib(tmp_path):
+def test_the_layout_is_recognised_from_the_first_256_kib(tmp_path):
     lines = ["It was " + "very " * 195 + "late."] * 266  # of 987 bytes
     (tmp_path / "a.txt").write_text("\n".join([*lines, *["It rained. " * 80] * 300]))
     (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
@@ -170,7 +170,7 @@ def test_the_layout_is_told_by_the_first_256_kib(tmp_path):
     assert item.layout == "paragraphs"
 
 
-def test_a_source_in_a_bucket_is_its_local_copies_in_order(tmp_path, monkeypatch):
+def test_a_bucket_source_is_read_from_its_local_copies_in_order(tmp_path, monkeypatch):
     for name in ("b.txt", "a.txt"):
         (tmp_path / name).write_text("It rained.")
     copies = [tmp_path / "b.txt", tmp_path / "a.txt"]

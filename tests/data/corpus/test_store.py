@@ -50,7 +50,7 @@ def test_tokens_are_memory_mapped_and_small(directory):
     assert token_dtype((1 << 16) + 1) == np.uint32
 
 
-def test_a_vocabulary_beyond_65536_pieces_takes_wider_tokens(tmp_path, build, tiny):
+def test_a_vocabulary_beyond_65536_pieces_uses_wider_tokens(tmp_path, build, tiny):
     many = [*tiny.pieces, *(f"{k:x}zz" for k in range(1 << 16)), "redtree"]
     (tmp_path / "vocab.txt").write_text("\n".join(many) + "\n")
     tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
@@ -73,14 +73,14 @@ def test_offsets_are_global_and_no_sentence_crosses_a_shard(directory):
     assert len(corpus.tokens.shards) == 4
 
 
-def test_token_counts_are_those_of_the_train_split_for_both_splits(directory):
+def test_both_splits_have_the_token_counts_of_the_train_split(directory):
     train, eval_split = open_corpus(directory), open_corpus(directory, "eval")
     assert train.token_counts.sum() == train.num_tokens
     assert np.array_equal(train.token_counts, np.bincount(train.tokens[:], minlength=train.vocabulary.size))
     assert np.array_equal(train.token_counts, eval_split.token_counts)
 
 
-def test_the_vocabulary_travels_with_the_corpus(directory, tiny):
+def test_the_vocabulary_is_stored_with_the_corpus(directory, tiny):
     corpus = open_corpus(directory)
     assert corpus.vocabulary == tiny.vocabulary
     assert (directory / "tokenizer" / "vocab.txt").read_text("utf-8").split("\n")[:-1] == tiny.pieces
@@ -97,7 +97,7 @@ def test_slices_may_cross_shards():
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_the_offsets_of_a_split_that_fills_more_than_a_block_stay_where_they_lie(directory, monkeypatch, more):
+def test_offsets_of_a_large_split_stay_memory_mapped(directory, monkeypatch, more):
     tokens = open_corpus(directory).num_tokens
     monkeypatch.setattr(store_module, "BLOCK_TOKENS", tokens - more)
     for split, joined in (("train", more == 0), ("eval", True)):
@@ -107,7 +107,7 @@ def test_the_offsets_of_a_split_that_fills_more_than_a_block_stay_where_they_lie
 
 
 @pytest.mark.parametrize("name", ["sentence_offsets", "document_offsets"])
-def test_documents_whose_offsets_do_not_ascend_are_refused(directory, name):
+def test_descending_document_offsets_are_refused(directory, name):
     corpus = open_corpus(directory)
     offsets = getattr(corpus, name).copy()
     offsets[3] = offsets[4]
@@ -122,12 +122,12 @@ def test_documents_whose_offsets_do_not_ascend_are_refused(directory, name):
     assert np.array_equal(part.tokens[:], expected)
 
 
-def test_no_documents_are_a_corpus_of_none(directory):
+def test_a_corpus_may_be_empty(directory):
     nothing = open_corpus(directory).part([])
     assert (nothing.num_documents, nothing.num_sentences, nothing.num_tokens) == (0, 0, 0)
 
 
-def test_a_corpus_is_sent_to_another_process_by_its_path(directory):
+def test_a_corpus_is_pickled_by_its_path(directory):
     corpus = open_corpus(directory, "eval")
     sent = pickle.dumps(corpus)
     assert len(sent) < 1000
@@ -143,7 +143,7 @@ def test_a_corpus_can_be_made_in_memory(tiny):
     assert pickle.loads(pickle.dumps(corpus)).tokens[1:3].tolist() == [6, 7]
 
 
-def test_what_is_no_corpus_is_refused_in_a_sentence(tmp_path, directory):
+def test_a_path_without_a_corpus_is_refused_in_one_sentence(tmp_path, directory):
     with pytest.raises(UserError, match=r"does not exist; build one with python -m bert_jax.corpus"):
         open_corpus(tmp_path / "absent")
     with pytest.raises(UserError, match=r"is not a corpus \(it has no manifest.json\)"):
@@ -158,7 +158,7 @@ def test_what_is_no_corpus_is_refused_in_a_sentence(tmp_path, directory):
         open_corpus(tmp_path)
 
 
-def test_a_truncated_or_missing_file_is_found_on_opening_and_named(directory):
+def test_a_truncated_or_missing_file_is_named_on_opening(directory):
     path = directory / "shard-00001-of-00004" / "train.tokens.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-2])
@@ -177,7 +177,7 @@ def changed(path, **changes):
 
 
 @pytest.mark.parametrize("name", ["../../..", "/etc", "shard-00000-of-00004/../../x", "", None, 7])
-def test_a_shard_that_leaves_the_corpus_is_refused_as_forged_and_nothing_is_to_be_deleted(directory, name):
+def test_a_shard_path_outside_of_the_corpus_is_refused_without_advice_to_delete(directory, name):
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     changed(directory / "manifest.json", shards=[*shards[:3], shards[3] | {"name": name}])
     with pytest.raises(UserError, match=r"names the shard .*expected 'shard-00003-of-00004': .* forged or damaged") as raised:
@@ -213,7 +213,7 @@ def test_a_manifest_that_lists_some_of_the_shards_is_refused(directory, text_fil
         ({"vocabulary": 5}, '"vocabulary" is 5; expected cls_id, kind'),
     ],
 )
-def test_a_manifest_of_another_layout_says_what_is_there_and_what_was_expected(directory, wrong, message):
+def test_a_manifest_with_wrong_types_is_refused_with_found_and_expected(directory, wrong, message):
     changed(directory / "manifest.json", **wrong)
     with pytest.raises(UserError, match=f"manifest.json: {message}.*; copy the whole corpus again"):
         open_corpus(directory)
@@ -234,7 +234,7 @@ def test_counts_that_do_not_add_up_are_refused(directory, split, name):
 
 
 @pytest.mark.parametrize("listed", [None, {}, {"../../secret": {"bytes": 1, "sha256": "0" * 64}}])
-def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory, listed):
+def test_a_shard_has_exactly_the_written_files(directory, listed):
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     shards[2]["files"] = {**shards[2]["files"], **listed} if listed else listed
     changed(directory / "manifest.json", shards=shards)
@@ -255,7 +255,7 @@ def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory
         {"sha256": None},
     ],
 )
-def test_the_size_and_the_checksum_of_a_file_are_a_number_and_a_checksum(directory, facts):
+def test_sizes_and_checksums_of_files_are_validated(directory, facts):
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     recorded = shards[2]["files"]["train.tokens.npy"]
     shards[2]["files"]["train.tokens.npy"] = recorded | facts if isinstance(facts, dict) else facts
@@ -278,7 +278,7 @@ def test_the_size_and_the_checksum_of_a_file_are_a_number_and_a_checksum(directo
         ("token_counts", lambda a: a + 1, "counts from 1 that sum to"),
     ],
 )
-def test_arrays_of_the_right_size_with_other_contents_are_refused_where_they_show_it(directory, name, damage, message):
+def test_arrays_with_impossible_contents_are_refused(directory, name, damage, message):
     path = directory / "shard-00001-of-00004" / f"{name}.npy"
     before = path.stat().st_size
     np.save(path, damage(np.load(path)))
@@ -287,7 +287,7 @@ def test_arrays_of_the_right_size_with_other_contents_are_refused_where_they_sho
         open_splits(directory)
 
 
-def test_a_file_that_is_no_array_is_refused(directory):
+def test_a_file_that_is_not_an_array_is_refused(directory):
     path = directory / "shard-00001-of-00004" / "train.documents.npy"
     path.write_bytes(b"\0" * path.stat().st_size)
     with pytest.raises(
@@ -328,7 +328,7 @@ def test_a_damaged_manifest_is_named(directory):
         open_corpus(directory)
 
 
-def test_the_manifest_records_what_the_corpus_was_made_of(directory, text_file, tiny):
+def test_the_manifest_records_the_sources_and_settings(directory, text_file, tiny):
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["sources"] == [f"text:{text_file}"]
     assert manifest["vocabulary"]["sha256"] == tiny.vocabulary.sha256
@@ -338,7 +338,7 @@ def test_the_manifest_records_what_the_corpus_was_made_of(directory, text_file, 
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_file_that_is_cut_while_it_is_mapped_stops_the_run_with_a_sentence(directory, monkeypatch, whole):
+def test_a_file_truncated_while_mapped_ends_the_run_with_one_sentence(directory, monkeypatch, whole):
     """Without the check the process ends with "Bus error", since whole pages of the map are missing."""
     if not whole:
         monkeypatch.setattr(store_module, "BLOCK_TOKENS", 100)  # offsets are read in place

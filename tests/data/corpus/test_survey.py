@@ -26,7 +26,7 @@ def lines(counts: dict[int, int]) -> ShardSurvey:
     )
 
 
-def test_the_five_lines_that_are_repeated_most_in_all_shards_are_shown():
+def test_the_five_most_repeated_lines_of_all_shards_are_shown():
     rate, shown = duplicate_lines([lines({7: 3, 8: 1, 9: 2, 10: 1}), lines({7: 1, 8: 1, 11: 5, 12: 6, 13: 7, 14: 8})])
     assert shown == [(8, [14]), (7, [13]), (6, [12]), (5, [11]), (4, [7])]
     assert rate == pytest.approx(1 - 8 / 35)
@@ -44,7 +44,7 @@ def test_lengths_are_counted_by_powers_of_two_and_the_longest_in_the_last_bin():
     assert report._length_histogram(np.zeros(0, np.int64)).tolist() == [0] * 24
 
 
-def test_the_hash_of_a_run_depends_on_every_value_and_its_place():
+def test_the_hash_of_a_line_depends_on_every_value_and_its_position():
     values = np.random.default_rng(0).integers(0, 2**64, 150, dtype=np.uint64)
     offsets = np.array([0, 100, 101, 150])
     multiplier = int(report._MULTIPLIER)
@@ -60,7 +60,7 @@ def test_the_hash_of_a_run_depends_on_every_value_and_its_place():
     assert len(report._hash_runs(values[:0], np.zeros(1, np.int64))) == 0
 
 
-def test_rewriting_a_shard_removes_what_a_killed_process_of_the_same_number_left(tmp_path, text_file, build):
+def test_rewriting_a_shard_removes_leftovers_of_a_killed_process(tmp_path, text_file, build):
     directory = tmp_path / "corpus"
     build(directory, f"text:{text_file}", shards=1)
     before = {path.name: path.read_bytes() for path in (directory / "shard-00000-of-00001").iterdir()}

@@ -48,7 +48,7 @@ def documents() -> list[str]:
 
 @pytest.mark.parametrize("shards", [1, 3, 40])
 @pytest.mark.parametrize("rows", [1, 7, 1000])
-def test_every_row_is_a_document_of_one_shard_in_order_whatever_the_row_groups(tmp_path, documents, shards, rows):
+def test_rows_are_documents_in_order_for_any_row_groups(tmp_path, documents, shards, rows):
     table = pa.table({"id": range(100), "text": documents})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=rows)
     save(tmp_path / "saved", table, chunk=rows)
@@ -58,7 +58,7 @@ def test_every_row_is_a_document_of_one_shard_in_order_whatever_the_row_groups(t
         assert texts(source.format(tmp_path), shards) == documents
 
 
-def test_a_corpus_of_parquet_or_arrow_is_that_of_json_lines(tmp_path, documents, build):
+def test_a_corpus_from_parquet_or_arrow_equals_one_from_json_lines(tmp_path, documents, build):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     table = pa.table({"text": documents})
     (tmp_path / "hub" / "data").mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_texts_of_all_types_are_read(tmp_path, values):
         assert texts(f"parquet:{tmp_path}/a.parquet", 2, text_field="text") == ["One.", "Two.", "One."]
 
 
-def test_rows_without_text_are_skipped_if_the_user_says_so(tmp_path):
+def test_rows_without_text_are_skipped_on_request(tmp_path):
     pq.write_table(pa.table({"text": ["One.", None, "Three."]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"row 2 has no text .*--on-bad-records=skip"):
         texts(f"parquet:{tmp_path}/a.parquet")
@@ -131,7 +131,7 @@ def test_the_likely_column_is_found_and_named(tmp_path, columns, chosen):
         (pa.array([1]).dictionary_encode(), "holds int64, not text"),
     ],
 )
-def test_a_column_that_is_no_text_is_refused_with_what_it_holds(tmp_path, values, told):
+def test_a_column_without_text_is_refused_with_its_type(tmp_path, values, told):
     pq.write_table(pa.table({"column": values}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=told):
         texts(f"parquet:{tmp_path}/a.parquet", text_field="column")
@@ -200,7 +200,7 @@ def test_a_saved_dictionary_of_data_sets_is_read_by_its_splits(tmp_path):
     assert texts(f"arrow:{tmp_path}/saved/validation") == ["In validation."]
 
 
-def test_tables_without_rows_or_row_groups_hold_no_text(tmp_path):
+def test_empty_tables_have_no_text(tmp_path):
     empty = pa.table({"text": pa.array([], pa.string())})
     pq.write_table(empty, tmp_path / "a.parquet")
     pq.ParquetWriter(tmp_path / "b.parquet", empty.schema).close()
@@ -226,7 +226,7 @@ def test_a_row_group_larger_than_the_memory_is_read_in_parts(tmp_path):
     assert peak < 12 << 20
 
 
-def test_any_part_of_a_file_is_read_whatever_row_groups_and_batches_it_begins_and_ends_in(tmp_path, monkeypatch):
+def test_any_range_of_rows_can_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_MOST_ROWS", 4)
     table = pa.table({"text": [f"Row {k}." for k in range(30)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=11)
@@ -237,7 +237,7 @@ def test_any_part_of_a_file_is_read_whatever_row_groups_and_batches_it_begins_an
             assert found == [b"Row %d." % k for k in range(start, stop)], (kind, start, stop)
 
 
-def test_other_columns_do_not_count_in_the_size_of_the_text(tmp_path):
+def test_only_the_text_column_counts_for_the_size(tmp_path):
     alone = pa.table({"text": [f"Row {k}." for k in range(30)]})
     beside = alone.append_column("html", pa.array([f"{k} " * 500 for k in range(30)]))
     for name, table in (("alone", alone), ("beside", beside)):
@@ -248,7 +248,7 @@ def test_other_columns_do_not_count_in_the_size_of_the_text(tmp_path):
         assert sizes[0] == sizes[1], kind
 
 
-def test_an_arrow_file_that_is_cut_while_it_is_read_is_an_error_and_no_bus_error(tmp_path):
+def test_an_arrow_file_truncated_while_read_is_an_error_without_a_crash(tmp_path):
     save(tmp_path / "saved", pa.table({"text": [f"{k} " + "word " * 2000 for k in range(200)]}))
     path = tmp_path / "saved" / "data-00000-of-00001.arrow"
     read = tables.read_texts("arrow", str(path), "text", 0, 200)
@@ -258,7 +258,7 @@ def test_an_arrow_file_that_is_cut_while_it_is_read_is_an_error_and_no_bus_error
         list(read)
 
 
-def test_pages_of_an_arrow_file_are_given_back_after_several_small_batches_as_after_a_large_one(tmp_path, monkeypatch):
+def test_memory_of_an_arrow_file_is_released_after_small_and_large_batches(tmp_path, monkeypatch):
     given_back: list[int] = []
 
     class Mapped(mmap.mmap):

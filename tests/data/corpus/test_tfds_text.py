@@ -95,7 +95,7 @@ def test_a_prepared_data_set_is_read_by_name_split_and_feature_without_tensorflo
 
 
 @pytest.mark.parametrize("split", ["train", "train[:25%]", "train[30%:70%]"])
-def test_any_run_of_records_is_read_without_the_others(prepared, split):
+def test_any_range_of_records_can_be_read(prepared, split):
     everything = texts(f"stories:{split}@title", prepared)
     text_set = tfds_text.open_text_set(f"stories:{split}@title", prepared)
     for start in range(len(everything)):
@@ -103,7 +103,7 @@ def test_any_run_of_records_is_read_without_the_others(prepared, split):
             assert [text.decode() for text in text_set.texts(start, stop)] == everything[start:stop]
 
 
-def test_both_formats_hold_the_same(array_records, tf_records):
+def test_both_formats_give_the_same_text(array_records, tf_records):
     assert texts("stories@story", array_records) == texts("stories@story", tf_records)
 
 
@@ -140,12 +140,12 @@ def test_a_truncated_record_file_is_named(tf_records, tmp_path):
         ("stories", r"2 text features \(.*\); choose with tfds:stories@FEATURE"),
     ],
 )
-def test_a_wrong_split_or_feature_is_an_error_that_says_what_there_is(prepared, name, message):
+def test_a_wrong_split_or_feature_is_refused_with_the_available_ones(prepared, name, message):
     with pytest.raises(UserError, match=message):
         tfds_text.open_text_set(name, prepared)
 
 
-def test_without_a_network_a_data_set_that_is_not_prepared_says_so_at_once(tmp_path):
+def test_an_unprepared_data_set_is_refused_immediately_without_a_network(tmp_path):
     with pytest.raises(UserError, match=r"lm1b is not prepared in .*, and cannot be fetched .*--tfds-directory"):
         tfds_text.open_text_set("lm1b", str(tmp_path))
     for name in ("lm1bb", "lm1bb/plain_text"):
@@ -165,7 +165,7 @@ def test_without_a_network_a_data_set_that_is_not_prepared_says_so_at_once(tmp_p
         ([], "a", "no text feature 'a'; it has none"),
     ],
 )
-def test_the_text_is_the_feature_that_is_asked_for_or_that_of_that_name_or_the_only_one(names, asked, found):
+def test_the_text_feature_is_the_requested_the_usual_or_the_only_one(names, asked, found):
     features = {name: tfds.features.Text() for name in names} | {"year": tfds.features.Scalar(np.int64)}
     builder = types.SimpleNamespace(name="set", info=types.SimpleNamespace(features=features))
     if found in names:
@@ -183,7 +183,7 @@ def test_tfds_asks_no_metadata_server_and_shows_no_progress_of_its_own(monkeypat
     assert (os.environ["NO_GCE_CHECK"], shown) == ("true", ["off"])
 
 
-def test_the_embedded_corpus_lies_where_it_is_said_or_in_the_cache(tmp_path, monkeypatch):
+def test_the_embedded_corpus_is_in_the_given_directory_or_the_cache(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
     monkeypatch.setattr(tfds_text, "_tfds", lambda: asked.append("tfds"))
@@ -193,7 +193,7 @@ def test_the_embedded_corpus_lies_where_it_is_said_or_in_the_cache(tmp_path, mon
     assert asked == ["tfds", tmp_path / "tfds", "tfds", pathlib.Path("there")]
 
 
-def test_prepared_data_sets_lie_where_it_is_said_or_where_tfds_keeps_them(monkeypatch, tmp_path):
+def test_prepared_data_sets_are_in_the_given_directory_or_in_that_of_tfds(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", "/data/sets")
     assert tfds_text.tfds_directory("there") == pathlib.Path("there")
     assert tfds_text.tfds_directory(None) == pathlib.Path("/data/sets")
@@ -202,7 +202,7 @@ def test_prepared_data_sets_lie_where_it_is_said_or_where_tfds_keeps_them(monkey
     assert tfds_text.tfds_directory(None) == tmp_path / "tensorflow_datasets"
 
 
-def test_of_the_prepared_versions_the_newest_by_number_is_taken_and_nothing_else(tmp_path):
+def test_the_newest_prepared_version_by_number_is_used(tmp_path):
     for name in ("1.9.0", "1.10.0", "2.0.0", "old", "1.11.0.part"):
         (tmp_path / "set" / name).mkdir(parents=True)
         if name != "2.0.0":  # which is not complete
@@ -264,7 +264,7 @@ def test_the_newest_prepared_version_is_fetched_once(bucket, tmp_path, tf_record
     assert len(asked) == before
 
 
-def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_missing(bucket, tmp_path):
+def test_an_interrupted_fetch_continues_with_the_missing_files(bucket, tmp_path):
     asked, content = bucket
     name = "datasets/stories/1.0.0/stories-train.tfrecord-00001-of-00002"
     kept = content.pop(name)
@@ -287,7 +287,7 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_missing(bucket, 
     assert there.isdisjoint(path.rpartition("/")[2] for path in asked)
 
 
-def test_a_name_that_is_nowhere_is_refused_with_what_was_meant(bucket, tmp_path):
+def test_an_unknown_data_set_is_refused_with_a_suggestion(bucket, tmp_path):
     with pytest.raises(UserError, match="tfds:lm1bb is not in the catalogue; did you mean 'lm1b'"):
         tfds_text.open_text_set("lm1bb", str(tmp_path))
 
@@ -300,5 +300,5 @@ def test_a_name_that_is_nowhere_is_refused_with_what_was_meant(bucket, tmp_path)
         ("imdb_reviews/plain_text:unsupervised@text", ("imdb_reviews/plain_text", "unsupervised", "text")),
     ],
 )
-def test_names_carry_split_and_feature(text, parts):
+def test_names_include_split_and_feature(text, parts):
     assert tfds_text.parse_name(text) == parts

@@ -63,7 +63,7 @@ def flip(directory, name="train.tokens.npy", *, keep_time=False):
 
 
 @pytest.mark.parametrize("name", ["train.tokens.npy", "eval.tokens.npy"])
-def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build, name, caplog):
+def test_a_flipped_bit_is_detected_and_the_remedy_works(directory, text_file, build, name, caplog):
     caplog.set_level(logging.INFO, "bert_jax")
     flip(directory, name)
     open_corpus(directory)
@@ -79,7 +79,7 @@ def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build
     assert verify(directory)[0] == 16
 
 
-def test_what_a_machine_has_verified_is_not_read_again_until_its_size_or_time_changes(directory, monkeypatch):
+def test_verified_files_are_not_read_again_until_size_or_time_changes(directory, monkeypatch):
     with Verification(directory) as first:
         first.wait()
     assert first.bytes > 0
@@ -94,7 +94,7 @@ def test_what_a_machine_has_verified_is_not_read_again_until_its_size_or_time_ch
     assert third.bytes == path.stat().st_size
 
 
-def test_verifying_anew_reads_what_is_remembered(directory):
+def test_verify_reads_already_verified_files_again(directory):
     verify(directory)
     flip(directory, keep_time=True)
     with Verification(directory) as remembered:
@@ -103,7 +103,7 @@ def test_verifying_anew_reads_what_is_remembered(directory):
         verify(directory)
 
 
-def test_a_corpus_whose_manifest_has_changed_is_verified_anew(directory):
+def test_a_corpus_with_a_changed_manifest_is_verified_again(directory):
     verify(directory)
     manifest = json.loads((directory / "manifest.json").read_text())
     manifest["shards"][0]["files"]["train.tokens.npy"]["sha256"] = "0" * 64
@@ -115,7 +115,7 @@ def test_a_corpus_whose_manifest_has_changed_is_verified_anew(directory):
 @pytest.mark.parametrize(
     "content", [None, "", "[" * 100_000, '{"files": 7}', '{"files": {"shard-00000-of-00002/train.tokens.npy": 7}}']
 )
-def test_memory_that_is_missing_damaged_or_cannot_be_written_only_costs_another_reading(directory, cache, content):
+def test_a_missing_or_damaged_record_only_causes_another_verification(directory, cache, content):
     verify(directory)
     (record,) = cache.iterdir()
     if content is None:  # a home that is full or read-only
@@ -145,7 +145,7 @@ class Slow:
         monkeypatch.setattr(verification.Verification, "_sha256", waiting)
 
 
-def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(directory, monkeypatch, caplog):
+def test_training_continues_during_verification_and_a_save_waits_for_it(directory, monkeypatch, caplog):
     slow, beats = Slow(monkeypatch), []
     caplog.set_level(logging.INFO, "bert_jax")
     with Verification(directory) as running:
@@ -169,7 +169,7 @@ def test_training_goes_on_while_the_files_are_read_and_a_save_waits_for_them(dir
     assert float(seconds) < 100
 
 
-def test_a_step_ends_the_run_once_damage_is_found(directory):
+def test_the_next_step_ends_the_run_once_damage_is_found(directory):
     flip(directory)
 
     def steps(running):
@@ -181,7 +181,7 @@ def test_a_step_ends_the_run_once_damage_is_found(directory):
         steps(running)
 
 
-def test_a_run_that_ends_early_leaves_no_thread_and_the_next_goes_on_from_there(directory, monkeypatch):
+def test_a_run_that_ends_early_leaves_no_thread_and_the_next_continues_the_verification(directory, monkeypatch):
     monkeypatch.setattr(verification, "_BLOCK", 64)
     hashed, digest = [], verification.Verification._sha256
 
@@ -223,7 +223,7 @@ def test_a_few_threads_of_low_priority_read_the_largest_files_first(directory, m
 
 
 @pytest.mark.parametrize(("seconds", "saves"), [(0.0, 1), (-1.0, 17)])
-def test_what_was_verified_is_recorded_every_few_seconds_and_at_the_end(directory, monkeypatch, seconds, saves):
+def test_verified_files_are_recorded_every_few_seconds_and_at_the_end(directory, monkeypatch, seconds, saves):
     saved, remember = [], Verification._remember
     monkeypatch.setattr(verification, "_SAVE_SECONDS", seconds)
     monkeypatch.setattr(verification.time, "monotonic", lambda: 7.0)
@@ -240,14 +240,14 @@ def test_a_bug_ends_the_run_too(directory, monkeypatch):
         running.wait()
 
 
-def test_a_file_of_another_size_is_found_before_anything_is_read(directory):
+def test_a_wrong_file_size_is_found_before_reading(directory):
     path = directory / "shard-00001-of-00002" / "train.tokens.npy"
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(UserError, match=r"train\.tokens\.npy has .* bytes instead of"):
         Verification(directory)
 
 
-def test_the_progress_of_a_command_is_told_in_the_unit_of_the_corpus(directory, monkeypatch):
+def test_progress_is_shown_in_the_unit_of_the_corpus(directory, monkeypatch):
     told = []
 
     class Progress(progress.Progress):
@@ -265,7 +265,7 @@ def test_the_progress_of_a_command_is_told_in_the_unit_of_the_corpus(directory, 
     assert told == [("verifying the corpus:", round(size / 1e3), "kB"), "closed"]
 
 
-def test_a_file_that_cannot_be_read_is_named(directory, monkeypatch):
+def test_an_unreadable_file_is_named(directory, monkeypatch):
     def fail(running, file):
         raise OSError(5, "Input/output error")
 

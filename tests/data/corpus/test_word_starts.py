@@ -54,7 +54,7 @@ def expected(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
     return np.concatenate(found)
 
 
-def test_word_starts_are_the_librarys_whatever_becomes_of_the_shards(tmp_path, build, byte_level, source, monkeypatch):
+def test_word_starts_equal_the_library_through_all_changes_of_shards(tmp_path, build, byte_level, source, monkeypatch):
     monkeypatch.setattr(shard, "_FLUSH_TOKENS", 333)
     settings = {"layout": "sentences", "tokenizer": byte_level}
     report = build(tmp_path / "c", source, eval_fraction=0.1, **settings)
@@ -106,7 +106,7 @@ def test_whole_words_are_masked_together(tmp_path, build, byte_level, source, ch
     assert several > 50
 
 
-def test_a_corpus_without_its_word_starts_is_damaged(tmp_path, build, byte_level, source):
+def test_a_corpus_without_its_word_starts_is_refused(tmp_path, build, byte_level, source):
     build(tmp_path / "c", source, layout="sentences", tokenizer=byte_level)
     file = next(iter(sorted((tmp_path / "c").glob("shard-*/train.words.npy"))))
     content = file.read_bytes()

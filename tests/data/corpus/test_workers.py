@@ -16,7 +16,7 @@ from tests.data.corpus import jobs
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_in_the_order_of_the_jobs_and_progress_adds_up(workers):
+def test_results_keep_the_order_of_jobs_and_progress_adds_up(workers):
     seen = []
     results = run_jobs(jobs.square, range(6), workers, lambda fractions, tokens, finished: seen.append((tokens, finished)))
     assert seen == sorted(seen)
@@ -26,7 +26,7 @@ def test_results_come_in_the_order_of_the_jobs_and_progress_adds_up(workers):
     assert seen[-1] == (15, 6)
 
 
-def test_an_error_in_one_job_stops_the_others_and_is_raised_here(tmp_path):
+def test_an_error_in_one_job_stops_the_others_and_is_raised(tmp_path):
     with pytest.raises(UserError, match="the second job failed"):
         run_jobs(jobs.fail, [(number, tmp_path) for number in range(20)], 2, lambda *_: None)
     begun = [path.name for path in tmp_path.iterdir()]
@@ -36,12 +36,12 @@ def test_an_error_in_one_job_stops_the_others_and_is_raised_here(tmp_path):
     assert multiprocessing.active_children() == []
 
 
-def test_a_killed_worker_is_an_error_that_says_what_to_do():
+def test_a_killed_worker_is_an_error_with_a_remedy():
     with pytest.raises(UserError, match=r"a worker process was killed, .* --workers below 2"):
         run_jobs(jobs.vanish, range(2), 2, lambda *_: None)
 
 
-def test_a_single_job_is_done_in_this_process():
+def test_a_single_job_runs_in_this_process():
     assert run_jobs(jobs.square, [3], 2, lambda *_: None) == [(9, os.getpid())]
 
 
@@ -58,7 +58,7 @@ def test_progress_is_shown_after_a_fifth_of_a_second_and_after_every_job(monkeyp
     assert seen == [(1, 0, 7, 0), (2, 0, 7, 1), (2, 0, 14, 1), (2, 0, 14, 2)]
 
 
-def test_a_worker_stops_when_it_is_told_to_and_ends_when_its_parent_is_gone(monkeypatch):
+def test_a_worker_stops_on_request_and_ends_with_its_parent(monkeypatch):
     board = workers_module._SharedProgress(2)
     board.parent = os.getppid()
     before = signal.getsignal(signal.SIGINT)
@@ -85,7 +85,7 @@ def test_a_worker_stops_when_it_is_told_to_and_ends_when_its_parent_is_gone(monk
         workers_module._run(job, 0, 33)
 
 
-def test_the_cores_of_a_process_are_those_that_it_may_use_and_one_where_the_system_does_not_say(monkeypatch):
+def test_usable_cores_are_counted_and_default_to_one(monkeypatch):
     monkeypatch.setattr(
         workers_module.os, "sched_getaffinity", lambda process: {2, 3, 5} if process == 0 else set(), raising=False
     )

@@ -166,7 +166,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, load_tokenizer(directory), tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
 
 
-def test_ids_and_words_are_the_librarys_whatever_the_text(pair):
+def test_ids_and_words_equal_the_library_for_any_text(pair):
     name, ours, library = pair
     assert ours._model._is_local == (name in BY_PARTS), "how fast it is"
     for text in texts():
@@ -189,7 +189,7 @@ def test_ids_and_words_are_the_librarys_whatever_the_text(pair):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "prefixed"])
-def test_decoding_gives_the_text_itself_where_nothing_is_normalised(name, tmp_path):
+def test_decoding_restores_the_text_if_nothing_is_normalised(name, tmp_path):
     MAKERS[name]().save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     for text in [*texts(), "".join(map(chr, range(0xD800)))]:
@@ -197,14 +197,14 @@ def test_decoding_gives_the_text_itself_where_nothing_is_normalised(name, tmp_pa
         assert tokenizer.decode(tokenizer.encode(text)) in (space + text, text)
 
 
-def test_special_tokens_in_a_text_are_text_but_in_a_prompt_themselves(pair):
+def test_special_tokens_are_text_in_a_text_and_tokens_in_a_prompt(pair):
     _, ours, library = pair
     for text in ("the [MASK] is [SEP] here", "[MASK][MASK]", "a[CLS] b"):
         assert ours.encode_with_specials(text) == library.encode(text, add_special_tokens=False).ids
         assert not {*ours.encode(text)} & (ours.special_ids - {ours.unk_id})
 
 
-def test_the_file_is_saved_byte_for_byte_and_read_back_equal_in_any_spelling(pair, tmp_path):
+def test_the_file_is_saved_byte_for_byte_and_loads_equal_in_any_spelling(pair, tmp_path):
     _, ours, library = pair
     ours.save(tmp_path / "saved")
     again = load_tokenizer(tmp_path / "saved")
@@ -222,7 +222,7 @@ def test_the_file_is_saved_byte_for_byte_and_read_back_equal_in_any_spelling(pai
 
 
 @pytest.mark.parametrize("splitting", ["gpt2", "gpt4"])
-def test_a_trained_vocabulary_has_its_size_its_roles_and_the_same_file_again(splitting, tmp_path):
+def test_training_a_vocabulary_is_reproducible_with_its_size_and_special_tokens(splitting, tmp_path):
     made = [train_bpe(documents(), 610, None, splitting=splitting, unused=10) for _ in range(2)]
     assert made[0]._model.content == made[1]._model.content
     tokenizer = made[0]
@@ -241,7 +241,7 @@ def test_a_trained_vocabulary_has_its_size_its_roles_and_the_same_file_again(spl
         train_bpe([], 600, None)
 
 
-def test_words_that_are_split_already_have_the_pieces_of_running_text(tmp_path):
+def test_pretokenised_words_have_the_pieces_of_running_text(tmp_path):
     words = ["Each", "statement", "is", "a", "block", "of", "code", "."]
     for maker in (MAKERS["gpt2"], prefixed):
         maker().save(str(tmp_path / "tokenizer.json"))
@@ -297,7 +297,7 @@ def roles(tokenizer: Tokenizer) -> list[str]:
 
 @pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.parametrize("stated", [None, False, True])
-def test_the_space_before_a_text_is_that_of_tokenizer_config_as_in_transformers_4(tmp_path, in_file, stated):
+def test_the_space_before_a_text_follows_tokenizer_config_as_in_transformers_4(tmp_path, in_file, stated):
     """This changes a pre-tokenizer with one component. transformers 5 reads only tokenizer.json, so that file is changed too."""
     directory = plain(tmp_path, SPECIALS, tokenizer_config={} if stated is None else {"add_prefix_space": stated})
     rust = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -330,7 +330,7 @@ def test_a_pre_tokenizer_of_several_components_keeps_its_space(tmp_path):
 LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|pad|>"]
 
 
-def test_special_tokens_are_those_that_the_files_name(tmp_path):
+def test_special_tokens_are_named_by_the_files(tmp_path):
     config = {"cls_token": {"content": "<c>"}, "sep_token": "<s>", "pad_token": "<p>", "mask_token": "<m>", "unk_token": "<u>"}
     named = plain(tmp_path, ["<p>", "<u>", "<c>", "<s>", "<m>", "[CLS]"], tokenizer_config=config)
     assert roles(load_tokenizer(named)) == ["<p>", "<u>", "<c>", "<s>", "<m>"]
@@ -338,7 +338,7 @@ def test_special_tokens_are_those_that_the_files_name(tmp_path):
     assert roles(load_tokenizer(tmp_path)) == ["<p>", "<u>", "<c>", "<s>", "<m>"]
 
 
-def test_a_beginning_and_an_end_of_texts_serve_as_cls_and_sep(tmp_path):
+def test_bos_and_eos_serve_as_cls_and_sep(tmp_path):
     config = {"bos_token": LLAMA[0], "eos_token": LLAMA[1], "mask_token": LLAMA[2]}
     expected = [LLAMA[3], LLAMA[3], LLAMA[0], LLAMA[1], LLAMA[2]]
     plain(tmp_path, LLAMA, tokenizer_config=config)
@@ -364,7 +364,7 @@ def test_a_beginning_and_an_end_of_texts_serve_as_cls_and_sep(tmp_path):
     assert load_tokenizer(tmp_path).notes == ()
 
 
-def test_a_missing_role_and_a_name_that_is_no_piece_are_refused(tmp_path):
+def test_a_missing_special_token_and_one_that_is_not_a_piece_are_refused(tmp_path):
     plain(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     says = r"none of its 261 pieces is known as \[MASK\], which .* as .\"mask_token\": \"<mask>\"."
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
@@ -385,7 +385,7 @@ def test_a_missing_role_and_a_name_that_is_no_piece_are_refused(tmp_path):
         ({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "a"}}, "two pieces have the same id"),
     ],
 )
-def test_what_the_library_cannot_run_is_refused_in_one_sentence(tmp_path, change, message):
+def test_files_that_the_library_cannot_run_are_refused_in_one_sentence(tmp_path, change, message):
     plain(tmp_path, SPECIALS)
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -402,7 +402,7 @@ def test_casing_flags_must_fit_the_rules_of_the_file(tmp_path):
         load_tokenizer(tmp_path, lowercase=True)
 
 
-def test_a_split_by_the_expression_of_gpt2_is_the_byte_level_split(tmp_path):
+def test_splitting_by_the_gpt2_pattern_equals_the_byte_level_split(tmp_path):
     made = train_bpe(documents(), 600, None)
     content = json.loads(made._model.content)
     split = {"type": "Split", "pattern": {"Regex": GPT2_SPLIT}, "behavior": "Isolated", "invert": False}
@@ -413,7 +413,7 @@ def test_a_split_by_the_expression_of_gpt2_is_the_byte_level_split(tmp_path):
     assert [ours.encode(text) for text in texts()] == [made.encode(text) for text in texts()]
 
 
-def test_pieces_that_hold_a_space_are_found(tmp_path):
+def test_pieces_that_contain_a_space_are_found(tmp_path):
     merges = [("n", "e"), ("ne", "w"), ("new", " "), ("new ", "y"), ("new y", "o"), ("new yo", "r"), ("new yor", "k")]
     pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz ", *(a + b for a, b in merges)]
     rust = tokenizers.Tokenizer(tokenizers.models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, unk_token="[UNK]"))

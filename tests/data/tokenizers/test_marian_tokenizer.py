@@ -61,7 +61,7 @@ def tokenizer(directory: pathlib.Path) -> Tokenizer:
     return load_tokenizer(directory)
 
 
-def test_a_text_is_pieces_of_its_language_with_the_ids_of_the_vocabulary(tokenizer: Tokenizer, directory: pathlib.Path):
+def test_a_text_is_split_into_pieces_of_its_language_with_vocabulary_ids(tokenizer: Tokenizer, directory: pathlib.Path):
     ids = json.loads((directory / "vocab.json").read_text())
     model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "source.spm"))
     expected = [ids.get(piece, ids["<unk>"]) for piece in model.encode("The object is a list.", out_type=str)]
@@ -76,7 +76,7 @@ def test_a_text_is_pieces_of_its_language_with_the_ids_of_the_vocabulary(tokeniz
     assert tokenizer.encode("A Python object.", target=True) == [words.get(piece, words["<unk>"]) for piece in pieces]
 
 
-def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenizer):
+def test_offsets_count_characters_after_the_language_code(tokenizer: Tokenizer):
     text = ">>deu<< The object is a list."
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text)
@@ -88,7 +88,7 @@ def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenize
     assert "".join(text[start:end] for start, end in spans) == "APythonobject."
 
 
-def test_it_is_kept_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path, tmp_path: pathlib.Path):
+def test_files_are_saved_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path, tmp_path: pathlib.Path):
     tokenizer.save(tmp_path)
     assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
     for path in directory.iterdir():
@@ -106,7 +106,7 @@ def test_it_is_kept_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path,
         ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "has no <pad>"),
     ],
 )
-def test_files_that_are_missing_or_damaged_are_refused(directory, tmp_path: pathlib.Path, name, content, says):
+def test_missing_or_damaged_files_are_refused(directory, tmp_path: pathlib.Path, name, content, says):
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / name).unlink()
@@ -117,7 +117,7 @@ def test_files_that_are_missing_or_damaged_are_refused(directory, tmp_path: path
 
 
 @pytest.mark.parametrize("python", INTERPRETERS or [""])
-def test_ids_and_text_are_those_of_transformers(python: str, tokenizer: Tokenizer, directory: pathlib.Path):
+def test_ids_and_text_equal_transformers(python: str, tokenizer: Tokenizer, directory: pathlib.Path):
     if not python:
         pytest.skip("set BERT_JAX_PEER_PYTHON to a Python with torch, transformers and sentencepiece")
     every = [*texts(500), *FURTHER]

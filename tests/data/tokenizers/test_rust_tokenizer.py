@@ -40,7 +40,7 @@ def spelling_score(tokenizer: Tokenizer, ids: list[int]) -> float:
 
 
 @pytest.mark.parametrize("kind", ["folding", "cased", "given folded text", "given folded text with accents"])
-def test_a_saved_sentencepiece_is_read_back_equal_and_the_rust_library_gives_its_ids(kind, english, tmp_path, hostile_strings):
+def test_a_saved_sentencepiece_loads_equal_and_the_rust_library_gives_its_ids(kind, english, tmp_path, hostile_strings):
     documents = [*english, [text for text in hostile_strings if text.strip()]]
     if kind.startswith("given"):
         train_sentencepiece([[line.lower() for line in lines] for lines in documents], 1500, False).save(tmp_path)
@@ -89,7 +89,7 @@ def test_a_sentencepiece_model_and_a_tokenizer_json_that_differ_are_refused(engl
     assert load_tokenizer(tmp_path / "spiece.model", lowercase=True).vocabulary == tokenizer.vocabulary  # named by its path
 
 
-def test_a_special_token_in_other_letters_is_never_made_by_the_rust_library(english, tmp_path):
+def test_the_rust_library_makes_no_special_token_from_other_letters(english, tmp_path):
     tokenizer = train_sentencepiece([*english, ["[MASK] and [a] KAMS"] * 20], 500, False)
     tokenizer.save(tmp_path)
     text = unicodedata.lookup("FULLWIDTH LEFT SQUARE BRACKET") + "MASK]"
@@ -113,7 +113,7 @@ def test_a_model_that_the_rust_library_cannot_run_is_saved_without_it(other, eng
     assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
 
 
-def test_words_of_a_sentencepiece_text_lie_between_white_space(english, hostile_strings):
+def test_words_of_a_sentencepiece_text_are_separated_by_white_space(english, hostile_strings):
     tokenizer = train_sentencepiece(english, 500, True)
     text = " The  objects, of a\tclass "
     assert [text[start:end] for start, end in tokenizer.word_spans(text)] == ["The", "objects,", "of", "a", "class"]

@@ -24,7 +24,7 @@ def vocabulary(directory: pathlib.Path, pieces: list[str], line_end: str = "\n")
     return path
 
 
-def test_special_tokens_are_found_wherever_they_stand(tmp_path):
+def test_special_tokens_are_found_anywhere_in_the_vocabulary(tmp_path):
     tokenizer = load_tokenizer(vocabulary(tmp_path, [*LETTERS, *reversed(SPECIALS)]))
     info = tokenizer.vocabulary
     assert (info.mask_id, info.sep_id, info.cls_id, info.unk_id, info.pad_id) == (26, 27, 28, 29, 30)
@@ -47,7 +47,7 @@ def test_the_published_vocabularies_show_their_casing(shared_data):
     assert uncased.tokens(uncased.encode("Unaffable Köln [MASK]")) == ["una", "##ffa", "##ble", "koln", "[", "mask", "]"]
 
 
-def test_casing_that_contradicts_the_vocabulary_is_an_error_that_names_the_flag(tmp_path):
+def test_casing_that_contradicts_the_vocabulary_is_refused_with_the_flag(tmp_path):
     path = vocabulary(tmp_path, [*SPECIALS, *LETTERS])
     with pytest.raises(UserError, match=r"--cased does not fit .* no capitals; use --lowercase"):
         load_tokenizer(path, lowercase=False)
@@ -56,7 +56,7 @@ def test_casing_that_contradicts_the_vocabulary_is_an_error_that_names_the_flag(
         load_tokenizer(path, lowercase=True)
 
 
-def test_casing_that_is_not_certain_must_be_stated(tmp_path):
+def test_uncertain_casing_must_be_stated(tmp_path):
     path = vocabulary(tmp_path, [*SPECIALS, "中", "文"])
     with pytest.raises(UserError, match=r'--lowercase or --cased, or write \{"do_lower_case": true\} or false to tokenizer_conf'):
         load_tokenizer(path)
@@ -64,7 +64,7 @@ def test_casing_that_is_not_certain_must_be_stated(tmp_path):
     assert not load_tokenizer(path, lowercase=False).vocabulary.lowercase
 
 
-def test_the_casing_recorded_beside_a_vocabulary_wins_over_what_it_looks_like(tmp_path):
+def test_recorded_casing_takes_precedence_over_inferred_casing(tmp_path):
     vocabulary(tmp_path, [*SPECIALS, *LETTERS])
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     assert not load_tokenizer(tmp_path).vocabulary.lowercase
@@ -104,7 +104,7 @@ def test_the_saved_rust_tokenizer_gives_the_same_ids_on_plain_text(tmp_path, tin
         assert rust.encode(text).ids == [tiny.cls_id, *tiny.encode(text), tiny.sep_id]
 
 
-def test_written_out_special_tokens_count_only_where_they_are_asked_for(tiny):
+def test_written_special_tokens_count_only_on_request(tiny):
     text = "hello [MASK]world[SEP]"
     hello, world = tiny.encode("hello"), tiny.encode("world")
     assert tiny.encode_with_specials(text) == [*hello, tiny.mask_id, *world, tiny.sep_id]
@@ -121,12 +121,12 @@ def test_tokens_and_decoding_join_continuations(tiny):
     assert not tiny.continuation_table[sorted(tiny.special_ids)].any()
 
 
-def test_of_special_tokens_that_begin_alike_the_longest_counts():
+def test_the_longest_of_special_tokens_with_a_common_prefix_matches():
     tokenizer = Tokenizer(WordPiece([*SPECIALS, *LETTERS, "[E", "[E1"]), added=("[E", "[E1"))
     assert tokenizer.encode_with_specials("a[E1b[Ea") == [5, 32, 6, 31, 5]
 
 
-def test_the_written_files_can_be_read_by_people_and_name_the_special_tokens(tmp_path, tiny):
+def test_the_written_files_are_readable_and_name_the_special_tokens(tmp_path, tiny):
     tiny.save(tmp_path)
     names = {f"{name.strip('[]').lower()}_token": name for name in SPECIALS}
     assert json.loads((tmp_path / "special_tokens_map.json").read_text()) == names
@@ -149,7 +149,7 @@ def test_the_written_files_can_be_read_by_people_and_name_the_special_tokens(tmp
         ([*LETTERS, "[CLS]", "<S>"], True),
     ],
 )
-def test_the_casing_of_a_vocabulary_is_told_by_its_capitals_and_its_alphabet(pieces, lowercase):
+def test_the_casing_of_a_vocabulary_is_inferred_from_its_capitals_and_alphabet(pieces, lowercase):
     assert infer_casing(pieces)[0] is lowercase
     assert infer_casing(pieces, folds=True)[0] is True
 
@@ -163,7 +163,7 @@ def test_the_casing_of_a_vocabulary_is_told_by_its_capitals_and_its_alphabet(pie
         (lambda d: (d / "vocab.txt").write_bytes(b"[UNK]\n\xff\n") and d / "vocab.txt", "not UTF-8 at byte 6"),
     ],
 )
-def test_what_is_no_vocabulary_is_refused_in_a_sentence(tmp_path, make, message):
+def test_a_file_that_is_not_a_vocabulary_is_refused_in_one_sentence(tmp_path, make, message):
     with pytest.raises(UserError, match=message):
         load_tokenizer(make(tmp_path))
 

@@ -87,7 +87,7 @@ def test_a_directory_that_transformers_saved_gives_its_tokens(number, tmp_path, 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("strip_accents", [True, False])
 @pytest.mark.parametrize("split_cjk", [True, False])
-def test_a_saved_wordpiece_is_read_back_equal_and_the_rust_library_gives_its_ids(
+def test_a_saved_wordpiece_loads_equal_and_the_rust_library_gives_its_ids(
     lowercase, strip_accents, split_cjk, tmp_path, hostile_strings
 ):
     rules = {"lowercase": lowercase, "strip_accents": strip_accents, "split_cjk": split_cjk}
@@ -109,7 +109,7 @@ def test_a_saved_wordpiece_is_read_back_equal_and_the_rust_library_gives_its_ids
     assert pair.type_ids == [0, 0, 0, 1, 1]
 
 
-def test_the_written_settings_are_those_that_transformers_makes_its_own_rules_of(tmp_path):
+def test_the_written_settings_give_transformers_the_same_rules(tmp_path):
     model = WordPiece(PIECES, lowercase=True, strip_accents=False, split_cjk=False, max_word_characters=100)
     Tokenizer(model, max_length=64).save(tmp_path)
     golden = json.loads(GOLDEN.read_text("utf-8"))["directories"][0]
@@ -123,7 +123,7 @@ def test_the_written_settings_are_those_that_transformers_makes_its_own_rules_of
         assert content[part] == golden["tokenizer.json"][part], part
 
 
-def test_a_tokenizer_json_is_read_alone_in_a_directory_or_by_its_path(tmp_path):
+def test_a_single_tokenizer_json_is_read_from_a_directory_or_by_its_path(tmp_path):
     content = tokenizer_json()
     rust = tokenizers.Tokenizer.from_str(json.dumps(content))
     for path in (write(tmp_path, tokenizer=content), tmp_path / "tokenizer.json"):
@@ -176,7 +176,7 @@ def test_a_broken_tokenizer_json_is_refused_with_its_fault(tmp_path, changes, me
         ({"added_tokens": [*tokenizer_json()["added_tokens"], added("b", 6, special=False)]}, "token 'b' is matched inside"),
     ],
 )
-def test_what_no_bert_tokenizer_does_is_run_by_the_library_unless_the_class_does_not_heed_it(tmp_path, changes, clause):
+def test_rules_beyond_bert_run_in_the_library_unless_the_class_ignores_them(tmp_path, changes, clause):
     content = tokenizer_json(**changes)
     rust = tokenizers.Tokenizer.from_str(json.dumps(content))
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=content))
@@ -199,7 +199,7 @@ def test_what_no_bert_tokenizer_does_is_run_by_the_library_unless_the_class_does
         {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [normalizer()]}, {"type": "Lowercase"}]},
     ],
 )
-def test_normalizers_of_berts_parts_give_the_ids_of_the_rust_library(tmp_path, part):
+def test_normalizers_made_of_berts_parts_give_the_ids_of_the_rust_library(tmp_path, part):
     content = tokenizer_json(normalizer=part)
     rust = tokenizers.Tokenizer.from_str(json.dumps(content))
     assert load_tokenizer(write(tmp_path, tokenizer=content)).encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
@@ -238,9 +238,7 @@ def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
         ({"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}, {}, (False, None, True), "do_lower_case=true"),
     ],
 )
-def test_the_rules_in_tokenizer_config_win_over_those_in_tokenizer_json_as_in_transformers(
-    tmp_path, config, in_json, rules, stated
-):
+def test_tokenizer_config_takes_precedence_over_tokenizer_json_as_in_transformers(tmp_path, config, in_json, rules, stated):
     content = tokenizer_json(normalizer=normalizer(**in_json))
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=content, tokenizer_config=config))
     info = tokenizer.vocabulary
@@ -251,7 +249,7 @@ def test_the_rules_in_tokenizer_config_win_over_those_in_tokenizer_json_as_in_tr
     )
 
 
-def test_rules_that_only_one_file_states_are_its_own(tmp_path):
+def test_rules_stated_by_only_one_file_count(tmp_path):
     content = tokenizer_json(normalizer=normalizer(lowercase=True, strip_accents=False, handle_chinese_chars=False))
     config = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": None}
     for settings in ({}, {"do_lower_case": True}, {"do_lower_case": None}, config):
@@ -290,7 +288,7 @@ def test_the_config_beside_a_vocab_txt_decides_casing_accents_and_ideographs(tmp
     assert tokenizer.tokens(tokenizer.encode("a é Ab 中文")) == tokens
 
 
-def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
+def test_unsupported_settings_are_refused_by_name(tmp_path):
     for config, message in (
         ({"strip_accents": "true"}, r'strip_accents="true" must be true, false or null, without quotation marks'),
         ({"tokenize_chinese_chars": 1}, "tokenize_chinese_chars=1 must be true"),
@@ -308,7 +306,7 @@ def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("white", ["\n", "\u00a0", "c ", " c", "\u3000c", "\r\n", "a\rb", "\t"])
-def test_a_piece_that_no_vocab_txt_can_hold_is_read_and_saved_in_tokenizer_json_alone(tmp_path, white):
+def test_a_piece_that_vocab_txt_cannot_hold_is_saved_only_in_tokenizer_json(tmp_path, white):
     pieces = [*PIECES[:9], white, *PIECES[9:]]
     tokenizer = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(pieces)))
     assert tokenizer.pieces == pieces
@@ -324,7 +322,7 @@ def test_a_piece_that_no_vocab_txt_can_hold_is_read_and_saved_in_tokenizer_json_
     assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
 
 
-def test_repeated_pieces_beside_one_that_no_vocab_txt_can_hold_survive_saving(tmp_path):
+def test_repeated_pieces_survive_saving_in_only_tokenizer_json(tmp_path):
     config = {"do_lower_case": False, "added_tokens_decoder": {str(len(PIECES) + 1): {"content": "[E1] ", "special": True}}}
     tokenizer = load_tokenizer(write(tmp_path, vocab=[*PIECES, "a"], tokenizer_config=config))
     tokenizer.save(tmp_path / "saved")
@@ -332,7 +330,7 @@ def test_repeated_pieces_beside_one_that_no_vocab_txt_can_hold_survive_saving(tm
     assert tokenizer.encode("a") == [len(PIECES)]
 
 
-def test_a_hole_in_tokenizer_json_is_a_piece_that_no_text_has(tmp_path):
+def test_a_missing_id_in_tokenizer_json_becomes_an_unused_piece(tmp_path):
     content = tokenizer_json()
     content["model"]["vocab"] |= {"a": len(PIECES), "b": len(PIECES) + 2}
     tokenizer = load_tokenizer(write(tmp_path, tokenizer=content))
@@ -346,28 +344,28 @@ def test_a_hole_in_tokenizer_json_is_a_piece_that_no_text_has(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast", "TokenizersBackend", None])
-def test_classes_of_tokenizers_with_berts_rules_are_read(tmp_path, name):
+def test_tokenizer_classes_with_the_rules_of_bert_are_read(tmp_path, name):
     write(tmp_path, vocab=PIECES, config={"tokenizer_class": name}, tokenizer_config={"do_lower_case": False})
     assert load_tokenizer(tmp_path).encode(TEXT) == load_tokenizer(tmp_path / "vocab.txt", lowercase=False).encode(TEXT)
 
 
 @pytest.mark.parametrize("file", ["config", "tokenizer_config"])
 @pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
-def test_a_class_of_tokenizer_with_other_rules_is_refused_by_its_name(tmp_path, file, name):
+def test_a_tokenizer_class_with_other_rules_is_refused_by_name(tmp_path, file, name):
     write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
     with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; supported are BertTok"):
         load_tokenizer(tmp_path, lowercase=False)
 
 
 @pytest.mark.parametrize(("name", "missing"), [("BertTokenizerFast", "vocab.txt"), ("AlbertTokenizer", "spiece.model")])
-def test_a_class_that_reads_another_kind_of_file_than_is_there_is_refused(tmp_path, name, missing):
+def test_a_tokenizer_class_for_another_kind_of_file_is_refused(tmp_path, name, missing):
     write(tmp_path, tokenizer_config={"tokenizer_class": name})
     (tmp_path / {"vocab.txt": "spiece.model", "spiece.model": "vocab.txt"}[missing]).write_text("[PAD]")
     with pytest.raises(UserError, match=rf"{name} reads {missing}, which is missing next to .*; copy it from the model"):
         load_tokenizer(tmp_path)
 
 
-def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
+def test_the_class_in_tokenizer_config_takes_precedence_over_that_of_the_model(tmp_path):
     write(tmp_path, vocab=PIECES, config={"tokenizer_class": "BertJapaneseTokenizer"})
     load_tokenizer(write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False}))
     write(tmp_path, config={}, tokenizer_config={"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})
@@ -375,7 +373,7 @@ def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there(tmp_path):
+def test_the_shifted_vocabulary_of_xlm_r_is_refused_in_every_form(tmp_path):
     content = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["A b a b", "b a B"] * 20), model_writer=content, vocab_size=12, hard_vocab_limit=False,
@@ -399,7 +397,7 @@ def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there
     refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
 
 
-def test_blank_last_lines_are_pieces_only_if_the_model_has_rows_for_them_or_the_tokenizer_was_saved_with_them(tmp_path):
+def test_blank_last_lines_are_pieces_only_if_the_model_or_the_saved_tokenizer_has_them(tmp_path):
     def size() -> int:
         return load_tokenizer(tmp_path, lowercase=False).size
 
@@ -420,12 +418,12 @@ def test_blank_last_lines_are_pieces_only_if_the_model_has_rows_for_them_or_the_
     assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
 
 
-def test_half_a_surrogate_pair_is_no_piece(tmp_path):
+def test_a_lone_surrogate_is_refused_as_a_piece(tmp_path):
     with pytest.raises(UserError, match=r"the piece '.ud800' has half a surrogate pair"):
         load_tokenizer(write(tmp_path, tokenizer=tokenizer_json([*PIECES, "\ud800"])))
 
 
-def test_special_tokens_have_the_names_the_files_give_them(tmp_path):
+def test_special_tokens_have_the_names_in_the_files(tmp_path):
     pieces = [{"[MASK]": "<m>", "[UNK]": "<?>"}.get(piece, piece) for piece in PIECES] + ["[MASK]"]
     config = {"do_lower_case": False, "mask_token": {"content": "<m>", "lstrip": True}, "pad_token": None}
     write(tmp_path, vocab=pieces, tokenizer_config=config, special_tokens_map={"unk_token": "<?>", "mask_token": "[MASK]"})
@@ -460,7 +458,7 @@ def test_a_tokenizer_json_alone_names_its_unknown_token(tmp_path):
         {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"extra_special_tokens": {"entity_token": "[E1]"}}},
     ],
 )
-def test_added_tokens_count_where_they_are_written_out_and_only_if_asked_for(tmp_path, files):
+def test_written_added_tokens_count_only_on_request(tmp_path, files):
     tokenizer = load_tokenizer(write(tmp_path, **files), lowercase=False)
     assert (tokenizer.pieces, tokenizer.added) == ([*PIECES, "[E1]"], ("[E1]",))
     assert tokenizer.encode_with_specials("a[E1]") == [*tokenizer.encode("a"), len(PIECES)]
@@ -493,7 +491,7 @@ def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("unlimited", [int(1e30), 1e30, float("inf"), float("nan"), 0, -1, None])
-def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path, unlimited):
+def test_limits_on_texts_and_words_are_read_and_may_be_absent(tmp_path, unlimited):
     config = {"do_lower_case": False, "model_max_length": unlimited, "max_input_chars_per_word": 3}
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
     assert (tokenizer.max_length, tokenizer.max_word_characters) == (None, 3)
@@ -537,7 +535,7 @@ BERT = {"type": "BertPreTokenizer"}
         },
     ],
 )
-def test_a_tokenizer_json_of_another_layout_is_a_sentence(tmp_path, content):
+def test_a_tokenizer_json_of_another_layout_is_refused_in_one_sentence(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"tokenizer\.json: .*(copy the files? again|is not supported)"):
         load_tokenizer(tmp_path / "tokenizer.json")
@@ -547,7 +545,7 @@ def test_a_tokenizer_json_of_another_layout_is_a_sentence(tmp_path, content):
     ("name", "content"),
     [("vocab.txt", b""), ("vocab.txt", b"\n \n"), ("spiece.model", b""), ("spiece.model", bytes(range(256)) * 20)],
 )
-def test_a_vocabulary_that_is_none_says_what_to_do(tmp_path, name, content):
+def test_a_path_without_a_vocabulary_is_refused_with_a_remedy(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(

@@ -40,7 +40,7 @@ def test_special_tokens_come_first_and_padding_is_zero(documents, train):
 
 @pytest.mark.parametrize("train", [train_wordpiece, train_sentencepiece])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_a_new_vocabulary_spells_its_text_with_hardly_an_unknown(documents, train, lowercase):
+def test_a_new_vocabulary_spells_its_text_with_hardly_any_unknown_token(documents, train, lowercase):
     tokenizer = train(documents, 500, lowercase)
     assert tokenizer.vocabulary.lowercase is lowercase
     ids = array("I")
@@ -74,7 +74,7 @@ def test_a_vocabulary_too_small_for_its_characters_is_an_error(documents):
         train_sentencepiece(documents, 10, True)
 
 
-def test_no_text_makes_no_vocabulary():
+def test_training_without_text_is_refused():
     with pytest.raises(UserError, match="no text"):
         train_wordpiece([], 100, True)
 
@@ -112,7 +112,7 @@ def test_a_model_that_does_not_fold_case_is_given_folded_text(documents, tmp_pat
     assert spans[-1][1] == 9
 
 
-def test_training_text_is_taken_evenly_and_never_from_held_out_documents(tmp_path):
+def test_training_text_is_sampled_evenly_without_held_out_documents(tmp_path):
     documents = [f"Document {k} has these words in it.\nAnd these others, number {k}." for k in range(4000)]
     (tmp_path / "a.txt").write_text("\n\n".join(documents))
     config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), eval_fraction=0.2)
@@ -139,7 +139,7 @@ def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsy
     assert capsys.readouterr().err.splitlines()[-1] == f"reading for the vocabulary: {64 * documents * 50 / 1e3:.0f}/6 kB of text"
 
 
-def test_the_progress_of_less_than_a_kilobyte_has_one_to_do(tmp_path, capsys):
+def test_progress_of_less_than_a_kilobyte_has_a_total_of_one(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("A text of a few words.\n")
     config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), eval_fraction=0.0)
     assert len(list(training_text(find_items([Source("text", f"{tmp_path}/a.txt")], config.options), config, 100))) == 1
@@ -156,7 +156,7 @@ def test_a_vocabulary_has_room_for_its_characters_and_then_for_the_most_frequent
     assert tokenizer.max_word_characters == 7
 
 
-def test_the_most_frequent_characters_have_pieces_as_many_as_are_asked_for():
+def test_the_requested_number_of_most_frequent_characters_have_pieces():
     often = "".join(chr(0x4E00 + k) for k in range(999, -1, -1))
     tokenizer = train_wordpiece([[often, often, "".join(chr(0x4000 + k) for k in range(9))]], 3000, True, alphabet=1000)
     assert {piece for piece in tokenizer.pieces[5:] if not piece.startswith("##")} == set(often)
@@ -171,7 +171,7 @@ def test_a_vocabulary_keeps_the_characters_that_cover_all_but_one_in_ten_thousan
     assert ("z" in pieces, "##z" in pieces) == (kept, kept)
 
 
-def test_a_character_that_is_always_a_word_of_its_own_continues_none():
+def test_a_character_that_is_always_a_whole_word_has_no_continuation_piece():
     pieces = train_wordpiece([["a, b. 中c"]], 100, True).pieces
     assert set(pieces[5:13]) == {*"abc,.中", "##a", "##b"}
     assert not {"##,", "##.", "##中"} & set(pieces)
@@ -195,7 +195,7 @@ MARKED = {
 
 
 @pytest.mark.parametrize("language", MARKED)
-def test_text_whose_marks_carry_meaning_needs_a_choice_of_the_casing(language):
+def test_languages_with_meaningful_accents_require_a_casing_flag(language):
     documents = [[MARKED[language]]]
     with pytest.raises(UserError, match=r"which changes \d+\.\d% of the letters of this text \(.* → .*\); give --cased "):
         train_wordpiece(documents, 400, None)
@@ -206,11 +206,11 @@ def test_text_whose_marks_carry_meaning_needs_a_choice_of_the_casing(language):
     assert "".join(kept.tokens(kept.encode(words))).replace("##", "") == words  # nothing is lost
 
 
-def test_english_with_a_rare_accent_is_lower_cased_as_ever():
+def test_english_with_rare_accents_is_lower_cased():
     tokenizer = train_wordpiece([["The old house was not there. " * 40 + "A café."]], 400, None)
     assert tokenizer.vocabulary.lowercase
     assert train_sentencepiece([[f"{text} " * 20 for text in MARKED.values()]], 200, None).vocabulary.lowercase
 
 
-def test_sentencepiece_makes_fewer_pieces_where_the_text_has_no_more(documents):
+def test_sentencepiece_makes_fewer_pieces_if_the_text_has_no_more(documents):
     assert 100 < train_sentencepiece(documents[:3], 20_000, True).size < 20_000

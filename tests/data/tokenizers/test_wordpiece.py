@@ -72,7 +72,7 @@ def explained(text: str, lowercase: bool) -> bool:
     return composed or any(unicodedata.category(c) in ("Co", "Cn") for c in text)
 
 
-def test_tokens_equal_those_of_transformers_but_for_its_two_departures_from_the_original(named, hostile_strings):
+def test_tokens_equal_transformers_except_for_its_two_known_differences(named, hostile_strings):
     name, tokenizer = named
     golden = json.loads(GOLDEN.read_text("utf-8"))
     assert golden["strings"] == len(hostile_strings)
@@ -93,7 +93,7 @@ WORDS = json.loads(GOLDEN.read_text("utf-8"))["words"]
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_words_equal_those_of_transformers_for_every_choice_of_casing_accents_and_ideographs(name, hostile_strings):
+def test_words_equal_transformers_for_every_choice_of_casing_accents_and_ideographs(name, hostile_strings):
     """The text is composed, as transformers does with any text; then only the characters that it drops differ."""
     departures = []
     for text, expected in zip(hostile_strings, WORDS[name], strict=True):
@@ -106,7 +106,7 @@ def test_words_equal_those_of_transformers_for_every_choice_of_casing_accents_an
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("strip_accents", [True, False, None])
 @pytest.mark.parametrize("split_cjk", [True, False])
-def test_offsets_and_word_spans_agree_with_the_words_whatever_the_settings(lowercase, strip_accents, split_cjk, hostile_strings):
+def test_offsets_and_word_spans_agree_with_the_words_for_any_settings(lowercase, strip_accents, split_cjk, hostile_strings):
     settings = {"lowercase": lowercase, "strip_accents": strip_accents, "split_cjk": split_cjk}
     characters = {c for text in hostile_strings for c in (*text, *text.lower(), *unicodedata.normalize("NFD", text))}
     letters = sorted(characters - set(" \n"))
@@ -128,7 +128,7 @@ def encoded(model: WordPiece, text: str) -> list[int]:
     return ids.tolist()
 
 
-def test_casing_accents_and_ideographs_are_chosen_apart():
+def test_casing_accents_and_ideographs_are_independent_settings():
     assert wordpiece.basic_words("Éa中文 n\u0303", True) == ["ea", "中", "文", "n"]
     assert wordpiece.basic_words("Éa中文 n\u0303", True, False) == ["éa", "中", "文", "n\u0303"]
     assert wordpiece.basic_words("Éa中文 n\u0303", False, True) == ["Ea", "中", "文", "n"]
@@ -136,7 +136,7 @@ def test_casing_accents_and_ideographs_are_chosen_apart():
     assert wordpiece.basic_words("Ab", False, True) == ["Ab"]
 
 
-def test_a_word_span_cuts_out_the_word_with_its_accents(tiny):
+def test_a_word_span_includes_accents(tiny):
     text = " Héllo,\u00ad DÖRL\u0301S\u200b! 中文"
     assert [text[start:end] for start, end in tiny.word_spans(text)] == ["Héllo", ",", "DÖRL\u0301S", "!", "中", "文"]
 
@@ -147,13 +147,13 @@ def test_accents_are_stripped_only_when_lower_casing(tiny, tiny_cased_vocabulary
     assert cased.tokens(cased.encode("É é")) == ["É", "é"]
 
 
-def test_ideographs_stand_alone_and_hangul_does_not(tiny_cased_vocabulary):
+def test_ideographs_are_words_of_their_own_and_hangul_is_not(tiny_cased_vocabulary):
     cased = load_tokenizer(tiny_cased_vocabulary)
     assert cased.tokens(cased.encode("a中文b")) == ["a", "中", "文", "b"]
     assert cased.tokens(cased.encode("국한")) == ["[UNK]"]
 
 
-def test_a_capital_sigma_is_lowered_by_its_place_in_the_word(tiny):
+def test_a_capital_sigma_is_lower_cased_by_its_position_in_the_word(tiny):
     assert tiny.tokens(tiny.encode("ΟΔΟΣ ΣΑ")) == ["ο", "##δ", "##ο", "##ς", "σ", "##α"]
 
 
@@ -163,18 +163,18 @@ def test_a_word_longer_than_the_limit_is_unknown(tiny_vocabulary, length, limit,
     assert tokenizer.encode("a" * length).count(tokenizer.unk_id) == (0 if known else 1)
 
 
-def test_the_limit_on_words_is_the_originals_unless_stated(tiny):
+def test_the_word_length_limit_defaults_to_that_of_bert(tiny):
     assert tiny.max_word_characters == 200
 
 
-def test_text_never_yields_a_special_token_but_unknown(named, hostile_strings):
+def test_text_never_yields_special_tokens_other_than_unknown(named, hostile_strings):
     _, tokenizer = named
     forbidden = tokenizer.special_ids - {tokenizer.unk_id}
     for text in [*hostile_strings, "[CLS][SEP] [MASK]. [PAD]", "[PAD]" * 50, "\u00ad[\u00adMASK]"]:
         assert forbidden.isdisjoint(tokenizer.encode(text)), ascii(text)
 
 
-def test_a_full_cache_changes_nothing(monkeypatch, tiny_vocabulary, hostile_strings):
+def test_a_full_cache_does_not_change_tokens(monkeypatch, tiny_vocabulary, hostile_strings):
     pieces = tiny_vocabulary.read_text("utf-8").split("\n")[:-1]
     expected = [Tokenizer(WordPiece(pieces, lowercase=True)).encode(text) for text in hostile_strings]
     monkeypatch.setattr(wordpiece, "_CACHED_CHUNKS", 3)
@@ -197,13 +197,13 @@ def test_a_cache_computes_a_key_once_and_is_emptied_when_it_is_full(monkeypatch)
     assert cache == {"d": (1,)}
 
 
-def test_without_settings_text_is_cased_and_ideographs_stand_alone():
+def test_the_defaults_are_cased_with_separate_ideographs():
     model = WordPiece(["[UNK]", "a", "A", "中", "文", "é"])
     assert (model.lowercase, model.strip_accents, model.split_cjk, model.folds) == (False, None, True, False)
     assert encoded(model, "A a 中文 é [UNK]") == [2, 1, 3, 4, 5, 0, 0, 0]
 
 
-def test_offsets_come_with_the_same_ids(named, hostile_strings):
+def test_encoding_with_offsets_gives_the_same_ids(named, hostile_strings):
     _, tokenizer = named
     for text in hostile_strings:
         ids, spans = tokenizer.encode_with_offsets(text)
@@ -213,7 +213,7 @@ def test_offsets_come_with_the_same_ids(named, hostile_strings):
         assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in itertools.pairwise(spans)), ascii(text)
 
 
-def test_offsets_cut_out_the_characters_of_each_piece(tiny):
+def test_offsets_select_the_characters_of_each_piece(tiny):
     text = "Héllo,\u00ad unaffable  DÖR\u200bL\u0301S! 中文"
     ids, spans = tiny.encode_with_offsets(text)
     pieces = ["Héllo", ",", "un", "aff", "able", "D", "Ö", "R", "L\u0301", "S", "!", "中", "文"]

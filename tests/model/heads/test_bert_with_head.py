@@ -93,7 +93,7 @@ LOGITS = {
 """The shapes of the logits for `two_texts`."""
 
 
-def test_a_head_answers_for_every_example_or_for_every_token(head):
+def test_logits_have_a_row_per_example_or_per_token(head):
     model, texts = BertWithHead(CONFIG, head), LENGTH if head.per_token else 2
     outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, two_texts(head)))
     assert outputs["logits"].shape == LOGITS.get(head.kind, (ROWS, texts, head.num_outputs))
@@ -103,7 +103,7 @@ def test_a_head_answers_for_every_example_or_for_every_token(head):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included(kind):
+def test_training_logits_equal_the_full_model_with_dropout(kind):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
     params, batch = random_params(config, head), two_texts(head)
     for seed in (None, jnp.uint32(7)):
@@ -112,7 +112,7 @@ def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_
         np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
 
 
-def test_the_parameters_are_those_of_the_table_restricted_to_what_the_head_reads(head):
+def test_parameters_are_the_table_restricted_to_what_the_head_reads(head):
     config = dataclasses.replace(CONFIG, vocab_multiple=64)
     boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
     tree = flatten_dict(nn.unbox(boxed), sep="/")
@@ -122,7 +122,7 @@ def test_the_parameters_are_those_of_the_table_restricted_to_what_the_head_reads
     assert all(isinstance(x, nn.LogicallyPartitioned) for x in flatten_dict(boxed, sep="/").values())
 
 
-def test_a_new_head_is_small_numbers_and_no_bias():
+def test_a_new_head_has_small_kernels_and_zero_biases():
     head = SequenceHead(labels=tuple(map(str, range(200))))
     draw = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)["sequence_head"]["dense"]))
     layer = draw(jax.random.key(0))
@@ -131,7 +131,7 @@ def test_a_new_head_is_small_numbers_and_no_bias():
     assert np.abs(layer["kernel"]).max() <= 0.04
 
 
-def test_the_head_is_one_affine_layer_on_what_it_reads(head):
+def test_the_head_is_one_affine_layer_on_its_inputs(head):
     """The reference is numpy on the last layer and the weights, with the additional inputs of each kind, for the kinds of the
     paper and of GAP."""
     params, batch = random_params(CONFIG, head), inputs(head)
@@ -155,7 +155,7 @@ def test_the_head_is_one_affine_layer_on_what_it_reads(head):
     np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
 
 
-def test_a_head_reads_only_what_its_kind_needs(head):
+def test_a_head_reads_only_the_inputs_of_its_kind(head):
     batch = inputs(head)
     del batch["cls_positions" if head.layout.read_positions else "read_positions"]
     if head.per_token:
@@ -179,7 +179,7 @@ def test_gradients_reach_every_parameter_the_head_has(head):
     assert {path.split("/")[0] for path in gradients} == parts_of(head)
 
 
-def test_dropout_happens_only_with_a_seed_and_is_the_seeds(head):
+def test_dropout_happens_only_with_a_seed_and_follows_it(head):
     params, batch = random_params(CONFIG, head), inputs(head)
     still, again = (apply(CONFIG, head, params, batch) for _ in range(2))
     np.testing.assert_array_equal(still, again)
@@ -189,7 +189,7 @@ def test_dropout_happens_only_with_a_seed_and_is_the_seeds(head):
     assert not np.array_equal(one, other)
 
 
-def test_the_heads_own_dropout_follows_from_the_steps_seed():
+def test_the_dropout_of_a_head_follows_the_step_seed():
     assert int(HEAD_SEED).to_bytes(4, "big") == b"head"
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of("span", dropout=0.5)
     params, batch = random_params(config, head), inputs(head)
@@ -212,7 +212,7 @@ def test_the_heads_own_dropout_follows_from_the_steps_seed():
         ("mention", 0.5, None, True),
     ],
 )
-def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops):
+def test_the_dropout_of_a_head_takes_precedence_over_that_of_the_model(kind, hidden, own, drops):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
     layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
     params = layer.init(jax.random.key(0), x, None)
@@ -220,7 +220,7 @@ def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_drops_nothing_at_a_rate_of_zero_and_something_at_one_of_its_own(kind):
+def test_a_head_drops_inputs_only_at_a_positive_rate(kind):
     for own, drops in ((0.0, False), (0.5, True), (None, head_class(kind).has_dropout)):
         config, head = dataclasses.replace(CONFIG, hidden_dropout=0.5), head_of(kind, dropout=own)
         layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
@@ -228,7 +228,7 @@ def test_a_head_drops_nothing_at_a_rate_of_zero_and_something_at_one_of_its_own(
         assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
 
 
-def test_the_head_drops_what_it_should_and_scales_the_rest():
+def test_the_head_drops_inputs_at_its_rate_and_scales_the_rest():
     """With a kernel of ones and inputs of one, an output is twice the number of inputs that were kept."""
     layer = HeadLayers(CONFIG, head_of("span", dropout=0.5))
     params = {"dense": {"kernel": np.ones((12, 2), np.float32), "bias": np.zeros(2, np.float32)}}
@@ -237,7 +237,7 @@ def test_the_head_drops_what_it_should_and_scales_the_rest():
     assert abs(sums.mean() - 12) < 5 * np.sqrt(12 / sums.size)  # the variance of 2 * Binomial(12, 1/2) is 12
 
 
-def test_two_examples_packed_into_a_row_have_the_logits_of_a_row_each(head):
+def test_packed_examples_have_the_logits_of_separate_rows(head):
     params = random_params(CONFIG, head)
     alone = inputs(head, rows=2, length=5)
     alone["sequence_ids"] = np.ones_like(alone["sequence_ids"])
@@ -250,7 +250,7 @@ def test_two_examples_packed_into_a_row_have_the_logits_of_a_row_each(head):
     assert np.abs(apply(CONFIG, head, params, packed).reshape(separate.shape) - separate).max() > 1e-2
 
 
-def test_padding_changes_no_answer(head):
+def test_padding_does_not_change_logits(head):
     params, batch = random_params(CONFIG, head), inputs(head)
     filled = batch | {"input_ids": np.where(batch["sequence_ids"] == 0, 7, batch["input_ids"])}
     ours, other = (apply(CONFIG, head, params, b) for b in (batch, filled))
@@ -260,7 +260,7 @@ def test_padding_changes_no_answer(head):
     np.testing.assert_array_equal(ours, other)
 
 
-def test_a_bfloat16_model_gives_float32_logits_near_those_of_a_float32_one(head):
+def test_a_bfloat16_model_returns_float32_logits_close_to_a_float32_model(head):
     params, batch = random_params(CONFIG, head), inputs(head)
     narrow = outputs_of(dataclasses.replace(CONFIG, dtype="bfloat16"), head, params, batch)
     assert narrow["logits"].dtype == jnp.float32
@@ -273,7 +273,7 @@ def test_a_bfloat16_model_gives_float32_logits_near_those_of_a_float32_one(head)
 @pytest.mark.parametrize("how", ["pooler", "cls", "mean", "late"])
 @pytest.mark.parametrize("kind", ["sequence", "token"])
 @pytest.mark.parametrize("mlm_head", ["bert", "decoder"])
-def test_the_input_of_a_classifier_follows_from_the_classifier_pooling_of_the_model(how: str, kind: str, mlm_head: str):
+def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(how: str, kind: str, mlm_head: str):
     config = dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head, norm_bias=False, head_dense_bias=False)
     head = head_of(kind)
     batch = two_texts(head)

@@ -10,24 +10,24 @@ from bert_jax.model.heads.head import head_classes, make_head
 from bert_jax.model.heads.outputs import OUTPUTS
 
 
-def test_a_regression_answers_a_number_and_with_several_outputs_the_value_of_each_by_name():
+def test_a_regression_returns_a_number_or_a_value_by_name_for_several_outputs():
     answer = OUTPUTS["regression"].answer
     assert answer(np.float32([1.5]), ("score",)) == {"value": 1.5}
     assert answer(np.float32([1.5, -2.0]), ("a", "b")) == {"values": {"a": 1.5, "b": -2.0}}
 
 
-def test_a_classification_answers_the_label_of_the_largest_logit_and_every_probability():
+def test_a_classification_returns_the_best_label_and_every_probability():
     found = OUTPUTS["classification"].answer(np.log(np.float32([0.2, 0.7, 0.1])), ("a", "b", "c"))
     assert found["label"] == "b"
     np.testing.assert_allclose(list(found["probabilities"].values()), [0.2, 0.7, 0.1], rtol=1e-6)
 
 
-def test_several_labels_are_those_of_at_least_one_half():
+def test_multi_label_answers_have_the_labels_of_probability_at_least_one_half():
     found = OUTPUTS["multi_label"].answer(np.float32([0.0, -0.1, 2.0]), ("a", "b", "c"))
     assert found["labels"] == ["a", "c"]
 
 
-def test_a_label_applies_from_a_probability_of_one_half_in_predictions_as_in_answers():
+def test_a_label_applies_from_probability_one_half_in_predictions_and_answers():
     outputs, logits = OUTPUTS["multi_label"], np.float32([[0.0, -0.1, 0.1, 2.0]])
     predicted = outputs.predictions(logits)
     np.testing.assert_array_equal(predicted, [[True, False, True, True]])
@@ -39,11 +39,11 @@ def test_the_ten_most_frequent_labels_are_tried_as_constant_predictions():
     assert OUTPUTS["classification"].constants(labels).tolist() == list(range(14, 4, -1))
 
 
-def test_a_typical_head_has_the_labels_and_candidates_of_the_tasks_of_the_paper_and_of_gap():
+def test_typical_heads_have_the_labels_and_candidates_of_the_paper_and_gap():
     found = {kind: (len(head.typical().labels), head.typical_candidates) for kind, head in head_classes().items()}
     assert found == {"sequence": (3, 1), "token": (9, 1), "span": (0, 1), "choice": (0, 4), "mention": (3, 1)}
 
 
-def test_an_unknown_kind_of_head_is_told_the_nearest():
+def test_an_unknown_kind_of_head_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"head\.kind='sequenc' is not one of .*; did you mean 'sequence'"):
         make_head("sequenc")

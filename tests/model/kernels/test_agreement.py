@@ -59,7 +59,7 @@ def faults(operation: str, *cases: Case) -> list[str]:
     return [figure.quantity for figure in found.faults]
 
 
-def test_a_kernel_that_does_not_scale_what_dropout_keeps_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_kernel_without_dropout_scaling_is_found(monkeypatch: pytest.MonkeyPatch):
     right = attention_tpu.forward
 
     def unscaled(plan: Any, inputs: Any) -> Any:
@@ -70,7 +70,7 @@ def test_a_kernel_that_does_not_scale_what_dropout_keeps_is_found(monkeypatch: p
     assert "scale of dropout" in faults("attention", DROPPED)
 
 
-def test_a_kernel_whose_backward_pass_drops_other_elements_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_kernel_with_another_dropout_mask_in_its_backward_pass_is_found(monkeypatch: pytest.MonkeyPatch):
     right = attention_tpu.backward
 
     def otherwise(plan: Any, inputs: Any, *others: Any) -> Any:
@@ -90,7 +90,7 @@ def test_a_kernel_that_attends_to_other_examples_is_found(monkeypatch: pytest.Mo
     assert "in 2 x 21 tokens, width 2 x 16, float32" in found.reason
 
 
-def test_a_window_that_is_a_key_too_narrow_or_left_out_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_wrong_or_missing_window_is_found(monkeypatch: pytest.MonkeyPatch):
     assert faults("attention", WINDOW) == []
     right = TpuPlan.of
     for wrong in (19, None):
@@ -102,7 +102,7 @@ def test_a_window_that_is_a_key_too_narrow_or_left_out_is_found(monkeypatch: pyt
         assert faults("attention", WINDOW) == ["values", *(f"gradient of {name}" for name in ("query", "key", "value"))]
 
 
-def test_a_residual_norm_whose_backward_pass_drops_other_elements_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_residual_norm_with_another_dropout_mask_in_its_backward_pass_is_found(monkeypatch: pytest.MonkeyPatch):
     right = residual_norm_tpu.backward
     monkeypatch.setattr(residual_norm_tpu, "backward", lambda plan, words, *others: right(plan, words + np.uint32(1), *others))
     assert faults("residual_norm", NORM) == ["gradient of y", "dropout of the backward pass (slope along y)"]
@@ -155,12 +155,12 @@ def with_dropout(attend: Kernel, query: Any, key: Any, value: Any, ids: Any, dro
     ],
     ids=["gradient", "odd length", "padding", "not a number", "another rate", "no dropout", "one mask for all steps"],
 )
-def test_every_other_fault_is_found_by_its_name(change: Kernel, case: Case, expected: set[str], monkeypatch: pytest.MonkeyPatch):
+def test_other_faults_are_named(change: Kernel, case: Case, expected: set[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(agreement, "fused_attention", stand_in(change))
     assert set(faults("attention", case)) == expected
 
 
-def test_a_kernel_that_does_not_compile_is_no_error_but_a_reason_with_its_case(monkeypatch: pytest.MonkeyPatch):
+def test_a_kernel_that_does_not_compile_gives_a_reason_with_its_case(monkeypatch: pytest.MonkeyPatch):
     def refused(*_: Any, **__: Any) -> Any:
         devices.append(jax.config.jax_default_device)
         raise ValueError(messages[len(devices) - 1])
@@ -186,7 +186,7 @@ def test_a_reason_shows_three_figures_and_counts_the_others():
     assert Comparison((right,)).reason == ""
 
 
-def test_the_worst_figure_is_the_closest_to_its_limit_or_one_above_it():
+def test_the_worst_figure_is_the_closest_to_or_above_its_limit():
     far, close = Figure("a case", "far", 0.5, 1.0), Figure("a case", "close", 0.02, 0.03)
     above, no_number = Figure("a case", "above", 0.0011, 0.001), Figure("a case", "not a number", float("nan"), 1.0)
     assert Comparison((far, close)).worst == close
@@ -195,7 +195,7 @@ def test_the_worst_figure_is_the_closest_to_its_limit_or_one_above_it():
     assert Comparison(()).worst is None
 
 
-def test_a_case_is_told_with_its_heads_if_there_are_several_and_its_dropout_if_there_is_some():
+def test_a_case_is_described_by_its_heads_and_dropout():
     assert str(NORM) == "1 x 40 tokens, width 128, float32, dropout 0.25"
     assert str(PLAIN) == "2 x 21 tokens, width 2 x 16, float32"
     assert str(WINDOW) == "1 x 150 tokens, width 64, float32, window of 41"
@@ -216,7 +216,7 @@ QKV, NORMED = "values gradient of query key value", "values gradient of x y scal
         ("residual_norm", "tpu", "bfloat16", RATE, {"differences": NORMED}),
     ],
 )  # fmt: skip
-def test_what_is_measured_follows_from_the_dtype_the_dropout_and_whose_masks_they_are(
+def test_measured_quantities_depend_on_dtype_dropout_and_masks(
     operation: str, platform: str, dtype: str, rate: float, checks: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     """bfloat16 rounds small differences away: the only slope that is still visible is that of the values, along which any step is
@@ -247,7 +247,7 @@ def test_what_is_measured_follows_from_the_dtype_the_dropout_and_whose_masks_the
 
 
 @pytest.mark.parametrize(("dtype", "limit", "unit"), [("float32", 1e-4, 0.0), ("bfloat16", 0.05, 2**-8)])
-def test_limits_are_roundings_and_six_deviations_of_random_masks(dtype: str, limit: float, unit: float):
+def test_limits_cover_rounding_and_six_deviations_of_random_masks(dtype: str, limit: float, unit: float):
     """The unit is 8 seeds, 3 rows and 2 heads, with 64 kept or dropped keys at a rate of 1/4: the variance of a mean is 1/192."""
     case = Case(3, 64, 2, 16, dtype, RATE)
     patterns = scipy.linalg.hadamard(64)[1:49].reshape(8, 3, 2, 64).astype(np.float32)  # orthogonal, each with mean 0
@@ -274,7 +274,7 @@ def test_limits_are_roundings_and_six_deviations_of_random_masks(dtype: str, lim
     assert same == [Figure(str(case), name, 0.0, limit) for name in ("values", "gradient")]
 
 
-def test_a_difference_is_that_of_the_worst_vector_over_its_size_or_the_mean_size():
+def test_a_difference_is_the_worst_vectors_relative_error():
     wanted = np.array([[3.0, 4.0], [0.0, 0.1]])
     size = (25.01 / 4) ** 0.5
     assert agreement._worst_vector(wanted + np.array([[0.5, 0.0], [0.0, 0.0]]), wanted) == pytest.approx(0.1)

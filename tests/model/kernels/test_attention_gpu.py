@@ -49,7 +49,7 @@ on_gpu = functools.partial(fused, platform="gpu")
         (1, 20, 2, 16, 0.0),
     ],
 )
-def test_context_and_gradients_are_those_of_plain_attention_with_the_same_dropout(
+def test_context_and_gradients_equal_plain_attention_with_the_same_dropout(
     b: int, length: int, heads: int, head_width: int, rate: float
 ):
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
@@ -57,7 +57,7 @@ def test_context_and_gradients_are_those_of_plain_attention_with_the_same_dropou
     assert largest_error(found, results(plain(ids, heads, rate), *inputs)) < FLOAT32_WITHIN
 
 
-def test_bfloat16_errs_as_much_as_its_roundings_do():
+def test_the_error_of_bfloat16_is_within_its_rounding():
     ids, inputs = packed(2, 128), arrays(2, 128, 128, "bfloat16")
     exact = results(plain(ids, 2, RATE), *(x.astype(jnp.float32) for x in inputs))
     for a, b in zip(results(on_gpu(ids, 2, RATE), *inputs), exact, strict=True):
@@ -77,13 +77,13 @@ def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
 
 
 @pytest.mark.parametrize("rows", [4, 1])
-def test_eight_devices_drop_what_one_drops_and_an_indivisible_batch_too(rows: int):
+def test_eight_devices_drop_like_one_device_even_for_an_indivisible_batch(rows: int):
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 32)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     assert largest_error(on_mesh(mesh, on_gpu(ids, 2, RATE), inputs), results(plain(ids, 2, RATE), *inputs)) < FLOAT32_WITHIN
 
 
-def test_rows_that_are_already_split_over_devices_drop_what_the_whole_batch_drops():
+def test_rows_split_over_devices_drop_like_the_whole_batch():
     ids, inputs = packed(4, 60), arrays(4, 60, 2 * 32)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     found = split_by_hand(mesh, functools.partial(on_gpu, heads=2, rate=RATE), inputs, ids)
@@ -111,7 +111,7 @@ def inputs_of(length: int, head_width: int, dtype: str, sharding: Any = None) ->
     [(512, 64, "bfloat16"), (512, 64, "float32"), (384, 128, "bfloat16"), (128, 32, "bfloat16"), (51, 16, "float32")],
 )
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-def test_a_program_for_cuda_has_three_kernels_and_no_array_of_length_by_length(length: int, head_width: int, dtype: str):
+def test_a_cuda_program_has_three_kernels_and_no_square_attention_array(length: int, head_width: int, dtype: str):
     ampere = AbstractDevice(device_kind="NVIDIA A100-SXM4-40GB", num_cores=108, platform="gpu")
     with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=ampere)):
         traced = jax.jit(gradients).trace(*inputs_of(length, head_width, dtype))
@@ -158,7 +158,7 @@ device_description_str: "NVIDIA A100-SXM4-40GB"
 """
 
 
-def test_the_gpu_s_compiler_takes_the_kernels_where_it_is_installed():
+def test_the_gpu_compiler_accepts_the_kernels():
     try:
         devices = topologies.get_topology_desc("", "cuda", target_config=AMPERE, topology="1x1x1").devices
     except NotImplementedError:

@@ -42,7 +42,7 @@ def test_a_row_is_padded_to_whole_tiles_and_beyond_512_to_whole_blocks(length: i
     ("heads", "head_width", "groups", "lanes", "heads_of_a_group"),
     [(4, 64, 2, 128, 2), (3, 64, 2, 128, 2), (8, 16, 1, 128, 8), (9, 16, 2, 128, 8), (2, 128, 2, 128, 1), (3, 256, 3, 256, 1)],
 )
-def test_heads_share_groups_of_128_lanes_or_have_a_wider_one_each(
+def test_heads_share_groups_of_128_lanes_or_have_a_wider_group_each(
     heads: int, head_width: int, groups: int, lanes: int, heads_of_a_group: int
 ):
     plan = plan_of(1, 128, heads, head_width)
@@ -80,13 +80,13 @@ def test_a_grid_step_has_at_most_half_a_million_scores_and_8_mib_unless_it_is_on
         (4_096, 16, 64, "float32", 32 + 2 + 16),
     ],
 )
-def test_the_vector_memory_is_that_of_the_arrays_of_a_step_the_sums_and_the_spilled_registers(
+def test_the_vector_memory_counts_arrays_sums_and_spilled_registers(
     length: int, heads: int, head_width: int, dtype: str, mib: float
 ):
     assert vmem_bytes(plan_of(32, length, heads, head_width), dtype) == mib * MIB
 
 
-def test_heads_divide_the_lanes_or_fill_them():
+def test_head_widths_divide_or_fill_the_lanes():
     assert [width for width in range(1, 400) if divides_lanes(width)] == [16, 32, 64, 128, 256, 384]
 
 
@@ -95,16 +95,14 @@ def test_a_dropout_rate_is_a_multiple_of_a_65536th():
     assert plan_of(1, 128, 1, 64, rate=0.9).rate == 58_982 / 65_536
 
 
-def test_a_device_is_told_its_first_row_and_its_first_group_among_all_groups():
+def test_a_device_gets_its_first_row_and_first_group():
     place = Placement(jnp.uint32(2**32 - 1), jnp.uint32(5), jnp.uint32(3), num_heads=12)
     assert plan_of(2, 128, 3, 64).seeds(place).tolist() == [-1, 5, 3 * 2, 6]  # two groups contain three of twelve heads
     assert plan_of(2, 128, 3, 128).seeds(place).tolist() == [-1, 5, 3 * 3, 12]
 
 
 @pytest.mark.parametrize(("grid", "step"), [((0, 0), 5 * 8 + 2), ((3, 1), (5 + 3) * 8 + 2 + 4)])
-def test_every_unit_and_block_of_a_step_has_a_stream_of_its_own_and_every_step_too(
-    grid: tuple[int, int], step: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_unit_block_and_step_has_its_own_random_stream(grid: tuple[int, int], step: int, monkeypatch: pytest.MonkeyPatch):
     """Streams are numbered by unit, by block of queries and by block of keys."""
     monkeypatch.setattr(attention_tpu.pl, "program_id", lambda axis: jnp.int32(grid[axis]))
     plan = plan_of(4, 256, 16, 64, rate=0.1)
@@ -132,7 +130,7 @@ class Whole:
         return index
 
 
-def test_the_units_of_a_step_are_numbered_and_get_their_row_and_the_lanes_of_their_group(monkeypatch: pytest.MonkeyPatch):
+def test_units_of_a_step_get_their_number_row_and_lanes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention_tpu.pl, "program_id", lambda axis: jnp.int32(0))
     plan = plan_of(4, 128, 6, 64)
     assert plan.step == (4, 3)

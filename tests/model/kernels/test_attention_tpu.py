@@ -46,7 +46,7 @@ from tests.model.kernels.blocks import blocks_outside
         (1, 128, 2, 128),
     ],
 )
-def test_context_and_gradients_are_those_of_plain_attention(b: int, length: int, heads: int, head_width: int):
+def test_context_and_gradients_equal_plain_attention(b: int, length: int, heads: int, head_width: int):
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
     assert largest_error(results(fused(ids, heads), *inputs), results(plain(ids, heads), *inputs)) < FLOAT32_WITHIN
 
@@ -57,7 +57,7 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_plan, "BLOCK", 128)
 
 
-def test_a_row_of_several_blocks_is_one_row(short_blocks: None):
+def test_attention_covers_rows_of_several_blocks(short_blocks: None):
     ids, inputs = packed(1, 300), arrays(1, 300, 128)
     assert largest_error(results(fused(ids, 2), *inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
 
@@ -71,7 +71,7 @@ def test_a_row_of_several_blocks_is_one_row(short_blocks: None):
         (1, 128, 128, 1, 64),  # as many queries as keys, in another order
     ],
 )
-def test_some_queries_see_what_they_see_among_all(
+def test_selected_queries_equal_the_same_queries_among_all(
     short_blocks: None, b: int, length: int, queries: int, heads: int, head_width: int
 ):
     ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
@@ -91,7 +91,7 @@ def test_some_queries_see_what_they_see_among_all(
     ("heads", "head_width", "interleaved"), [(2, 64, False), (3, 64, True), (4, 32, False), (1, 128, False), (2, 16, True)]
 )
 @pytest.mark.parametrize("queries", [None, 11])
-def test_queries_and_keys_are_rotated_as_outside_the_kernel(heads: int, head_width: int, interleaved: bool, queries: int | None):
+def test_rotation_in_the_kernel_equals_rotation_outside(heads: int, head_width: int, interleaved: bool, queries: int | None):
     b, length, theta = 2, 50, 100.0
     ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
     places = jnp.broadcast_to(jnp.arange(length), (b, length))
@@ -112,13 +112,13 @@ def test_queries_and_keys_are_rotated_as_outside_the_kernel(heads: int, head_wid
     assert largest_error(results(inside, *inputs), results(outside, *inputs)) < FLOAT32_WITHIN
 
 
-def test_some_queries_drop_the_same_in_both_passes_in_every_block(short_blocks: None):
+def test_selected_queries_share_dropout_masks_between_both_passes(short_blocks: None):
     backward, forward = slopes(length=250, heads=1, queried=columns(1, 250, 140))
     assert backward[0] == pytest.approx(forward[0], rel=1e-4)
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
-def test_bfloat16_errs_as_much_as_its_roundings_do():
+def test_the_error_of_bfloat16_is_within_its_rounding():
     ids, inputs = packed(2, 128), arrays(2, 128, 128, "bfloat16")
     exact = results(plain(ids, 2), *(x.astype(jnp.float32) for x in inputs))
     for a, b in zip(results(fused(ids, 2), *inputs), exact, strict=True):
@@ -155,7 +155,7 @@ def usual_masks() -> np.ndarray:
     return masks(128, 4, b=2)
 
 
-def test_dropout_has_its_rate_everywhere_and_scales_what_it_keeps():
+def test_dropout_has_its_rate_everywhere_and_scales_kept_scores():
     kept = usual_masks()
     deviation = (RATE * (1 - RATE) / kept.size) ** 0.5
     assert set(np.unique(kept)) == {0.0, 1.0}
@@ -200,26 +200,26 @@ def slopes(length: int, heads: int, queried: Any = None) -> tuple[list[float], l
     return backward, forward
 
 
-def test_the_backward_pass_drops_what_the_forward_pass_dropped_in_every_block(short_blocks: None):
+def test_both_passes_share_dropout_masks_in_every_block(short_blocks: None):
     backward, forward = slopes(length=250, heads=1)
     assert backward[0] == pytest.approx(forward[0], rel=1e-4)
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
-def test_the_backward_pass_drops_what_the_forward_pass_dropped():
+def test_both_passes_share_dropout_masks():
     backward, forward = slopes(length=128, heads=2)
     assert backward[0] == pytest.approx(forward[0], rel=1e-4)
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
 @pytest.mark.parametrize("rows", [4, 1])
-def test_a_mesh_computes_what_one_device_does_and_an_indivisible_batch_too(rows: int):
+def test_a_mesh_computes_like_one_device_even_for_an_indivisible_batch(rows: int):
     ids, inputs = packed(rows, 60), arrays(rows, 60, 2 * 64)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     assert largest_error(on_mesh(mesh, fused(ids, 2), inputs), results(plain(ids, 2), *inputs)) < FLOAT32_WITHIN
 
 
-def test_a_mesh_computes_some_queries_as_one_device_does():
+def test_a_mesh_computes_selected_queries_like_one_device():
     ids, (query, key, value, gradient), at = packed(4, 60), arrays(4, 60, 2 * 64), columns(4, 60, 20)
     inputs = [query[:, :20], key, value, gradient[:, :20]]
     some, mesh = fused(ids, 2, queried=at), make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
@@ -237,7 +237,7 @@ def test_every_device_of_a_mesh_drops_differently(by_hand: bool):
     assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(units) for b in units[:i])
 
 
-def test_every_block_of_a_long_row_has_a_mask_of_its_own(short_blocks: None):
+def test_every_block_of_a_long_row_has_its_own_dropout_mask(short_blocks: None):
     rate, width, length = 0.5, 128, 256
     still, ids = jnp.zeros((1, length, width)), jnp.ones((1, length), jnp.int32)
     masks = []
@@ -270,7 +270,7 @@ def gradients(query: Any, key: Any, value: Any, ids: Any, seed: Any) -> Any:
         (1_024, "float32", 2 * 2 * 4, (2, 2), 8 + 0.5 + 16),
     ],
 )
-def test_a_program_for_a_tpu_draws_16_bits_a_score_from_the_chip_s_generator(
+def test_a_tpu_program_draws_16_bits_per_score_from_the_hardware_generator(
     length: int, dtype: str, tiles: int, grid: tuple[int, int], mib: float
 ):
     """At a rate of 0.9 a score is dropped if its word is below 58,982 of 65,536."""

@@ -47,13 +47,13 @@ CPU, TPU, GPU = chip("cpu", "cpu"), chip("tpu", "TPU v5 lite"), chip("gpu", "NVI
 
 
 @pytest.mark.parametrize("kind", CHIPS)
-def test_published_models_use_the_fused_kernel_on_every_tpu_whatever_runs_the_compiler(kind: str):
+def test_published_models_use_the_fused_kernel_on_every_tpu(kind: str):
     assert jax.default_backend() == "cpu"
     for length in (64, 128, 256, 384, 512, 1024, 2048):
         assert choose_attention(ModelConfig(dtype="bfloat16"), chip("tpu", kind), length).fused
 
 
-def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
+def test_plain_attention_is_chosen_on_a_cpu_without_a_mesh_and_on_request():
     reason = "since fused attention needs a TPU or GPU, and this is a cpu"
     assert choose_attention(ModelConfig(), CPU, 128) == Choice(None, reason)
     assert choose_attention(ModelConfig(attention="plain"), TPU, 128) == Choice(None, "as set by model.attention=plain")
@@ -63,14 +63,14 @@ def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
         dispatch.resolve(ModelConfig(attention="fused"), TPU)
 
 
-def test_a_model_that_was_resolved_for_no_devices_does_not_pass_over_the_kernel_that_it_asks_for():
+def test_an_unresolved_model_does_not_ignore_its_requested_kernel():
     model = Encoder(SHAPE)
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     with pytest.raises(UserError, match=r"model\.attention='fused' is not available: .* none are given"):
         model.apply({"params": layers(SHAPE.num_layers)}, x, tokens_of(ids), None)
 
 
-def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_refused_where_the_kernel_is_asked_for():
+def test_too_long_rows_use_plain_attention_or_are_refused_if_the_kernel_is_requested():
     model = ModelConfig(dtype="bfloat16")
     target = dispatch.resolve(model, TPU, 2, over_mesh).target
     assert target.attention is not None
@@ -81,7 +81,7 @@ def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_ref
         asked.target.attention.computes(asked, 16_384)
 
 
-def test_a_narrower_model_for_the_same_devices_has_the_kernels_that_compute_it():
+def test_a_narrower_model_gets_kernels_that_support_it():
     """The generator of an objective, for example, is made from the model of the run."""
     model = dispatch.resolve(ModelConfig(dtype="bfloat16"), TPU, 2, over_mesh)
     narrow = dataclasses.replace(model, hidden_size=192, num_heads=3)
@@ -91,13 +91,13 @@ def test_a_narrower_model_for_the_same_devices_has_the_kernels_that_compute_it()
     assert (attention.computes(narrow, 512), norm.computes(model), norm.computes(narrow)) == (True, True, False)
 
 
-def test_what_is_resolved_twice_is_equal_so_that_a_program_is_compiled_once():
+def test_resolving_twice_gives_equal_models():
     one, other = (dispatch.resolve(ModelConfig(), TPU, 2, over_mesh) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
 
 
-def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
+def test_requesting_an_unsupported_kernel_is_refused_with_the_reason():
     expected = "model.attention='fused' is not available: .* this is a cpu; set model.attention to 'plain' or 'auto'"
     with pytest.raises(UserError, match=expected):
         choose_attention(ModelConfig(attention="fused"), CPU, 128)
@@ -105,7 +105,7 @@ def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
         ModelConfig(attention="flash")
 
 
-def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_and_says_why():
+def test_a_left_to_right_model_uses_plain_attention_and_logs_why():
     causal = ModelConfig(dtype="bfloat16", direction="left_to_right")
     for device in (TPU, GPU):
         reason = "since the fused attention kernels do not support left-to-right masks"
@@ -117,7 +117,7 @@ def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_a
         assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
 
 
-def test_on_a_gpu_auto_is_the_fused_kernel_in_bfloat16_where_it_was_timed():
+def test_auto_uses_the_fused_kernel_in_bfloat16_on_timed_gpus():
     assert choose_attention(ModelConfig(attention="auto", dtype="bfloat16"), GPU, 512) == Choice("gpu", "")
     assert choose_attention(ModelConfig(attention="fused", dtype="float32"), GPU, 512) == Choice("gpu", "")
     automatic = choose_attention(ModelConfig(attention="auto", dtype="float32"), GPU, 512)
@@ -151,7 +151,7 @@ def test_a_gpu_that_cannot_multiply_bfloat16_is_refused(capability: str, reason:
         (("tpu", "TPU v4", 128, 64, "float32"), "chip: 32 MiB at length 128"),
     ],
 )
-def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: str):
+def test_unsupported_kernels_are_refused_with_the_reason(arguments: tuple, reason: str):
     assert reason in (no_attention_kernel(*arguments) or "")
 
 
@@ -161,13 +161,13 @@ def test_what_cannot_run_is_refused_with_its_reason(arguments: tuple, reason: st
         ("TPU v2", 16), ("TPU v3", 16), ("TPU v4", 16), ("TPU v5 lite", 128), ("TPU v5", 64), ("TPU v6 lite", 128), ("TPU7x", 64),
     ],
 )  # fmt: skip
-def test_the_vector_memory_of_a_core_decides_which_rows_stay_on_the_chip(kind: str, mib: int):
+def test_the_vector_memory_of_a_core_limits_the_rows_on_the_chip(kind: str, mib: int):
     assert f"but a core of {kind} has {mib}" in str(no_attention_kernel("tpu", kind, 8_192, 256, "float32"))
     for length, head_width, dtype in ((512, 256, "bfloat16"), (2_048, 64, "bfloat16")):  # the first takes 16 MiB exactly
         assert no_attention_kernel("tpu", kind, length, head_width, dtype) is None
 
 
-def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.MonkeyPatch):
+def test_the_log_has_one_line_with_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh(MeshConfig())
     line = "attention: plain, since fused attention needs a TPU or GPU, and this is a cpu"
     norm = "residual norm: plain, since the fused residual norm needs a TPU, and this is a cpu"
@@ -188,7 +188,7 @@ def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.Monk
     )
 
 
-def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
+def test_the_residual_norm_kernel_follows_its_own_key():
     for asked in ("auto", "fused"):
         assert choose_residual_norm(ModelConfig(residual_norm=asked), TPU) == Choice("tpu", "")
     assert choose_residual_norm(ModelConfig(residual_norm="plain"), TPU) == Choice(None, "as set by model.residual_norm=plain")
@@ -202,7 +202,7 @@ def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
 
 
 @pytest.mark.parametrize(("asked", "kernels"), [("auto", 2), ("plain", 0)])
-def test_a_layer_calls_the_kernel_of_residual_and_layer_norm_twice_or_not_at_all(asked: str, kernels: int):
+def test_a_layer_calls_the_residual_norm_kernel_twice_or_never(asked: str, kernels: int):
     config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked)
     resolved = dispatch.resolve(config, TPU, 2, over_mesh)
     x, ids = jnp.zeros((2, 16, 128)), jnp.zeros((2, 16), jnp.int32)
@@ -249,7 +249,7 @@ def layers(number: int) -> Any:
 
 
 @pytest.mark.parametrize(("platform", "seed"), [("tpu", None), ("gpu", 1)], ids=["tpu", "gpu_with_dropout"])
-def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(platform: str, seed: int | None):
+def test_an_encoder_with_fused_attention_equals_the_plain_one(platform: str, seed: int | None):
     random, params = np.random.default_rng(1), layers(2)
     x, direction = (jnp.asarray(random.normal(size=(2, 12, 128)), jnp.float32) for _ in range(2))
     ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
@@ -275,7 +275,7 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
 
 
 @pytest.mark.parametrize("kinds", [("sliding", "full"), ("full", "sliding")])
-def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_tokens_that_a_head_reads(kinds: tuple[str, str]):
+def test_a_last_layer_of_selected_tokens_equals_the_plain_one(kinds: tuple[str, str]):
     """The rows have two examples and padding; the kernel rotates queries and keys."""
     random, params = np.random.default_rng(1), layers(2)
     x = jnp.asarray(random.normal(size=(2, 30, 128)), jnp.float32)
@@ -304,7 +304,7 @@ def test_the_last_layer_is_the_same_function_where_the_kernel_computes_the_token
     assert largest_difference(outputs_and_gradients(dataclasses.replace(modern, attention="plain")), found) < 1e-5
 
 
-def test_a_tpu_s_kernel_computes_some_tokens_of_long_rows_and_a_gpu_s_none():
+def test_only_the_tpu_kernel_computes_selected_tokens_and_only_of_long_rows():
     model = ModelConfig(dtype="bfloat16")
     for device, expected in ((TPU, [False, True, True]), (GPU, [False] * 3)):
         kernel = dispatch.resolve(model, device, 2, over_mesh).target.attention
@@ -315,7 +315,7 @@ def test_a_tpu_s_kernel_computes_some_tokens_of_long_rows_and_a_gpu_s_none():
     assert not asked.target.attention.computes(asked, 512, selects=True), "the plain path is accepted"
 
 
-def test_a_tpu_s_kernel_rotates_by_the_built_in_positions_only():
+def test_the_tpu_kernel_rotates_only_by_built_in_positions():
     modern = ModelConfig(**published("modernbert-base") | {"dtype": "bfloat16"})
     for device, expected in ((TPU, True), (GPU, False)):
         kernel = dispatch.resolve(modern, device, 2, over_mesh).target.attention
@@ -325,7 +325,7 @@ def test_a_tpu_s_kernel_rotates_by_the_built_in_positions_only():
         assert not kernel.rotates(dataclasses.replace(modern, hidden_size=768, num_heads=3)), "a head of 256 fills two groups"
 
 
-def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.CaptureFixture):
+def test_remat_dots_saves_the_results_of_the_kernel(capsys: pytest.CaptureFixture):
     encoder = Encoder(with_kernel(dataclasses.replace(SHAPE, remat="dots"), fused_attention, interpret=True))
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     print_saved_residuals(lambda params: encoder.apply({"params": params}, x, tokens_of(ids), None)[0].sum(), layers(2))
@@ -333,7 +333,7 @@ def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(("remat", "scan_layers"), [("none", True), ("full", True), ("full", False), ("dots", False)])
-def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_alone(remat: str, scan_layers: bool):
+def test_remat_settings_apply_to_layers_and_block_cse_outside_of_loops(remat: str, scan_layers: bool):
     """XLA's common-subexpression elimination cannot see across the two loops of a forward and a backward pass."""
     config = dataclasses.replace(SHAPE, attention="plain", num_layers=1, remat=remat, scan_layers=scan_layers)
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
@@ -344,7 +344,7 @@ def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_
 
 
 @pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])
-def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(positions: Any):
+def test_attention_dropout_has_a_seed_per_layer_derived_from_the_step(positions: Any):
     """The other sites of dropout are in `tests/training/test_dropout_sites.py`."""
     config = dataclasses.replace(SHAPE, attention_dropout=0.3, num_layers=3)
     params, x, ids = layers(3), jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)

@@ -91,7 +91,7 @@ def largest_error(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
         ((5, 128, 384), 7),  # several blocks, below
     ],
 )
-def test_result_gradients_and_masks_are_those_of_the_plain_modules(shape: Any, seed: Any, monkeypatch: pytest.MonkeyPatch):
+def test_result_gradients_and_masks_equal_the_plain_modules(shape: Any, seed: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
     arrays = inputs(*shape)
     found, wanted = (results(functools.partial(norm, seed=seed), arrays) for norm in (fused, plain))
@@ -103,7 +103,7 @@ def test_result_gradients_and_masks_are_those_of_the_plain_modules(shape: Any, s
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize("seed", [7, None])
-def test_before_a_layer_the_sum_is_a_result_too(seed: Any, adds: bool, with_bias: bool, monkeypatch: pytest.MonkeyPatch):
+def test_pre_norm_returns_the_sum_and_its_norm(seed: Any, adds: bool, with_bias: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
     x, y, scale, bias, g = inputs(3, 50, 256)
     settings, of_sum = Dropout(RATE, None if seed is None else jnp.uint32(seed)), jnp.roll(g, 1, axis=0)
@@ -125,7 +125,7 @@ def test_before_a_layer_the_sum_is_a_result_too(seed: Any, adds: bool, with_bias
     assert largest_error(found, wanted) < FLOAT32_WITHIN
 
 
-def test_a_mesh_computes_the_sum_before_a_layer_as_one_device_does():
+def test_a_mesh_computes_pre_norm_like_one_device():
     x, y, scale, bias, g = inputs(8, 20, 128)
 
     def total(compute: Any) -> Any:
@@ -151,7 +151,7 @@ def test_a_rate_of_zero_drops_nothing_and_epsilon_is_added_to_the_variance():
     assert largest_error(found[:1], [by_hand]) < FLOAT32_WITHIN
 
 
-def test_bfloat16_errs_as_much_as_its_roundings_do_and_drops_the_same():
+def test_bfloat16_is_within_its_rounding_and_drops_the_same_elements():
     arrays = inputs(2, 64, 256, "bfloat16")
     found, exact = results(fused, arrays), results(plain, [a.astype(jnp.float32) for a in arrays])
     for a, b in zip(found, exact, strict=True):
@@ -167,7 +167,7 @@ def test_rows_far_from_zero_keep_their_variance():
     assert np.abs(found[0] - wanted[0]).max() < 1e-3
 
 
-def test_tokens_at_positions_are_treated_as_they_are_among_all():
+def test_selected_tokens_equal_the_same_tokens_among_all():
     x, y, scale, bias, _ = inputs(2, 64, 128)
     positions = jnp.array([[3, 0, 63], [5, 6, 7]], jnp.int32)
     some = jax.jit(fused)(*(gather_positions(a, positions) for a in (x, y)), scale, bias, positions=positions)
@@ -175,7 +175,7 @@ def test_tokens_at_positions_are_treated_as_they_are_among_all():
 
 
 @pytest.mark.parametrize("rows", [8, 3])
-def test_a_mesh_computes_and_drops_what_one_device_does_and_with_an_indivisible_batch_too(rows: int):
+def test_a_mesh_computes_and_drops_like_one_device_even_for_an_indivisible_batch(rows: int):
     arrays = inputs(rows, 20, 128)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
         found = results(fused, arrays)
@@ -197,7 +197,7 @@ def by_hand(x: Any, y: Any, scale: Any, bias: Any) -> Any:
     )
 
 
-def test_rows_split_by_hand_are_the_same_rows():
+def test_explicitly_split_rows_give_the_same_results():
     arrays = inputs(8, 20, 128)
     with jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
         found = results(by_hand, arrays)
@@ -206,7 +206,7 @@ def test_rows_split_by_hand_are_the_same_rows():
     assert ((found[2] == 0) == (alone[2] == 0)).all()
 
 
-def test_devices_exchange_the_gradients_of_scale_and_bias_alone():
+def test_devices_exchange_only_the_gradients_of_scale_and_bias():
     x, y, scale, bias, g = inputs(8, 20, 128)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     rows, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (PartitionSpec(("data", "fsdp")), PartitionSpec()))
@@ -224,7 +224,7 @@ def test_devices_exchange_the_gradients_of_scale_and_bias_alone():
     assert sizes == ["128", "128"]
 
 
-def test_what_is_kept_for_the_backward_pass_is_the_sum_and_a_word_a_row(capsys: pytest.CaptureFixture):
+def test_only_the_sum_and_one_number_per_row_are_kept_for_the_backward_pass(capsys: pytest.CaptureFixture):
     x, y, scale, bias, _ = inputs(2, 64, 128, "bfloat16")
     print_saved_residuals(fused, x, y, scale, bias)
     kept = re.findall(r"^(\w+\[[\d,]*\])", capsys.readouterr().out, re.MULTILINE)
@@ -232,7 +232,7 @@ def test_what_is_kept_for_the_backward_pass_is_the_sum_and_a_word_a_row(capsys: 
 
 
 @pytest.mark.parametrize("seed", [7, None])
-def test_every_block_of_a_grid_step_lies_inside_its_array(seed: Any, monkeypatch: pytest.MonkeyPatch):
+def test_every_block_of_a_grid_step_is_inside_its_array(seed: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(residual_norm_tpu, "BYTES_PER_STEP", 1)
     norm = functools.partial(fused, seed=seed)
     shapes = [((6, 128, 384), "float32")] * 2 + [((384,), "float32")] * 2
@@ -261,7 +261,7 @@ def test_blocks_divide_the_rows_and_fit_on_the_chip(rows: int, row_bytes: int, b
         (1024, "float16", "bfloat16 and float32, not float16"),
     ],
 )
-def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reason: str | None):
+def test_unsupported_kernels_are_refused_with_the_reason(width: int, dtype: str, reason: str | None):
     found = unsupported_width(width, dtype)
     assert found is None if reason is None else reason in str(found)
     if reason:
@@ -271,7 +271,7 @@ def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reas
 
 
 @pytest.mark.parametrize(("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")])
-def test_it_runs_on_tpus(platform: str, reason: str | None):
+def test_the_kernel_is_chosen_on_tpus(platform: str, reason: str | None):
     config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")
     found = choose_residual_norm(config, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform))
     assert found.fused if reason is None else reason in found.why

@@ -66,7 +66,7 @@ def in_words(rejected: dict[str, str], **settings: str) -> str:
     return dispatch.in_words(config, [128], make_mesh(MeshConfig()), rejected)
 
 
-def test_a_kernel_that_disagrees_turns_auto_to_plain_with_the_figures_in_the_log(chip: Chip, caplog: pytest.LogCaptureFixture):
+def test_a_failed_kernel_is_replaced_by_plain_with_figures_in_the_log(chip: Chip, caplog: pytest.LogCaptureFixture):
     chip.figures["attention"] = WRONG
     chip.wrong_on = jax.local_devices()[1:]  # the first device represents all
     rejected = compare_kernels_once()
@@ -75,7 +75,7 @@ def test_a_kernel_that_disagrees_turns_auto_to_plain_with_the_figures_in_the_log
     assert in_words(rejected) == f"attention: plain, since {reason}; residual norm: fused (model.residual_norm=auto, cpu)"
 
 
-def test_a_verdict_is_remembered_until_jax_or_a_kernel_changes(chip: Chip, monkeypatch: pytest.MonkeyPatch):
+def test_a_result_is_cached_until_jax_or_a_kernel_changes(chip: Chip, monkeypatch: pytest.MonkeyPatch):
     chip.figures["residual_norm"] = WRONG
     rejected = compare_kernels_once()
     assert chip.compared == ["attention", "residual_norm"]
@@ -93,7 +93,7 @@ def test_a_verdict_is_remembered_until_jax_or_a_kernel_changes(chip: Chip, monke
     assert verdict_file("another kind") != verdict_file("cpu")
 
 
-def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip):
+def test_a_self_test_that_ended_the_process_counts_as_failed(chip: Chip):
     path = verdict_file("cpu")
 
     def killed(*_: Any, **__: Any) -> Comparison:
@@ -110,7 +110,7 @@ def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip
     assert f"did not finish in an earlier run ({path}; remove it to compare again)" in in_words(rejected)
 
 
-def test_an_interrupted_comparison_says_nothing_about_the_kernel(chip: Chip):
+def test_an_interrupted_self_test_has_no_result(chip: Chip):
     chip.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         rejected = compare_kernels_once()
@@ -120,9 +120,7 @@ def test_an_interrupted_comparison_says_nothing_about_the_kernel(chip: Chip):
     assert "attention: fused" in in_words(rejected)
 
 
-def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a_warning(
-    chip: Chip, caplog: pytest.LogCaptureFixture
-):
+def test_only_usable_kernels_are_tested_and_a_requested_one_is_used_with_a_warning(chip: Chip, caplog: pytest.LogCaptureFixture):
     chip.figures["attention"] = WRONG
     rejected = compare_kernels_once({"attention": "fused", "residual_norm": "plain"})
     assert chip.compared == ["attention"]
@@ -131,17 +129,17 @@ def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a
     assert "attention: fused" in in_words(rejected, attention="fused")
 
 
-def test_kernels_that_are_not_asked_for_are_not_compared(chip: Chip):
+def test_kernels_that_are_not_requested_are_not_tested(chip: Chip):
     assert compare_kernels_once({"attention": "plain", "residual_norm": "plain"}) == {}
     assert chip.compared == []
 
 
-def test_a_kernel_that_disagrees_in_one_process_is_used_in_none(chip: Chip):
+def test_a_kernel_that_fails_in_one_process_is_used_in_none(chip: Chip):
     rejected = compare_kernels_once(gather=lambda own: [own, {"attention": "it is wrong", "residual_norm": ""}])
     assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words(rejected)
 
 
-def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
+def test_an_unwritable_cache_and_a_damaged_file_only_repeat_the_test(
     chip: Chip, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
     verdict_file("cpu").parent.mkdir(parents=True)
@@ -156,7 +154,7 @@ def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
     assert "so the next run will compare the kernels again" in caplog.text
 
 
-def test_a_kernel_that_disagrees_on_one_device_is_named_with_the_device_and_remembered(chip: Chip):
+def test_a_failure_on_one_device_names_the_device_and_is_cached(chip: Chip):
     devices = jax.local_devices()
     chip.wrong_on = [devices[3]]
     found = verdicts(devices, ["attention"], anew=True)["attention"]
@@ -177,7 +175,7 @@ def test_a_reason_names_two_devices_and_counts_the_others(chip: Chip):
 
 
 @pytest.mark.parametrize(("count", "where"), [(1, "cpu"), (2, "2 x cpu")])
-def test_the_log_tells_of_an_agreement_its_time_and_the_figure_closest_to_its_limit(
+def test_the_log_shows_the_time_and_the_worst_figure_of_a_passed_test(
     count: int, where: str, chip: Chip, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     ticks = iter((1_000.0, 1_002.54))
@@ -193,7 +191,7 @@ def test_the_log_tells_of_an_agreement_its_time_and_the_figure_closest_to_its_li
     assert told in caplog.text
 
 
-def test_a_comparison_without_figures_is_logged_without_them(chip: Chip, caplog: pytest.LogCaptureFixture, monkeypatch: Any):
+def test_a_self_test_without_figures_is_logged_without_them(chip: Chip, caplog: pytest.LogCaptureFixture, monkeypatch: Any):
     monkeypatch.setattr(agreement, "compare", lambda *_, device: Comparison(()))
     with caplog.at_level(logging.INFO):
         verdicts(jax.local_devices()[:1], ["attention"])
@@ -201,13 +199,13 @@ def test_a_comparison_without_figures_is_logged_without_them(chip: Chip, caplog:
     assert "agrees with the plain path on cpu" in caplog.text
 
 
-def test_a_figure_that_is_no_number_is_stored_as_none(chip: Chip):
+def test_a_figure_that_is_nan_is_stored_as_none(chip: Chip):
     chip.figures["attention"] = dataclasses.replace(WRONG, error=float("nan"))
     compare_kernels_once({"residual_norm": "plain"})
     assert json.loads(verdict_file("cpu").read_text())["attention"]["figures"][0]["error"] is None
 
 
-def test_every_start_holds_the_lock_of_the_verdicts_while_it_compares(chip: Chip, monkeypatch: pytest.MonkeyPatch):
+def test_a_start_holds_the_lock_while_it_tests_kernels(chip: Chip, monkeypatch: pytest.MonkeyPatch):
     right = chip.compare
 
     def compare(*arguments: Any, **named: Any) -> Comparison:
@@ -221,12 +219,12 @@ def test_every_start_holds_the_lock_of_the_verdicts_while_it_compares(chip: Chip
         assert not is_locked(verdict_file("cpu").with_suffix(".lock"))
 
 
-def test_verdicts_lie_in_the_folder_kernels_of_the_cache(chip: Chip, tmp_path: pathlib.Path):
+def test_results_are_in_the_kernels_folder_of_the_cache(chip: Chip, tmp_path: pathlib.Path):
     assert verdict_file("TPU v5 lite").parent == tmp_path / "cache" / "kernels"
     assert verdict_file("TPU v5 lite").name.startswith(f"TPU-v5-lite-jax-{jax.__version__}-")
 
 
-def test_a_model_that_is_loaded_as_a_library_calls_no_kernel_so_none_is_compared(chip: Chip):
+def test_loading_a_model_as_a_library_tests_no_kernel(chip: Chip):
     """This covers `Predictor` and `Analyser`, each of which has an `Engine`."""
     config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
     tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool), size=8, pieces=["a"] * 8)

@@ -72,7 +72,7 @@ def test_a_window_is_a_band_of_the_mask(form: str, b: int, length: int, heads: i
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_bfloat16_errs_as_much_as_its_roundings_do(form: str):
+def test_the_error_of_bfloat16_is_within_its_rounding(form: str):
     ids, inputs = packed(2, 200), arrays(2, 200, 128, "bfloat16")
     exact = results(plain(ids, 2, radius=20), *(x.astype(jnp.float32) for x in inputs))
     within = BFLOAT16_WITHIN * (2 if "XLA" in form else 1)  # XLA's program rounds the scores too
@@ -89,7 +89,7 @@ def test_a_token_at_the_radius_is_seen_and_the_next_one_is_not(form: str):
     assert np.flatnonzero(changed).tolist() == list(range(100 - 64, 100 + 65))
 
 
-def test_whole_rows_by_head_are_those_of_all_heads_at_once_dropout_and_all():
+def test_attention_by_head_equals_all_heads_at_once_with_dropout():
     for length, rate in ((130, 0.0), (64, RATE)):
         ids, inputs = packed(3, length), arrays(3, length, 64)
         found = results(by_head(ids, 2, rate, one_cpu=True), *inputs)
@@ -97,7 +97,7 @@ def test_whole_rows_by_head_are_those_of_all_heads_at_once_dropout_and_all():
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
-def test_eight_devices_see_the_window_that_one_sees(platform: str):
+def test_eight_devices_see_the_window_of_one_device(platform: str):
     ids, inputs = packed(4, 140), arrays(4, 140, 2 * 32)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     found = on_mesh(mesh, fused(ids, 2, platform=platform, radius=9), inputs)
@@ -105,9 +105,7 @@ def test_eight_devices_see_the_window_that_one_sees(platform: str):
 
 
 @pytest.mark.parametrize(("radius", "length"), [(20, 128), (20, 500), (64, 513), (150, 640), (600, 500)])
-def test_blocks_of_the_tpu_s_kernel_that_a_window_does_not_reach_are_left_out(
-    radius: int, length: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_tpu_kernel_skips_blocks_outside_of_the_window(radius: int, length: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention_plan, "BLOCK", 128)  # short enough to interpret several
     ids, inputs = packed(1, length), arrays(1, length, 64)
     found = results(fused(ids, 2, radius=radius), *inputs)
@@ -115,7 +113,7 @@ def test_blocks_of_the_tpu_s_kernel_that_a_window_does_not_reach_are_left_out(
 
 
 @pytest.mark.parametrize("length", [128, 384])
-def test_the_tpu_s_kernel_drops_the_same_elements_in_both_passes_of_a_window(length: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_tpu_kernel_shares_dropout_masks_between_both_passes_of_a_window(length: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention_plan, "BLOCK", 128)
     ids, (query, key, value, gradient) = jnp.ones((1, length), jnp.int32), arrays(1, length, 64)
     attend = fused(ids, 2, RATE, radius=20)
