@@ -80,7 +80,7 @@ def folder(path: pathlib.Path) -> str | None:
     return inside[0] if len(inside) > 1 else None
 
 
-def test_the_import_reader_sees_every_form(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_import_reader_finds_every_form(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "REPOSITORY", tmp_path)
     (tmp_path / "bert_jax" / "model").mkdir(parents=True)
     file = tmp_path / "bert_jax" / "model" / "x.py"
@@ -91,12 +91,12 @@ def test_the_import_reader_sees_every_form(tmp_path: pathlib.Path, monkeypatch: 
     assert list(imports(file)) == [(1, "jax.numpy"), (2, "bert_jax.launch"), (4, "bert_jax.training"), (5, "bert_jax.model")]
 
 
-def test_every_folder_has_its_place_in_the_order():
+def test_every_folder_is_in_the_import_order():
     here = {path.name for path in PACKAGE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
     assert here <= set(FOLDERS)
 
 
-def test_folders_import_only_what_stands_before_them():
+def test_folders_import_only_earlier_folders():
     wrong = []
     for path in MODULES:
         own = folder(path)
@@ -110,7 +110,7 @@ def test_folders_import_only_what_stands_before_them():
     assert wrong == []
 
 
-def test_the_model_asks_no_mesh():
+def test_the_model_does_not_depend_on_a_mesh():
     """The traced program depends only on the arguments: kernels and platform come with the model, resolved by
     `sharding.kernels`."""
     ambient = re.compile(r"get_abstract_mesh|default_backend|jax\.sharding|bert_jax\.sharding")
@@ -118,7 +118,7 @@ def test_the_model_asks_no_mesh():
     assert {name(path) for path in MODULES if folder(path) == "model" and ambient.search(path.read_text())} <= allowed
 
 
-def test_the_root_holds_commands_and_what_every_folder_uses():
+def test_the_root_has_only_commands_and_common_modules():
     root = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
     commands = {stem for stem, text in root.items() if f'    run_command("bert_jax.{stem}"' in text}
     assert root.keys() - commands == set(ROOT)
@@ -148,7 +148,7 @@ def test_every_folder_has_a_map_of_its_modules(directory: pathlib.Path):
     assert re.search(r"^In: .+\. Out: .+\.", text, re.MULTILINE | re.DOTALL), directory
 
 
-def test_each_library_stays_in_its_home():
+def test_libraries_are_imported_only_in_their_folders():
     wrong = []
     for path in MODULES:
         own = folder(path)
@@ -171,7 +171,7 @@ def test_each_library_stays_in_its_home():
         r"\bos\.(replace|rename)\(|\b_?(part|partial|temporary|unfinished|own)\.replace\(",
     ],
 )
-def test_json_locks_and_files_that_appear_whole_have_one_home(use: str):
+def test_json_locks_and_atomic_writes_have_one_module(use: str):
     assert {name(path) for path in MODULES if re.search(use, path.read_text())} <= {"bert_jax/files.py"}
 
 
@@ -182,17 +182,17 @@ def test_nothing_needs_tensorflow_or_torch():
     assert needing == ["bert_jax/interop/weights.py"]
 
 
-def test_the_top_level_is_exactly_what_was_agreed():
+def test_the_top_level_entries_are_fixed():
     top = {file.split("/")[0] for file in tracked()}
     assert top - TOP_LEVEL - DOTFILES == set()
 
 
-def test_no_drawer_without_a_subject():
+def test_no_module_is_called_utils():
     drawers = re.compile(r"(^|_)(utils?|commons?|helpers?|misc)(_|$)")
     assert [file for file in tracked() if any(drawers.search(part) for part in file.removesuffix(".py").split("/"))] == []
 
 
-def test_no_file_knows_the_machine_it_was_written_on():
+def test_no_file_contains_paths_of_a_machine():
     machine = re.compile(r"/(?:home|root|Users)/|file:///")
     own = name(pathlib.Path(__file__))
     found = []
@@ -212,14 +212,14 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
     yield from (node.name for node in named if not node.name.startswith("_") and not ast.get_docstring(node))
 
 
-def test_every_module_public_function_and_class_says_what_it_is():
+def test_every_public_module_function_and_class_has_a_docstring():
     trees = {name(path): ast.parse(path.read_text()) for path in MODULES}
     silent = [f"{file}: {what}" for file, tree in trees.items() if tree.body for what in undocumented(tree)]
     # `main` is the command, which its module's docstring explains
     assert [line for line in silent if not line.endswith(": main")] == []
 
 
-def test_experiments_hold_settings_only():
+def test_experiments_contain_only_settings():
     wrong = []
     for path in sorted((REPOSITORY / "experiments").rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -247,7 +247,7 @@ def axes_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, axis) for axis in product if axis.isalpha())
 
 
-def test_the_reader_of_axes_sees_annotations_and_einsums():
+def test_the_axis_reader_finds_annotations_and_einsums():
     text = (
         'from jaxtyping import Array, Float\ndef f(x: Float[Array, "B *shape 3*I {n}"], y: list[Float[Array, " _ 2 W"]]): pass\n'
         'jnp.einsum("ab,bc->ac", x, y)\nd["B L"]\n'

@@ -39,7 +39,7 @@ def executable(program: str) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "shellcheck"])
-def test_a_hook_runs_each_tool_that_ci_runs_in_the_same_way_and_it_is_installed(tool: str):
+def test_pre_commit_hooks_run_the_installed_tools_of_ci(tool: str):
     check = re.search(rf"^check {tool} (.+)$", (REPOSITORY / ".ci/run").read_text(), re.MULTILINE)
     assert check
     command = hooks()[tool]
@@ -47,13 +47,13 @@ def test_a_hook_runs_each_tool_that_ci_runs_in_the_same_way_and_it_is_installed(
     assert os.access(executable(command[0]), os.X_OK)
 
 
-def test_the_workflow_runs_what_everyone_can_run():
+def test_the_workflow_runs_ci_run():
     commands = list(workflow_commands())
     assert commands == [".ci/run"]
     assert all(os.access(executable(command), os.X_OK) for command in commands)
 
 
-def test_the_workflow_tests_the_oldest_python_that_is_supported():
+def test_the_workflow_tests_the_oldest_supported_python():
     steps = [step for job in read(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
     (version,) = [step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {})]
     assert f'python_requires=">={version},' in (REPOSITORY / "setup.py").read_text()

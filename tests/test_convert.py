@@ -65,7 +65,7 @@ def same_weights(a: Model, b: Model) -> bool:
 
 
 @pytest.mark.parametrize("form", ["huggingface", "tf1"])
-def test_a_full_disk_is_an_error_and_leaves_the_older_export(original, tmp_path, form):
+def test_a_full_disk_is_an_error_and_keeps_the_older_export(original, tmp_path, form):
     convert(original, tmp_path / "m", f"--format={form}")
     before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
     with files_of_at_most(10_000), pytest.raises(UserError, match=r"cannot write a model to .*/m: File too large; free space"):
@@ -74,7 +74,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_older_export(original, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_checkpoint_of_the_original_that_is_not_finite_is_refused_and_never_written(original, tmp_path):
+def test_an_original_checkpoint_that_is_not_finite_is_refused(original, tmp_path):
     convert(original, tmp_path / "tf1", "--format=tf1")
     data = next((tmp_path / "tf1").glob("*.data-00000-of-00001"))
     bundle = read_bundle(tmp_path / "tf1" / "bert_model.ckpt")
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_the_original_that_is_not_finite_is_refused_and_never_wr
     assert not (tmp_path / "n").exists()
 
 
-def test_a_checkpoint_that_a_killed_export_left_aside_is_found(original, tmp_path):
+def test_a_checkpoint_set_aside_by_a_killed_export_is_found(original, tmp_path):
     convert(original, tmp_path / "tf1", "--format=tf1")
     (tmp_path / "tf1").rename(tmp_path / ".tf1.replaced")
     convert(tmp_path / "tf1", tmp_path / "m")
@@ -118,7 +118,7 @@ def test_a_weight_beyond_float16_is_refused(model, tmp_path):
     convert(tmp_path / "large", tmp_path / "m", "--dtype=bfloat16")
 
 
-def test_a_workdir_means_its_model_which_is_not_overwritten_by_its_own_conversion(model, tmp_path):
+def test_a_workdir_stands_for_its_model_and_is_not_overwritten_by_its_conversion(model, tmp_path):
     shutil.copytree(model, tmp_path / "run" / "model")
     convert(tmp_path / "run", tmp_path / "m")
     assert same_weights(import_model(tmp_path / "m"), import_model(model))
@@ -126,7 +126,7 @@ def test_a_workdir_means_its_model_which_is_not_overwritten_by_its_own_conversio
         convert(tmp_path / "run", tmp_path / "run" / "model", "--max-position=7")
 
 
-def test_a_target_in_a_bucket_is_replaced_exactly_and_told_by_its_address(model, tmp_path, monkeypatch, capsys):
+def test_a_target_in_a_bucket_is_replaced_and_named_by_its_address(model, tmp_path, monkeypatch, capsys):
     asked = []
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ def test_a_target_in_a_bucket_is_replaced_exactly_and_told_by_its_address(model,
     assert str(tmp_path) not in told
 
 
-def test_the_model_of_a_step_is_read_from_its_state_and_told_with_the_step(model, tmp_path, monkeypatch, capsys):
+def test_the_model_of_a_step_is_converted_from_its_checkpoint(model, tmp_path, monkeypatch, capsys):
     asked, quiet = [], []
 
     def of_step(place: Any, step: int) -> Model:
@@ -161,7 +161,7 @@ def test_the_model_of_a_step_is_read_from_its_state_and_told_with_the_step(model
         assert directory == "anywhere"
 
 
-def test_a_model_that_runs_without_the_package_is_one_command(model, tmp_path, capsys):
+def test_convert_exports_a_model_that_runs_without_the_package(model, tmp_path, capsys):
     convert(model, tmp_path / "m", "--format=stablehlo", "--length=8", "--platforms=cpu")
     assert "output mlm_logits float32 [batch, 8, 140]" in capsys.readouterr().out
     forward = jax.export.deserialize((tmp_path / "m" / "forward.stablehlo").read_bytes())
@@ -172,7 +172,7 @@ def test_a_model_that_runs_without_the_package_is_one_command(model, tmp_path, c
 # Nothing is lost without a warning
 
 
-def test_a_head_that_the_original_has_keeps_its_labels_there_and_another_is_refused(vocabulary, tmp_path):
+def test_heads_of_the_original_keep_their_labels_and_others_are_refused(vocabulary, tmp_path):
     sequence = labelled(vocabulary, tmp_path / "s", kind="sequence", labels=("no", "yes"))
     convert(sequence, tmp_path / "tf1", "--format=tf1")
     convert(tmp_path / "tf1", tmp_path / "back")
@@ -184,14 +184,14 @@ def test_a_head_that_the_original_has_keeps_its_labels_there_and_another_is_refu
     assert import_tf1(tmp_path / "m")[3].head is None
 
 
-def test_a_decoder_of_its_own_is_refused_where_there_is_none(vocabulary, tmp_path):
+def test_an_untied_decoder_is_refused_in_formats_without_one(vocabulary, tmp_path):
     untied = as_model(*make_model(vocabulary, tied_decoder=False, layer_norm_epsilon=1e-12), vocabulary)
     export_model(tmp_path / "m", untied)
     with pytest.raises(UserError, match="no separate decoder"):
         convert(tmp_path / "m", tmp_path / "tf1", "--format=tf1")
 
 
-def test_what_was_never_trained_is_not_passed_off_as_trained(original, tmp_path):
+def test_untrained_parts_are_not_exported_as_trained(original, tmp_path):
     convert(original, tmp_path / "m", "--new=nsp_head")
     assert import_model(tmp_path / "m").untrained == {"nsp_head"}
     for form in ("tf1", "stablehlo"):
@@ -201,13 +201,13 @@ def test_what_was_never_trained_is_not_passed_off_as_trained(original, tmp_path)
     convert(tmp_path / "m", tmp_path / "tf1", "--format=tf1", "--drop=nsp_head")
 
 
-def test_added_tokens_are_refused_where_they_cannot_be_kept(original, tmp_path):
+def test_added_tokens_are_refused_in_formats_without_them(original, tmp_path):
     (tmp_path / "tokens").write_text("[E1]\n")
     with pytest.raises(UserError, match=r"no added tokens such as \[E1\]"):
         convert(original, tmp_path / "m", "--format=tf1", f"--add-tokens={tmp_path / 'tokens'}")
 
 
-def test_a_function_that_leaves_parts_out_has_to_be_named(model, tmp_path):
+def test_a_function_that_drops_parts_must_be_named(model, tmp_path):
     convert(model, tmp_path / "both", "--new=sequence_head", "--labels=a,b")
     trained = json.loads((tmp_path / "both" / "config.json").read_text())
     del trained["bert_jax"]["untrained"]
@@ -222,7 +222,7 @@ def test_a_function_that_leaves_parts_out_has_to_be_named(model, tmp_path):
 # Parts
 
 
-def test_a_new_head_takes_the_place_of_those_dropped_and_says_it_is_untrained(model, tmp_path, capsys):
+def test_a_new_head_replaces_dropped_heads_and_is_marked_untrained(model, tmp_path, capsys):
     convert(model, tmp_path / "m", "--drop=mlm_head,nsp_head", "--new=sequence_head", "--labels=a,b,c", "--problem=multi_label")
     read = import_model(tmp_path / "m")
     assert read.head == make_head("sequence", labels=("a", "b", "c"), problem="multi_label")
@@ -234,7 +234,7 @@ def test_a_new_head_takes_the_place_of_those_dropped_and_says_it_is_untrained(mo
     assert sum("was left out" in line for line in lines) == 2
 
 
-def test_labels_name_the_outputs_of_a_head_that_has_none_of_its_own(vocabulary, tmp_path):
+def test_labels_can_be_given_for_a_head_without_labels(vocabulary, tmp_path):
     source = labelled(vocabulary, tmp_path / "s", kind="sequence", labels=("LABEL_0", "LABEL_1"))
     convert(source, tmp_path / "m", "--labels=no,yes")
     assert import_model(tmp_path / "m").head == make_head("sequence", labels=("no", "yes"))
@@ -245,7 +245,7 @@ def test_labels_name_the_outputs_of_a_head_that_has_none_of_its_own(vocabulary, 
 # Changes, as flags
 
 
-def test_every_change_is_a_flag_and_is_told(model, tmp_path, capsys):
+def test_every_change_has_a_flag_and_is_reported(model, tmp_path, capsys):
     (tmp_path / "tokens").write_text("rivers\nparis\n")
     flags = ("--max-position=50", "--new-positions=random", "--token-types=2", "--keep-layers=1")
     convert(model, tmp_path / "m", *flags, f"--add-tokens={tmp_path / 'tokens'}")
@@ -318,7 +318,7 @@ def test_three_models_are_averaged(model, vocabulary, tmp_path):
         (["50"], "unexpected '50'"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_writes_nothing(model, tmp_path, flags, message):
+def test_impossible_conversions_are_refused_without_writing(model, tmp_path, flags, message):
     with pytest.raises(UserError, match=message):
         convert(model, tmp_path / "m", *flags)
     assert not list(tmp_path.iterdir())
@@ -332,7 +332,7 @@ def test_models_of_different_shapes_are_not_averaged(model, vocabulary, tmp_path
 
 
 @pytest.mark.parametrize("form", ["huggingface", "tf1", "stablehlo"])
-def test_a_foreign_directory_is_never_overwritten_and_an_unwritable_one_is_named(original, tmp_path, form):
+def test_a_foreign_directory_is_not_overwritten_and_an_unwritable_one_is_named(original, tmp_path, form):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years")
     with pytest.raises(UserError, match="not overwritten; name another directory"):
@@ -353,12 +353,12 @@ def test_an_export_in_one_format_is_not_replaced_by_one_in_another(original, tmp
     assert import_tf1(tmp_path / "m")[1].max_position == 7
 
 
-def test_a_source_that_is_nothing_is_said_to_be_nothing(tmp_path):
+def test_a_source_without_a_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="there is no"):
         convert(tmp_path / "nothing", tmp_path / "m")
 
 
-def test_the_command_ends_with_a_sentence_not_a_traceback(tmp_path):
+def test_errors_of_convert_have_no_traceback(tmp_path):
     (done,) = forked.run(tmp_path, ("convert", f"--from={tmp_path}", f"--to={tmp_path / 'm'}"))
     says = "is not a model directory: config.json and model.safetensors missing; name one that holds them, or a workdir"
     assert (done.status, done.output) == (2, f"error: {tmp_path} {says}\n")

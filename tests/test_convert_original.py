@@ -18,7 +18,7 @@ from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
 from tests.test_convert import TF1, convert, same_weights
 
 
-def test_a_checkpoint_of_the_original_goes_to_hugging_face_and_back_unchanged(tmp_path, capsys):
+def test_an_original_checkpoint_survives_a_round_trip_through_hugging_face(tmp_path, capsys):
     params, config, tokenizer, _ = import_tf1(TF1)
     convert(TF1, tmp_path / "hf")
     read = import_model(tmp_path / "hf")
@@ -34,14 +34,14 @@ def test_a_checkpoint_of_the_original_goes_to_hugging_face_and_back_unchanged(tm
     assert same_weights(read, Model(params=again[0], config=config, tokenizer=tokenizer))
 
 
-def test_the_activation_of_the_original_can_be_stated_and_its_files_be_named_by_their_beginning(tmp_path):
+def test_an_original_checkpoint_accepts_an_activation_and_a_file_prefix(tmp_path):
     convert(TF1 / "model.ckpt-1000", tmp_path / "hf", "--activation=gelu_tanh")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["hidden_act"] == "gelu_new"
     with pytest.raises(UserError, match="leave it out for"):
         convert(tmp_path / "hf", tmp_path / "again", "--activation=gelu")
 
 
-def test_tensors_of_the_original_without_a_place_are_an_error_until_they_are_dropped_by_name(tmp_path):
+def test_unknown_tensors_of_the_original_are_an_error_unless_dropped_by_name(tmp_path):
     fields = json.loads((TF1 / "bert_config.json").read_text())
     shutil.copytree(TF1, tmp_path / "deep")
     (tmp_path / "deep" / "bert_config.json").write_text(json.dumps(fields | {"num_hidden_layers": 1}))
@@ -53,7 +53,7 @@ def test_tensors_of_the_original_without_a_place_are_an_error_until_they_are_dro
         convert(TF1, tmp_path / "n", "--new=head")
 
 
-def test_a_truncated_checkpoint_of_the_original_is_named(tmp_path):
+def test_a_truncated_original_checkpoint_is_named(tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(TF1, broken)
     data = next(broken.glob("*.data-*"))
@@ -79,7 +79,7 @@ def export_recording(directory: pathlib.Path, *, lowercase: bool, activation: st
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("given", [None, False, True])
-def test_a_casing_that_is_given_wins_over_the_recorded_one(tmp_path, recorded, given):
+def test_a_given_casing_takes_precedence_over_the_recorded_one(tmp_path, recorded, given):
     export_recording(tmp_path / "m", lowercase=recorded, activation="gelu")
     expected = recorded if given is None else given
     assert import_tf1(tmp_path / "m" / "tf1", lowercase=given)[2].vocabulary.lowercase == expected
@@ -89,7 +89,7 @@ def test_a_casing_that_is_given_wins_over_the_recorded_one(tmp_path, recorded, g
 
 @pytest.mark.parametrize("recorded", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize("given", [None, "gelu", "gelu_tanh", "relu"])
-def test_an_activation_that_is_given_wins_over_the_recorded_one(tmp_path, recorded, given):
+def test_a_given_activation_takes_precedence_over_the_recorded_one(tmp_path, recorded, given):
     export_recording(tmp_path / "m", lowercase=True, activation=recorded)
     expected = given or recorded
     assert import_tf1(tmp_path / "m" / "tf1", activation=given)[1].activation == expected
@@ -99,7 +99,7 @@ def test_an_activation_that_is_given_wins_over_the_recorded_one(tmp_path, record
 
 @pytest.mark.parametrize("recorded", ["classification", "multi_label"])
 @pytest.mark.parametrize("given", ["classification", "multi_label"])
-def test_labels_and_a_problem_that_are_given_win_over_the_recorded_ones(tmp_path, recorded, given):
+def test_given_labels_and_problem_take_precedence_over_the_recorded_ones(tmp_path, recorded, given):
     vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=False)
     head = make_head("sequence", labels=("no", "yes"), problem=recorded)
     export_model(tmp_path / "m", make_labelled_model(vocabulary, head))

@@ -53,14 +53,14 @@ def convert(source: pathlib.Path, target: pathlib.Path, *flags: str) -> None:
     main([f"--from={source}", f"--to={target}", *flags])
 
 
-def test_a_directory_without_a_vocabulary_takes_the_one_that_is_named(bare, vocabulary, tmp_path):
+def test_a_directory_without_a_vocabulary_uses_the_given_one(bare, vocabulary, tmp_path):
     with pytest.raises(UserError, match=r"holds neither vocab\.txt"):
         convert(bare, tmp_path / "m")
     convert(bare, tmp_path / "m", f"--vocab={vocabulary}")
     assert load_tokenizer(tmp_path / "m").vocabulary == load_tokenizer(vocabulary).vocabulary
 
 
-def test_another_vocabulary_is_inferred_or_stated_to_be_cased(model, tmp_path):
+def test_the_casing_of_another_vocabulary_is_inferred_or_stated(model, tmp_path):
     lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
     (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="give --lowercase or --cased"):
@@ -74,7 +74,7 @@ def test_another_vocabulary_is_inferred_or_stated_to_be_cased(model, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "model"])
-def test_the_vocabulary_that_is_named_may_be_that_of_a_workdir_or_of_an_exported_model(bare, model, vocabulary, tmp_path, place):
+def test_a_given_vocabulary_may_come_from_a_workdir_or_an_export(bare, model, vocabulary, tmp_path, place):
     run = tmp_path / "run"
     shutil.copytree(model, run / "model")
     convert(bare, tmp_path / "m", f"--vocab={run / place}")
@@ -82,21 +82,21 @@ def test_the_vocabulary_that_is_named_may_be_that_of_a_workdir_or_of_an_exported
 
 
 @pytest.mark.parametrize("place", ["", "model"])
-def test_the_vocabulary_that_replaces_another_may_be_that_of_a_workdir_or_of_an_exported_model(model, workdir, tmp_path, place):
+def test_a_replacing_vocabulary_may_come_from_a_workdir_or_an_export(model, workdir, tmp_path, place):
     convert(model, tmp_path / "m", f"--replace-vocab={workdir / place}")
     found = load_tokenizer(tmp_path / "m").vocabulary
     assert found == load_tokenizer(workdir / "model").vocabulary != load_tokenizer(model).vocabulary
     assert found.lowercase
 
 
-def test_a_workdir_without_a_model_yet_has_no_vocabulary_to_name(model, bare, tmp_path):
+def test_a_workdir_without_a_model_is_refused_as_a_vocabulary(model, bare, tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for source, flag in ((bare, "--vocab"), (model, "--replace-vocab")):
         with pytest.raises(UserError, match="run is a workdir without an exported model yet"):
             convert(source, tmp_path / "m", f"{flag}={tmp_path / 'run'}")
 
 
-def test_a_vocabulary_with_words_in_place_of_unused_pieces_keeps_their_rows(tmp_path):
+def test_words_in_place_of_unused_pieces_keep_their_rows(tmp_path):
     pieces = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
     (tmp_path / "old.txt").write_text("\n".join(pieces))
     load_tokenizer(tmp_path / "old.txt", lowercase=True).save(tmp_path / "old")
@@ -112,7 +112,7 @@ def test_a_vocabulary_with_words_in_place_of_unused_pieces_keeps_their_rows(tmp_
 
 
 @pytest.mark.parametrize("change", ["none", "--add-tokens", "--replace-vocab"])
-def test_a_model_whose_vocabulary_has_a_line_end_as_a_piece_is_read_again_after_any_change(model, tmp_path, change):
+def test_a_vocabulary_with_a_line_end_as_a_piece_survives_every_change(model, tmp_path, change):
     pieces = load_tokenizer(model).pieces
     source = tmp_path / "source"
     shutil.copytree(model, source)
@@ -131,7 +131,7 @@ def test_a_model_whose_vocabulary_has_a_line_end_as_a_piece_is_read_again_after_
     assert not (tmp_path / "m" / "vocab.txt").exists()
 
 
-def test_a_model_with_a_foreign_tokenizer_is_read_with_another_vocabulary_and_loses_the_class(bare, vocabulary, tmp_path):
+def test_a_foreign_tokenizer_is_replaced_with_its_class(bare, vocabulary, tmp_path):
     fields = json.loads((bare / "config.json").read_text()) | {"tokenizer_class": "BertJapaneseTokenizer"}
     (bare / "config.json").write_text(json.dumps(fields))
     convert(bare, tmp_path / "m", f"--vocab={vocabulary}")
@@ -147,7 +147,7 @@ def rows_of(directory: pathlib.Path) -> dict[str, np.ndarray]:
     return dict(zip(read.tokenizer.pieces, read.params["embeddings"]["word_embeddings"]["embedding"], strict=False))
 
 
-def test_a_byte_level_vocabulary_replaces_another_and_takes_added_tokens_in_place_of_unused_ones(model, tmp_path):
+def test_a_byte_level_vocabulary_replaces_another_and_accepts_added_tokens(model, tmp_path):
     train_bpe([["Paris is in France. (It is in France.)"] * 9], 320, None, unused=4).save(tmp_path / "bytes")
     convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'bytes'}")
     before = rows_of(tmp_path / "m")

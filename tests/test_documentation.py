@@ -158,7 +158,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[Command]:
     return [*found, *through_a_shell(inner, directory)]
 
 
-def test_every_place_that_documents_commands_is_read(commands: list[Command]):
+def test_commands_are_collected_from_every_page_docstring_help_and_script(commands: list[Command]):
     places = {command.place for command in commands}
     experiments = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "experiments").rglob("*.py")}
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
@@ -178,7 +178,7 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     ],
     ids=["two backslashes", "no backslash", "an open quote"],
 )
-def test_a_command_that_a_shell_cuts_in_two_is_found(text: str, tmp_path: pathlib.Path):
+def test_a_command_split_by_a_shell_is_found(text: str, tmp_path: pathlib.Path):
     with pytest.raises(AssertionError):
         through_a_shell([Command("here", text), Command("here", "python -m bert_jax.aot")], tmp_path)
 
@@ -306,7 +306,7 @@ def check_script(file: pathlib.Path, words: list[str]) -> None:
             assert flag in known, f"{file.name} has no flag {flag}"
 
 
-def test_every_documented_command_is_taken_by_the_program_it_names(commands: list[Command], tmp_path: pathlib.Path):
+def test_every_documented_command_is_accepted_by_its_program(commands: list[Command], tmp_path: pathlib.Path):
     faults = []
     for command in commands:
         try:
@@ -331,7 +331,7 @@ def test_every_documented_command_is_taken_by_the_program_it_names(commands: lis
         ("python tests/benchmarks/benchmark_steps.py", "there is no tests/benchmarks/benchmark_steps.py"),
     ],
 )
-def test_a_documented_flag_or_file_that_is_not_there_is_found(text: str, says: str, tmp_path: pathlib.Path):
+def test_a_documented_flag_or_file_that_does_not_exist_is_found(text: str, says: str, tmp_path: pathlib.Path):
     (command,) = through_a_shell([Command("here", text)], tmp_path)
     with pytest.raises((UserError, AssertionError), match=re.escape(says)):
         check(command, tmp_path)
@@ -388,7 +388,7 @@ def whole_commands(text: str) -> list[Command]:
     return [command for command in commands_in(text, "") if command.whole]
 
 
-def test_the_readme_is_read_in_one_sitting():
+def test_the_readme_has_at_most_20_kb():
     assert len((REPOSITORY / "README.md").read_bytes()) <= 20_000
 
 
@@ -404,7 +404,7 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
 
 
 @pytest.mark.parametrize("page", OF_FOLDERS)
-def test_the_page_of_a_folder_begins_with_a_map_and_a_first_command(page: str):
+def test_the_page_of_a_folder_starts_with_a_map_and_a_command(page: str):
     """Before its first section there are links to all sections of the second level, and a command."""
     text = (REPOSITORY / page).read_text()
     beginning = sections(page)[""]
@@ -414,7 +414,7 @@ def test_the_page_of_a_folder_begins_with_a_map_and_a_first_command(page: str):
 
 
 @pytest.mark.parametrize("page", RESULTS)
-def test_every_table_of_results_has_its_command(page: str):
+def test_every_table_of_results_has_a_command(page: str):
     """The command is in the same section."""
     sections_of_level_2 = re.split(r"^(?=## )", (REPOSITORY / page).read_text(), flags=re.MULTILINE)[1:]
     without = [text.splitlines()[0] for text in sections_of_level_2 if "\n|" in text and not list(commands_in(text, page))]
@@ -440,7 +440,7 @@ def known_flags() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_flag_and_key_that_a_page_mentions_is_there(page: str):
+def test_every_flag_and_key_on_a_page_exists(page: str):
     """This covers flags and keys between backticks in prose and tables; commands are parsed as a whole."""
     prose = "\n".join(line for _, line in lines_of(page) if not line.startswith("    "))
     spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)]
@@ -458,7 +458,7 @@ def test_every_flag_and_key_that_a_page_mentions_is_there(page: str):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_name_that_a_page_imports_is_there(page: str):
+def test_every_name_imported_on_a_page_exists(page: str):
     text = (REPOSITORY / page).read_text()
     for module, names in re.findall(r"^ {4,}from (bert_jax[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
         for name in names.split(","):
@@ -466,13 +466,13 @@ def test_every_name_that_a_page_imports_is_there(page: str):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_cell_of_a_table_is_long_enough_to_stop_the_reader(page: str):
+def test_table_cells_are_short(page: str):
     long = [f"{place}: {cell}" for place, line in lines_of(page) for cell in cells(line) if len(cell) > LONGEST_CELL]
     assert long == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_line_of_prose_fits_the_columns(page: str):
+def test_lines_of_prose_are_short(page: str):
     prose = [(place, line) for place, line in lines_of(page) if not line.startswith(("    ", "|"))]
     assert [place for place, line in prose if len(line) > LONGEST_LINE] == []
 
@@ -500,7 +500,7 @@ def test_every_row_of_a_table_has_the_columns_of_its_header(page: str):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_path_and_link_of_a_page_leads_somewhere(page: str):
+def test_every_path_and_link_of_a_page_exists(page: str):
     text = "\n".join(line for _, line in lines_of(page))
     paths = set(ANY_PATH.findall(text)) - PLACEHOLDERS
     assert len(paths) > (10 if page in ("README.md", "experiments/README.md") else 0)
@@ -508,7 +508,7 @@ def test_every_path_and_link_of_a_page_leads_somewhere(page: str):
     assert list(broken_links(page, text)) == []
 
 
-def test_a_link_that_leads_nowhere_is_found():
+def test_a_broken_link_is_found():
     text = "[a](#tests) [b](#installation) [c](experiments/README.md#choose-an-experiment) [d](experiments/gone.md)"
     assert list(broken_links("README.md", text)) == ["#installation", "experiments/gone.md"]
 

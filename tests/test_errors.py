@@ -19,18 +19,18 @@ def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     return tmp_path
 
 
-def test_a_relative_path_is_told_with_the_directory_in_which_it_was_looked_for(here: pathlib.Path):
+def test_a_relative_path_is_shown_with_the_searched_directory(here: pathlib.Path):
     assert missing_path("models/bert") == f"models/bert (looked for in {here})"
     assert missing_path("rums/a") == f"rums/a (looked for in {here}; did you mean runs?)"
 
 
-def test_an_absolute_path_says_itself_where_it_was_looked_for(here: pathlib.Path):
+def test_an_absolute_path_is_shown_without_a_directory(here: pathlib.Path):
     assert missing_path(here / "models") == f"{here}/models"
     assert missing_path(here / "rums") == f"{here}/rums (did you mean {here}/runs?)"
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/runs/a", "s3://bucket/rums"])
-def test_a_path_in_a_bucket_is_not_said_to_be_looked_for_here(path: str):
+def test_a_bucket_path_is_shown_without_a_directory(path: str):
     assert missing_path(path) == path
 
 
@@ -47,7 +47,7 @@ def test_a_path_in_a_bucket_is_not_said_to_be_looked_for_here(path: str):
         ("zzzz/bert_bse", None),
     ],
 )
-def test_a_path_is_corrected_part_by_part_as_far_as_a_part_resembles_one_that_is_there(path: str, near: str | None):
+def test_a_misspelt_path_is_corrected_part_by_part(path: str, near: str | None):
     assert nearest_path(path) == near
 
 
@@ -63,11 +63,11 @@ def test_a_path_is_corrected_part_by_part_as_far_as_a_part_resembles_one_that_is
         ("", ("b", "a"), "known: a, b"),
     ],
 )
-def test_a_misspelt_name_is_told_with_the_one_that_resembles_it_or_begins_with_it_else_with_all(name, known, hint):
+def test_a_misspelt_name_gets_the_most_similar_or_all_names(name, known, hint):
     assert nearest(name, known) == hint
 
 
-def test_the_exit_status_of_a_users_mistake_is_that_of_a_wrong_flag():
+def test_user_errors_have_the_exit_status_of_a_wrong_flag():
     with pytest.raises(SystemExit) as exit:
         argparse.ArgumentParser().error("a wrong flag")
     assert exit.value.code == USER_ERROR_STATUS

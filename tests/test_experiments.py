@@ -44,7 +44,7 @@ def test_every_experiment_loads_and_validates(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_experiment_says_how_to_run_it_on_what_for_how_long_and_what_to_expect(file):
+def test_every_experiment_documents_command_hardware_duration_and_expectation(file):
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     assert "tpu_scripts/run.sh" in text
     assert file.stem == "quickstart" or f"--config=experiments/pretrain/{file.name}" in text
@@ -52,7 +52,7 @@ def test_every_experiment_says_how_to_run_it_on_what_for_how_long_and_what_to_ex
         assert re.search(word, text), f"{file.name}: nothing about {word}"
 
 
-def test_the_laptop_goes_on_in_the_rows_it_ended_with():
+def test_laptop_more_continues_with_the_last_row_length():
     whole, more = (load(f"experiments/pretrain/laptop.py{part}") for part in ("", ":more"))
     (phase,) = more.phases
     assert dataclasses.replace(phase, steps=whole.phases[-1].steps) == whole.phases[-1]
@@ -71,7 +71,7 @@ def test_every_published_miniature_is_an_experiment(size):
     )
 
 
-def test_base_and_large_are_the_papers_run():
+def test_base_and_large_have_the_settings_of_the_paper():
     for name, parameters in (("base", 109_482_240), ("large", 335_141_888)):
         experiment = load(f"experiments/pretrain/bert_{name}.py")
         counts = count_parameters(experiment.model)
@@ -100,7 +100,7 @@ def test_the_batches_of_an_experiment_divide_over_the_chips_it_names(name, chips
 
 
 @pytest.mark.parametrize("file", FINETUNING, ids=lambda file: file.stem)
-def test_every_finetuning_experiment_loads_and_says_how_to_run_it_and_what_to_expect(file):
+def test_every_finetuning_experiment_loads_and_documents_command_and_expectation(file):
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     assert f"--config=experiments/finetune/{file.name}" in text
     assert re.search("chip|laptop", text)
@@ -110,12 +110,12 @@ def test_every_finetuning_experiment_loads_and_says_how_to_run_it_and_what_to_ex
 
 
 @pytest.mark.parametrize("file", ["glue", "squad", "distil", "grid", "ner", "sick", "ulmfit"])
-def test_an_experiment_for_several_tasks_asks_which(file: str):
+def test_an_experiment_for_several_tasks_requires_one(file: str):
     with pytest.raises(UserError, match=rf"needs an argument, --config=\S+/{file}\.py:ARG; for example \S+/{file}\.py:\S+$"):
         load_finetuning(f"experiments/finetune/{file}.py")
 
 
-def test_the_grid_is_the_papers():
+def test_the_grid_has_the_values_of_the_paper():
     runs = load_finetuning("experiments/finetune/grid.py:glue/rte").runs()
     assert {run.training.batch_size for run in runs} == {16, 32}
     assert {run.training.learning_rate for run in runs} == {5e-5, 3e-5, 2e-5}
@@ -127,6 +127,6 @@ def test_the_grid_is_the_papers():
     "layers",
     ["embeddings", "second_to_last", "last", "last_four_mix", "last_four_concat", "scalar_mix", "embeddings_and_last"],
 )
-def test_every_row_of_the_papers_table_7_and_coves_features_are_an_experiment(layers):
+def test_every_row_of_table_7_and_the_features_of_cove_are_experiments(layers):
     experiment = load_finetuning(f"experiments/finetune/ner_features.py:{layers}")
     assert (experiment.head.layers, experiment.head.lstm, experiment.training.freeze_encoder) == (layers, 768, True)

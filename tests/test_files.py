@@ -39,7 +39,7 @@ def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
     return contents
 
 
-def test_a_text_replaces_another_one_when_it_is_on_the_disk(tmp_path, synchronised, monkeypatch):
+def test_a_text_is_replaced_only_after_synchronisation(tmp_path, synchronised, monkeypatch):
     path = tmp_path / "a.json"
     write_json(path, {"a": [1]}, indent=1)
     assert path.read_text() == '{\n "a": [\n  1\n ]\n}\n'
@@ -56,7 +56,7 @@ def test_a_text_replaces_another_one_when_it_is_on_the_disk(tmp_path, synchronis
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.json", "gs://bucket/x")]
 
 
-def test_a_tree_that_is_not_there_is_removed_already(tmp_path):
+def test_removing_a_missing_directory_succeeds(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     for _ in range(2):
         remove_tree(tmp_path / "a")
@@ -64,12 +64,12 @@ def test_a_tree_that_is_not_there_is_removed_already(tmp_path):
 
 
 @pytest.mark.parametrize("text", [NESTED, '{"a": ' * 100_000, NESTED.encode(), "", "{", b"\xff", "1" * 5000])
-def test_what_cannot_be_read_is_a_value_error_and_nothing_else(text):
+def test_unreadable_json_is_always_a_value_error(text):
     with pytest.raises(ValueError, match=r"nested too deep|Expecting|decode|digits"):
         parse_json(text)
 
 
-def test_a_key_that_is_in_an_object_twice_is_named(tmp_path):
+def test_a_duplicate_key_is_named(tmp_path):
     for strict in (False, True):
         with pytest.raises(ValueError, match="the key 'seed' is in one object twice"):
             parse_json('[{"seed": 1, "a": {"seed": 2}}, {"a": 0, "seed": 1, "seed": 1}]', strict=strict)
@@ -78,26 +78,26 @@ def test_a_key_that_is_in_an_object_twice_is_named(tmp_path):
         list(read_own_rows(tmp_path / "train.jsonl", None, quotes=None, columns=(), separator=" "))
 
 
-def test_lines_that_a_kill_cut_off_are_passed_over(tmp_path):
+def test_lines_truncated_by_a_kill_are_skipped(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": 2\n\n[3]\n{"a": NaN}\n{"b": 4}\xff')
     assert [list(record) for record in json_lines(tmp_path / "a.jsonl")] == [["a"], ["a"]]
     assert json_lines(tmp_path / "a.jsonl", strict=True) == [{"a": 1}]
 
 
-def test_a_file_that_a_killed_process_of_this_number_left_is_no_obstacle(tmp_path):
+def test_a_leftover_of_a_killed_process_does_not_block_a_write(tmp_path):
     (tmp_path / f".a.{os.getpid()}{PARTIAL_SUFFIX}").write_text("left")
     write_text(tmp_path / "a", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
 
 
-def test_threads_that_write_one_file_do_so_in_turn(tmp_path):
+def test_threads_write_one_file_one_after_another(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: write_text(tmp_path / "a", f"{i}" * 10_000), range(40)))
     assert len(set((tmp_path / "a").read_text())) in (1, 2)
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_is_written_piece_by_piece_appears_whole_or_not_at_all(tmp_path):
+def test_a_file_written_in_pieces_appears_completely_or_not_at_all(tmp_path):
     (tmp_path / "a").write_text("old")
     with pytest.raises(ZeroDivisionError), replacing(tmp_path / "a") as file:  # noqa: PT012
         file.write(b"half")
@@ -109,7 +109,7 @@ def test_what_is_written_piece_by_piece_appears_whole_or_not_at_all(tmp_path):
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
 
 
-def test_removing_follows_no_link(tmp_path):
+def test_removing_does_not_follow_links(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     (tmp_path / "tree").mkdir()
@@ -144,7 +144,7 @@ def test_a_lock_is_waited_for_or_refused_and_a_kill_releases_it(tmp_path):
     assert not is_locked(path)
 
 
-def test_numbers_that_are_none_are_refused_where_only_json_counts():
+def test_nan_is_refused_in_strict_json():
     assert parse_json("[NaN, -Infinity]")[1] == float("-inf")
     for name in ("NaN", "Infinity", "-Infinity"):
         with pytest.raises(ValueError, match=f"{name} is not a JSON number"):
@@ -155,7 +155,7 @@ def test_numbers_that_are_none_are_refused_where_only_json_counts():
     assert parse_json("[1e300, 2]", strict=True) == [1e300, 2]
 
 
-def test_a_file_that_is_missing_damaged_or_no_object_is_named_with_the_remedy(tmp_path):
+def test_a_missing_or_damaged_json_file_is_named_with_a_remedy(tmp_path):
     path = tmp_path / "a.json"
     with pytest.raises(UserError, match=r"a\.json cannot be read as JSON \(.*No such file.*\); remove it"):
         read_json(path)

@@ -126,7 +126,7 @@ class Frame:
         return self.unwritten
 
 
-def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_restores_trains_scores_its_best_weights_and_exports(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch)
     found = command.finetune(frame.job)
     assert frame.notes == [
@@ -156,7 +156,7 @@ def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: p
     }
 
 
-def test_a_run_that_continues_begins_at_its_checkpoint_with_the_best_weights_up_to_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_resumed_run_starts_at_its_checkpoint_with_its_best_weights(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, restored=State(4), prefix="seed-1  ", trained=(State(6, skipped=2), True), is_first=False)
     assert command.finetune(frame.job) is not None
     assert frame.notes[0] == "profile of 6 alone=False"
@@ -164,13 +164,13 @@ def test_a_run_that_continues_begins_at_its_checkpoint_with_the_best_weights_up_
     assert not {"init_state", "draw", f"write {DIRECTORY}"} & set(frame.notes), "it is not the first process"
 
 
-def test_a_run_that_is_asked_to_stop_has_no_results(monkeypatch: pytest.MonkeyPatch):
+def test_a_stopped_run_has_no_results(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, trained=(State(3), False))
     assert command.finetune(frame.job) is None
     assert not any(note.startswith(("write", "tests")) for note in frame.notes)
 
 
-def test_log_lines_come_every_so_many_steps_and_at_evaluations_and_a_state_at_the_end(monkeypatch: pytest.MonkeyPatch):
+def test_the_loop_logs_at_intervals_and_saves_at_the_end(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch)
     command.finetune(frame.job)
     due = {name: [step for step in range(7) if getattr(frame.stage, name)(step)] for name in ("logs", "evaluates", "saves")}
@@ -192,7 +192,7 @@ class Step:
         return types.SimpleNamespace(compile=self.notes.of(f"compile {arguments}"))
 
 
-def test_a_step_is_compiled_before_it_runs_with_new_shapes_and_an_evaluation_is_told_and_offered(monkeypatch: pytest.MonkeyPatch):
+def test_a_step_is_compiled_before_new_shapes_and_evaluations_update_the_best_weights(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch)
     job, notes = frame.job, frame.notes
     trains = {"training_step": lambda accumulation: Step(notes), "is_new": lambda function, rows: rows == "new rows"}
@@ -215,14 +215,14 @@ def test_a_step_is_compiled_before_it_runs_with_new_shapes_and_an_evaluation_is_
     assert notes[0].startswith("told 3 {'dev': {'f1': 'f1 of weights of 3'}")
 
 
-def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(monkeypatch: pytest.MonkeyPatch):
+def test_unsaved_best_weights_are_exported_before_the_error(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, best_unsaved=UserError("disk full"))
     with pytest.raises(UserError, match=f"^disk full. The best weights so far are in {DIRECTORY}/model$"):
         command.finetune(frame.job)
     assert f"export {DIRECTORY} start" in frame.notes
 
 
-def test_what_could_not_be_saved_at_the_end_is_part_of_the_results(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_last_save_is_reported_with_the_results(monkeypatch: pytest.MonkeyPatch):
     for state, results, says in (("state", None, "state"), (None, "results", "results"), ("state", "results", "results")):
         errors = {"unsaved": state and UserError(state), "unwritten": results and UserError(results)}
         frame = Frame(monkeypatch, **errors)
@@ -230,7 +230,7 @@ def test_what_could_not_be_saved_at_the_end_is_part_of_the_results(monkeypatch: 
         assert UNSAVED not in frame.written
 
 
-def test_degenerate_predictions_are_told_with_what_the_task_says_of_the_first_dev_split(monkeypatch: pytest.MonkeyPatch):
+def test_degenerate_predictions_of_the_first_dev_split_give_a_warning(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, degenerate=True)
     command.finetune(frame.job)
     assert "degenerate dev dev says logits of dev by best weights" in frame.notes

@@ -24,11 +24,11 @@ from bert_jax import hardware
         ("TPU7x", 7380 / 2),
     ],
 )
-def test_the_bandwidth_of_a_device_is_that_of_its_data_sheet(kind: str, gigabytes: float):
+def test_device_bandwidths_equal_their_data_sheets(kind: str, gigabytes: float):
     assert hardware.memory_bandwidth(kind) == pytest.approx(gigabytes * 1e9)
 
 
-def test_links_and_operations_are_those_of_a_device_and_unknown_for_others():
+def test_links_and_peak_rates_are_known_only_for_listed_devices():
     assert hardware.link_bandwidth("TPU v5") == 6 * 100e9
     assert hardware.link_bandwidth("TPU7x") == 6 * 100e9 / 2
     assert hardware.peak_flops("TPU7x") == 2307e12 / 2

@@ -142,7 +142,7 @@ def calls(pattern: re.Pattern[str], method: str) -> Callable[[str], object]:
 
 
 @pytest.mark.parametrize(("text", "methods"), list(patterns()))
-def test_a_pattern_takes_time_in_proportion_to_the_length(text: str, methods: list[str]):
+def test_regular_expressions_take_linear_time(text: str, methods: list[str]):
     pattern = re.compile(text)
     parts: set[str] = set()
     whole = [sample for sample in samples(parser.parse(text), parts) if sample]
@@ -158,16 +158,16 @@ def test_a_pattern_takes_time_in_proportion_to_the_length(text: str, methods: li
 
 
 @pytest.mark.parametrize("unit", ["a", "(", ")", "|", "(a", "a)", "(a)", "(a|", "()", ")("])
-def test_brackets_take_time_in_proportion_to_the_length(unit: str):
+def test_brackets_are_parsed_in_linear_time(unit: str):
     assert not is_slow(read_brackets, lambda n: unit * n)
 
 
 @pytest.mark.parametrize("unit", ["a", "a ", "ab"])
-def test_a_mention_is_found_in_time_in_proportion_to_the_length(unit: str):
+def test_mentions_are_found_in_linear_time(unit: str):
     assert not is_slow(lambda text: find_mention(text, f"{unit * (len(text) // len(unit) // 2 - 1)}!"), lambda n: unit * n + "!")
 
 
-def test_an_answer_inside_of_tokens_is_looked_for_in_time_in_proportion_to_the_length():
+def test_answers_inside_of_tokens_are_found_in_linear_time():
     def look(text: str) -> None:
         offsets = np.array([(match.start(), match.end()) for match in re.finditer(r"\S+", text)], np.int64)
         assert answer_tokens(text, offsets, "a", 0) == ((0, 0), False)

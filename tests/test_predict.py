@@ -133,7 +133,7 @@ QUESTIONS = {  # a line of text, the same as JSON, and a part of the answer
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_answers_text_and_json_alike_and_carries_other_fields_along(ask, command, tmp_path):
+def test_text_and_json_inputs_get_the_same_answers_and_keep_other_fields(ask, command, tmp_path):
     line, record, keys = QUESTIONS[command]
     (tmp_path / "in.jsonl").write_text(json.dumps({"id": 7, **record}) + "\n")
     from_text = ask(command, "--json", line).records
@@ -144,7 +144,7 @@ def test_a_command_answers_text_and_json_alike_and_carries_other_fields_along(as
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_with_them(ask, command, tmp_path):
+def test_tables_and_lists_are_read_like_json_lines_without_labels(ask, command, tmp_path):
     _, record, _ = QUESTIONS[command]
     names = [*record, "gold"]
     cells = [json.dumps(value) if isinstance(value, list) else value for value in record.values()]
@@ -161,7 +161,7 @@ def test_a_command_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_name_of_a_file_is_no_text(models, command, tmp_path):
+def test_a_file_name_is_refused_as_a_text(models, command, tmp_path):
     (tmp_path / "reviews.txt").write_text("the\n")
     with pytest.raises(UserError, match=r"reviews\.txt is the name of a file; read it with --input="):
         main([command, f"--model={models(command)}", str(tmp_path / "reviews.txt")])
@@ -185,7 +185,7 @@ def test_a_second_text_is_read_only_by_a_model_of_pairs(models, capsys, monkeypa
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_people_get_text(ask, command):
+def test_answers_are_text_by_default(ask, command):
     asked = ask(command, QUESTIONS[command][0])
     assert asked.status == 0
     assert not asked.out.startswith("{")
@@ -221,7 +221,7 @@ def test_people_get_text(ask, command):
         (["fill-mask", "--model=M", "--input=nofile", "[MASK]"], "not both"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(models, arguments, message, tmp_path, monkeypatch):
+def test_mistakes_are_refused_with_a_remedy(models, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         main([argument.replace("--model=M", f"--model={models('')}") for argument in arguments])
@@ -257,7 +257,7 @@ STRANGE = [  # a line, and the error about it; None if it is answered
 ]
 
 
-def test_a_line_that_cannot_be_answered_fails_alone_and_the_status_says_so(ask, tmp_path):
+def test_an_unanswerable_line_fails_alone_and_sets_the_status(ask, tmp_path):
     file = tmp_path / "in.txt"
     file.write_bytes(b"".join(line + b"\n" for line, _ in STRANGE))
     asked = ask("embed", "--json", f"--input={file}")
@@ -274,7 +274,7 @@ def test_a_line_that_cannot_be_answered_fails_alone_and_the_status_says_so(ask, 
     assert len(asked.err) < 2000
 
 
-def test_failed_lines_are_rows_of_nan_in_a_npy_and_the_others_are_the_vectors(ask, tmp_path, models, engines):
+def test_failed_lines_are_rows_of_nan_in_a_npy_file(ask, tmp_path, models, engines):
     file, out = tmp_path / "in.txt", tmp_path / "x.npy"
     file.write_bytes(b"\0\n" + b"".join(line + b"\n" for line, _ in STRANGE))
     assert ask("embed", f"--input={file}", f"--output={out}", "--truncate").status == 1
@@ -286,7 +286,7 @@ def test_failed_lines_are_rows_of_nan_in_a_npy_and_the_others_are_the_vectors(as
     np.testing.assert_allclose(found[good], wanted, atol=1e-5)
 
 
-def test_json_lines_that_are_not_what_a_command_reads_fail_alone(ask, tmp_path):
+def test_unusable_json_lines_fail_alone(ask, tmp_path):
     given = ['{"text": "the"}', '{"txt": "the"}', "the", "[1]", '{"text": 3}', '{"text": "\\ud800"}', '{"text": "of"}']
     (tmp_path / "in.jsonl").write_text("\n".join(given))
     asked = ask("embed", "--json", f"--input={tmp_path / 'in.jsonl'}")
@@ -295,7 +295,7 @@ def test_json_lines_that_are_not_what_a_command_reads_fail_alone(ask, tmp_path):
     assert "no field 'text'; did you mean 'txt'" in asked.records[1]["error"]
 
 
-def test_an_empty_input_has_an_empty_answer(ask, tmp_path):
+def test_an_empty_input_gives_an_empty_output(ask, tmp_path):
     (tmp_path / "in.txt").write_text("")
     assert ask("embed", f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'x.npy'}").status == 0
     assert len(np.load(tmp_path / "x.npy")) == 0
@@ -303,7 +303,7 @@ def test_an_empty_input_has_an_empty_answer(ask, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
-def test_an_input_without_a_text_is_said_to_be_empty(ask, tmp_path, content):
+def test_an_input_without_a_text_is_reported_as_empty(ask, tmp_path, content):
     (tmp_path / "in.txt").write_text(content)
     asked = ask("fill-mask", f"--input={tmp_path / 'in.txt'}")
     assert (asked.status, asked.out, asked.err) == (0, "", "no texts: the input is empty or holds only blank lines\n")
@@ -312,14 +312,14 @@ def test_an_input_without_a_text_is_said_to_be_empty(ask, tmp_path, content):
 @pytest.mark.parametrize(
     ("name", "begin"), [("a.png", b"\x89PNG\r\n\x1a\n"), ("a.jpeg", b"\xff\xd8\xff\xe0"), ("a.pdf", b"%PDF-1.7\n")]
 )
-def test_a_file_that_is_no_text_is_one_error_and_not_one_of_every_line(ask, tmp_path, name, begin):
+def test_a_file_that_is_not_text_is_a_single_error(ask, tmp_path, name, begin):
     (tmp_path / name).write_bytes(begin + b"\0\xff\n" * 100)
     with pytest.raises(UserError, match=rf"{name} is an? (image|PDF), not text; (give|write)"):
         ask("fill-mask", f"--input={tmp_path / name}")
 
 
 @pytest.mark.parametrize("from_file", [True, False])
-def test_embeddings_answer_every_line_blank_ones_too(ask, tmp_path, monkeypatch, from_file):
+def test_embeddings_answer_every_line_including_blank_ones(ask, tmp_path, monkeypatch, from_file):
     content = b"\nthe river\n \t\n\nof Paris\n\n"
     (tmp_path / "in.txt").write_bytes(content)
     source = [f"--input={tmp_path / 'in.txt'}"] if from_file else []
@@ -340,7 +340,7 @@ def test_embeddings_answer_every_line_blank_ones_too(ask, tmp_path, monkeypatch,
     assert asked().out.count("(blank line)\n") == 4
 
 
-def test_the_command_reads_its_own_arguments_and_enables_the_cache(ask, monkeypatch):
+def test_the_command_parses_its_arguments_and_enables_the_compilation_cache(ask, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["predict", "fil-mask", "fill-mask"])
     with pytest.raises(UserError, match="unknown command 'fil-mask'"):
         main()
@@ -354,9 +354,7 @@ def test_the_command_reads_its_own_arguments_and_enables_the_cache(ask, monkeypa
     ("steps", "was_taken", "says"),
     [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile starts after the last of .* batches; name")],
 )
-def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken(
-    ask, tmp_path, monkeypatch, steps, was_taken, says
-):
+def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, monkeypatch, steps, was_taken, says):
     asked = []
 
     class Noted(Profile):
@@ -384,14 +382,14 @@ def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken
 
 @pytest.mark.parametrize("command", ["embed", "classify"])
 @pytest.mark.parametrize("name", ["x.npz", "x.txt", "x.TXT", "x.csv.gz"])
-def test_a_format_that_is_not_written_is_refused_before_the_model_is_loaded(command, name, tmp_path):
+def test_an_unsupported_format_is_refused_before_the_model_is_loaded(command, name, tmp_path):
     wanted = r"not written as \.(npz|txt|csv); name a \.jsonl \(JSON lines\)" + (r" or a \.npy" if command == "embed" else "$")
     with pytest.raises(UserError, match=wanted):
         main([command, "--model=nowhere/at/all", f"--output={tmp_path / name}", "the"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_in_capitals_is_an_array_too(ask, tmp_path):
+def test_the_npy_suffix_may_be_in_capitals(ask, tmp_path):
     ask("embed", f"--output={tmp_path / 'X.NPY'}", "the")
     assert np.load(tmp_path / "X.NPY").shape == (1, 16)
 
@@ -426,7 +424,7 @@ def test_a_file_of_the_model_is_never_the_output(ask, models):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_numbers_that_are_not_finite_are_a_problem_and_never_an_answer(ask, command, tmp_path, monkeypatch, engines, models):
+def test_numbers_that_are_not_finite_are_never_answers(ask, command, tmp_path, monkeypatch, engines, models):
     ask(command, QUESTIONS[command][0])  # loads the engine
     engine = engines[str(models(command))]
     params = jax.tree.map(lambda x: x * np.nan, engine.params)
@@ -439,7 +437,7 @@ def test_numbers_that_are_not_finite_are_a_problem_and_never_an_answer(ask, comm
         assert "nan" not in asked.out
 
 
-def test_arguments_are_the_fields_of_one_record_where_a_command_needs_several(ask):
+def test_arguments_are_the_fields_of_one_record_if_a_command_needs_several(ask):
     (together,) = ask("next-sentence", "--json", "the river", "of Paris").records
     assert (together["text"], together["text_b"]) == ("the river", "of Paris")
     assert ask("next-sentence", "--json", "the river\tof Paris").records == [together]
@@ -458,7 +456,7 @@ def test_arguments_are_the_fields_of_one_record_where_a_command_needs_several(as
         (False, 2, ""),
     ],
 )
-def test_two_arguments_are_a_pair_where_the_model_was_trained_on_pairs(capsys, models, tmp_path, of_pairs, answers, said):
+def test_two_arguments_are_a_pair_if_the_model_was_trained_on_pairs(capsys, models, tmp_path, of_pairs, answers, said):
     model = dataclasses.replace(import_model(models("classify")), of_pairs=of_pairs)
     export_model(tmp_path / "m", model)
     asked = Asked(capsys, "classify", f"--model={tmp_path / 'm'}", "--json", "the river", "of Paris")

@@ -22,13 +22,13 @@ from bert_jax.prediction.commands import COMMANDS, command_parser
         ("fill-mask", ("--pieces=1", "--pieces=8", "!--pieces=0", "!--pieces=9")),
     ],
 )
-def test_a_number_may_lie_at_the_end_of_its_range_and_not_beyond(command, flags):
+def test_numbers_at_their_limits_are_accepted_and_beyond_refused(command, flags):
     for flag in flags:
         with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
             command_parser(command, COMMANDS[command]).parse_args(["--model=m", flag.removeprefix("!")])
 
 
-def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
+def test_the_profile_of_terminal_output_is_in_the_current_directory():
     beside = [predict._beside(output) for output in (None, "-", "x.jsonl", "a/b/x.jsonl")]
     assert beside == [pathlib.Path(), pathlib.Path(), pathlib.Path(), pathlib.Path("a/b")]
 
@@ -41,13 +41,13 @@ def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
         (["--words", "--output=x.npy"], "only `embed` of whole texts gives one array of vectors"),
     ],
 )
-def test_what_embed_writes_depends_on_what_it_embeds(flags, says):
+def test_embed_refuses_formats_that_it_does_not_write(flags, says):
     with pytest.raises(UserError, match=says):
         main(["embed", "--model=nowhere/at/all", *flags, "the"])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_names_its_flags(command, capsys):
+def test_the_help_of_a_command_lists_its_flags(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])
     shown = capsys.readouterr().out

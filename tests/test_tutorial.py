@@ -26,7 +26,7 @@ TUTORIAL = REPOSITORY / "experiments" / "tutorial.py"
 NOTEBOOK = TUTORIAL.with_suffix(".ipynb")
 
 
-def test_the_notebook_has_the_cells_of_the_file_in_their_order():
+def test_the_notebook_has_the_cells_of_the_file_in_order():
     """If this fails, make the notebook again: python tests/notebook.py experiments/tutorial.py"""
     assert read_notebook(NOTEBOOK.read_text()) == read_cells(TUTORIAL.read_text())
 
@@ -42,7 +42,7 @@ def test_the_notebook_is_small_and_shows_output_and_figures():
     assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)
 
 
-def test_a_cell_keeps_what_it_prints_and_the_figure_of_its_last_line():
+def test_a_cell_keeps_its_output_and_the_figure_of_its_last_line():
     names: dict[str, object] = {}
     source = (
         "import sys\nfrom matplotlib.figure import Figure\nprint(1)\nprint(2, file=sys.stderr)\nprint(3)\nFigure(figsize=(1, 1))"
@@ -54,7 +54,7 @@ def test_a_cell_keeps_what_it_prints_and_the_figure_of_its_last_line():
     assert names["x"] == 1
 
 
-def test_cells_of_text_change_without_a_run_and_cells_of_code_do_not():
+def test_text_cells_change_without_a_run_and_code_cells_do_not():
     made = {"cells": [{"cell_type": "code", "source": ["1"], "outputs": ["kept"]}, {"cell_type": "markdown", "source": ["a"]}]}
     changed = with_text(made, [("markdown", "b"), ("code", "1")])
     assert [(cell["cell_type"], cell.get("outputs")) for cell in changed["cells"]] == [("markdown", None), ("code", ["kept"])]
@@ -91,14 +91,14 @@ def check_claims(printed: str) -> None:
     assert [round(float(share) / 10) for share in shares.groups()] == [8, 1, 1]
 
 
-def test_the_tutorial_runs_up_to_the_training_and_imports_what_comes_after_it(tmp_path: pathlib.Path):
+def test_the_tutorial_runs_up_to_the_training_and_its_later_imports_exist(tmp_path: pathlib.Path):
     before, heading, after = TUTORIAL.read_text().partition("# ## 5. Pretraining")
     assert heading
     imports = [line for line in after.splitlines() if line.startswith(("from ", "import "))]
     check_claims(run_script("\n".join([FEWER, before, *imports]), tmp_path))
 
 
-def test_the_commands_of_the_tutorial_name_flags_and_keys_that_are_there():
+def test_the_commands_of_the_tutorial_have_existing_flags_and_keys():
     tree = ast.parse(TUTORIAL.read_text())
     constants = {"WORK": "runs/tutorial", "STEPS": 1_000, "LEFT_TO_RIGHT_STEPS": 400, "EPOCHS": 6}
     read: dict[str, list[object]] = {"corpus": [], "pretrain": [], "finetune": []}

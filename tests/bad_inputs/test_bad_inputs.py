@@ -120,7 +120,7 @@ def test_a_bad_input_is_refused_in_one_sentence_and_changes_nothing(
     assert ended.touched == set()
 
 
-def test_every_case_has_a_name_of_its_own_and_says_something():
+def test_every_case_has_a_unique_name_and_a_message():
     names = [case.id for case in CASES]
     assert len(set(names)) == len(names)
     for table in TABLES:

@@ -23,7 +23,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: 
     return str(error.value)
 
 
-def test_a_workdir_that_holds_other_files_is_refused_and_left_alone(monkeypatch, experiment, tmp_path):
+def test_a_workdir_with_other_files_is_refused_and_not_changed(monkeypatch, experiment, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert "holds files that are not from a run (thesis.txt)" in refused(monkeypatch, experiment, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"

@@ -46,7 +46,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence(given: list[str], says: s
     assert refusal(*given) == says
 
 
-def test_a_flag_without_a_value_may_be_repeated_before_whatever_follows():
+def test_a_flag_without_a_value_may_be_repeated():
     flags = parser().parse_args(["--quiet", "--top-k=1", "--quiet", "--source=a"])
     assert (flags.quiet, flags.top_k, flags.source, flags.lists) == (True, "1", ["a"], [])
 

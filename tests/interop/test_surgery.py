@@ -223,7 +223,7 @@ def test_added_words_do_not_change_the_logits_of_old_words(model):
     np.testing.assert_allclose(ours["mlm_logits"][..., size], expected, atol=1e-5)  # a logit is linear in its row and bias
 
 
-def test_an_added_word_is_read_as_one_piece_and_the_vocabularys_hash_says_so(model, tmp_path):
+def test_an_added_word_is_one_piece_and_changes_the_hash_of_the_vocabulary(model, tmp_path):
     tokenizer = extended(model.tokenizer, ["rivers", "[E1]"])
     longer = reloaded(with_vocabulary(model, tokenizer, find_sources(model.tokenizer, tokenizer)), tmp_path / "m")
     assert longer.tokenizer.tokens(longer.tokenizer.encode("the rivers")) == ["the", "rivers"]

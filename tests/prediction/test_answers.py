@@ -95,7 +95,7 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
 # Lines
 
 
-def test_json_lines_answer_the_records_in_order_and_carry_what_else_they_held(source, tmp_path):
+def test_json_lines_keep_the_order_and_other_fields_of_records(source, tmp_path):
     writer = answered(source, tmp_path / "out.jsonl")
     out = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert out[:4] == [
@@ -110,7 +110,7 @@ def test_json_lines_answer_the_records_in_order_and_carry_what_else_they_held(so
     assert writer.status == 1
 
 
-def test_failed_lines_are_named_and_counted_for_people(source, tmp_path, capsys):
+def test_failed_lines_are_listed_and_counted(source, tmp_path, capsys):
     answered(source, tmp_path / "out.txt", as_text=lambda answer: f"{answer['text']}\n  {answer['loud']}")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "a\n  A\nü\n  Ü\ne\n  E\n"
     errors = capsys.readouterr().err.splitlines()
@@ -119,19 +119,19 @@ def test_failed_lines_are_named_and_counted_for_people(source, tmp_path, capsys)
     assert errors[3:] == ["3 of 6 lines failed"]
 
 
-def test_without_failures_nothing_is_said_and_the_status_is_0(tmp_path, capsys):
+def test_without_failures_the_status_is_0_and_nothing_is_printed(tmp_path, capsys):
     (tmp_path / "in.txt").write_text("a\nb\n")
     assert answered(tmp_path / "in.txt", tmp_path / "out.jsonl").status == 0
     assert capsys.readouterr().err == ""
 
 
-def test_half_a_surrogate_pair_is_written_as_json_writes_it(tmp_path):
+def test_a_lone_surrogate_is_escaped_in_json(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "a", "note": "\\ud83d"}\n')
     answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_bytes().decode("utf-8"))["note"] == "\ud83d"
 
 
-def test_a_command_that_loses_a_record_is_a_bug_not_a_shift_of_lines(source, tmp_path):
+def test_a_lost_record_is_an_error_instead_of_a_shift_of_lines(source, tmp_path):
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         answered(source, tmp_path / "out.jsonl", answer=lambda records: loud(records)[1:])
 
@@ -139,7 +139,7 @@ def test_a_command_that_loses_a_record_is_a_bug_not_a_shift_of_lines(source, tmp
 # Files
 
 
-def test_the_file_appears_when_it_is_whole(source, tmp_path):
+def test_the_file_appears_only_when_complete(source, tmp_path):
     output = tmp_path / "out.jsonl"
     seen = []
     answered(source, output, answer=lambda records: [seen.append(output.exists()) or r for r in loud(records)])
@@ -148,7 +148,7 @@ def test_the_file_appears_when_it_is_whole(source, tmp_path):
 
 
 @pytest.mark.parametrize("error", [UserError("the model is gone"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_a_failure_leaves_the_old_file_and_nothing_half_written(source, tmp_path, error):
+def test_a_failure_leaves_only_the_old_file(source, tmp_path, error):
     (tmp_path / "out.jsonl").write_text("old")
 
     def fails(records: list[Record]) -> list[Any]:
@@ -175,7 +175,7 @@ def holding(path: pathlib.Path) -> subprocess.Popen[str]:
     return program
 
 
-def test_the_next_start_removes_what_killed_programs_left_and_nothing_else(source, tmp_path):
+def test_the_next_start_removes_leftovers_of_killed_programs(source, tmp_path):
     foreign = [".out.jsonl.1.part", ".notes.bert_jax.part.txt", "out.jsonl.bert_jax.part"]
     for name in foreign:
         (tmp_path / name).write_text("mine")
@@ -190,7 +190,7 @@ def test_the_next_start_removes_what_killed_programs_left_and_nothing_else(sourc
     )
 
 
-def test_a_file_that_another_program_is_writing_is_refused_and_that_program_finishes(source, tmp_path):
+def test_a_file_that_another_program_writes_is_refused(source, tmp_path):
     output = tmp_path / "other[1].jsonl"
     with holding(output) as program:
         assert program.stdin
@@ -203,7 +203,7 @@ def test_a_file_that_another_program_is_writing_is_refused_and_that_program_fini
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "other[1].jsonl", "out.jsonl"]
 
 
-def test_a_part_that_is_taken_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+def test_a_temporary_file_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
     lock, taken = fcntl.flock, []
 
     def late(descriptor: int, operation: int) -> None:
@@ -220,7 +220,7 @@ def test_a_part_that_is_taken_before_it_is_locked_is_made_again(tmp_path, monkey
     assert len(taken) == len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_write_protected_file_is_left_alone(source, tmp_path):
+def test_a_write_protected_file_is_not_replaced(source, tmp_path):
     (tmp_path / "out.jsonl").write_text("precious")
     (tmp_path / "out.jsonl").chmod(0o444)
     with pytest.raises(UserError, match=r"out.jsonl is write-protected; choose another --output, or .*chmod u\+w"):
@@ -229,7 +229,7 @@ def test_a_write_protected_file_is_left_alone(source, tmp_path):
 
 
 @pytest.mark.parametrize("depth", range(940, 1000, 4))
-def test_fields_nested_as_deep_as_can_be_read_are_carried_along_or_a_problem(tmp_path, depth):
+def test_deeply_nested_fields_are_carried_along_or_refused(tmp_path, depth):
     nested = "[" * depth + "]" * depth
     (tmp_path / "in.jsonl").write_text(f'{{"text": "a", "deep": {nested}}}\n{{"text": "b"}}\n')
     writer = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
@@ -238,7 +238,7 @@ def test_fields_nested_as_deep_as_can_be_read_are_carried_along_or_a_problem(tmp
     assert second["loud"] == "B"
 
 
-def test_a_name_that_ends_in_gz_is_packed(source, tmp_path):
+def test_a_name_that_ends_in_gz_is_compressed(source, tmp_path):
     answered(source, tmp_path / "plain.jsonl")
     answered(source, tmp_path / "packed.jsonl.gz")
     packed = (tmp_path / "packed.jsonl.gz").read_bytes()
@@ -246,7 +246,7 @@ def test_a_name_that_ends_in_gz_is_packed(source, tmp_path):
     assert packed[4:8] == bytes(4)  # it contains no time: the same answers give the same file
 
 
-def test_a_link_still_leads_to_the_file(source, tmp_path):
+def test_writing_through_a_link_keeps_the_link(source, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "elsewhere" / "out.jsonl")
     answered(source, tmp_path / "out.jsonl")
@@ -254,7 +254,7 @@ def test_a_link_still_leads_to_the_file(source, tmp_path):
     assert (tmp_path / "elsewhere" / "out.jsonl").stat().st_size > 0
 
 
-def test_a_named_pipe_is_written_and_stays_one(source, tmp_path):
+def test_a_named_pipe_is_written_and_stays_a_pipe(source, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     got: list[bytes] = []
@@ -277,7 +277,7 @@ def test_a_named_pipe_is_written_and_stays_one(source, tmp_path):
         ("x" * 255, " cannot be written: File name too long; choose another --output"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_an_error_with_a_remedy(source, output, message):
+def test_an_unwritable_output_is_refused_with_a_remedy(source, output, message):
     with pytest.raises(UserError, match=rf"--output=\S*{output}{message}"):
         answered(source, source.parent / output)
 
@@ -285,7 +285,7 @@ def test_a_place_that_cannot_be_written_is_an_error_with_a_remedy(source, output
 # The whole program
 
 
-def test_a_program_answers_what_it_can_and_exits_with_1(tmp_path):
+def test_a_program_with_failed_records_exits_with_1(tmp_path):
     done = shout("good", "numbers", "more")
     assert (done.returncode, done.stdout) == (1, "GOOD\nMORE\n")
     assert done.stderr == "error: text 2: no word in it\n1 of 3 lines failed\n"
@@ -306,7 +306,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, size):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_standard_output_on_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_for_standard_output_is_one_sentence(tmp_path):
     with pathlib.Path("/dev/full").open("wb") as full:
         done = shout("good", stdout=full)
     assert done.returncode == 2
@@ -332,7 +332,7 @@ def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
         assert program.wait(60) == 141
 
 
-def test_lines_from_a_slow_pipe_are_answered_one_by_one():
+def test_lines_from_a_slow_pipe_are_answered_immediately():
     with started(stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1) as program:
         assert program.stdin
         assert program.stdout
@@ -356,7 +356,7 @@ def test_an_error_ends_the_program_while_its_input_is_still_open():
 
 
 @pytest.mark.parametrize(("from_file", "done"), [(True, "3/3"), (False, "3")])
-def test_a_terminal_shows_progress_of_what_goes_elsewhere(tmp_path, from_file, done):
+def test_a_terminal_shows_the_progress_of_redirected_answers(tmp_path, from_file, done):
     (tmp_path / "in.txt").write_text("good\nnumbers\nmore\n")
     controller, terminal = os.openpty()
     source = [f"--input={tmp_path / 'in.txt'}"] if from_file else []

@@ -19,20 +19,20 @@ __all__ = ["source"]  # a fixture
 @pytest.mark.parametrize(
     ("texts", "said"), [("numbers\n", []), ("a\nnumbers\n", ["1 of 2 lines failed"])], ids=["alone", "of two"]
 )
-def test_one_line_alone_is_not_counted(tmp_path, capsys, texts, said):
+def test_a_single_line_is_not_counted(tmp_path, capsys, texts, said):
     (tmp_path / "in.txt").write_text(texts)
     assert answered(tmp_path / "in.txt", tmp_path / "out.jsonl").status == 1
     assert capsys.readouterr().err.splitlines()[1:] == said
 
 
-def test_letters_are_written_as_themselves_and_numbers_that_are_none_never(source, tmp_path):
+def test_letters_are_not_escaped_and_nan_is_never_written(source, tmp_path):
     answered(source, tmp_path / "out.jsonl")
     assert '"text": "ü", "loud": "Ü"}' in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="not JSON compliant"), Writer(str(tmp_path / "nan.jsonl")) as writer:
         writer.answer(Record(1, ""), {"x": float("nan")})
 
 
-def test_other_fields_that_are_nested_too_deep_fail_their_record_alone(tmp_path, capsys):
+def test_too_deeply_nested_fields_fail_only_their_record(tmp_path, capsys):
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -79,7 +79,7 @@ def test_progress_is_shown_on_a_terminal_that_shows_no_answers(tmp_path, monkeyp
     assert said == ([("answered", 3, "lines"), (3, "1 failed"), "closed"] if shown else [])
 
 
-def test_what_was_printed_before_stands_before_the_answers(tmp_path, monkeypatch):
+def test_answers_come_after_earlier_output(tmp_path, monkeypatch):
     with (tmp_path / "out").open("w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         print("before")
@@ -88,7 +88,7 @@ def test_what_was_printed_before_stands_before_the_answers(tmp_path, monkeypatch
     assert (tmp_path / "out").read_text() == 'before\n{"loud": "A"}\n'
 
 
-def test_an_error_closes_what_was_opened():
+def test_an_error_closes_open_files():
     with pytest.raises(KeyboardInterrupt), Writer("/dev/null") as writer:
         raise KeyboardInterrupt
     assert writer._file is not None

@@ -81,12 +81,12 @@ def logits_of(config, params, ids: np.ndarray) -> np.ndarray:
     return np.asarray(outputs_of(config, params | rest, batch, None)["mlm_logits"])
 
 
-def test_a_left_to_right_bert_equals_that_of_transformers(golden, config, params):
+def test_a_left_to_right_bert_equals_transformers(golden, config, params):
     ours = logits_of(config, params, golden["input_ids"])
     assert np.abs(ours - golden["logits"]).max() < 1e-6 * np.abs(golden["logits"]).max()
 
 
-def test_reading_with_a_cache_gives_the_logits_of_the_whole_text_whatever_is_read_at_a_time(golden, config, params):
+def test_reading_with_a_cache_gives_the_logits_of_the_whole_text(golden, config, params):
     ids, layers = golden["input_ids"], unstacked_layers(params)
     read = jax.jit(read_tokens, static_argnums=1)
     cache, end = empty_cache(config, 6, 13), 0
@@ -106,7 +106,7 @@ def test_reading_with_a_cache_gives_the_logits_of_the_whole_text_whatever_is_rea
         ("beams_2_short", {"beams": 2, "length_penalty": -1.0}),
     ],
 )
-def test_prompts_of_several_lengths_are_continued_token_by_token_as_by_transformers(golden, config, params, name, settings):
+def test_prompts_of_several_lengths_are_continued_as_by_transformers(golden, config, params, name, settings):
     found = run(params, config, prompts_of(golden), **settings)
     np.testing.assert_array_equal(found.ids, golden[name])
 
@@ -117,7 +117,7 @@ def test_the_golden_texts_end_early_and_late(golden):
 
 
 @pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"beams": 2, "length_penalty": -1.0}])
-def test_the_log_probability_is_that_of_the_new_tokens_and_beams_have_a_score_too(golden, config, params, settings):
+def test_log_probabilities_cover_the_new_tokens_and_beams_have_scores(golden, config, params, settings):
     found = run(params, config, prompts_of(golden), **settings)
     whole, ends = np.zeros((6, 12 + ROOM), np.int32), []
     for row, (length, new) in enumerate(zip(golden["lengths"], found.ids, strict=True)):
@@ -150,7 +150,7 @@ def test_ids_without_a_piece_are_never_chosen_and_the_others_keep_their_probabil
     np.testing.assert_allclose(found.log_probability, each[np.arange(6), last, found.ids[:, 0]], atol=1e-3)
 
 
-def test_draws_follow_the_seed_of_their_text_and_not_the_texts_beside_it(golden, config, params):
+def test_draws_follow_the_seed_of_their_text_only(golden, config, params):
     prompts = prompts_of(golden)
     together = run(params, config, prompts, sample=True, temperature=1.5).ids
     reversed_rows = Prompts(prompts.ids[::-1], prompts.real[::-1], prompts.keys[::-1])
@@ -168,7 +168,7 @@ def test_a_draw_among_one_token_or_at_a_low_temperature_is_the_most_probable_tok
         np.testing.assert_array_equal(found, logits.argmax(-1))
 
 
-def test_top_k_and_nucleus_leave_the_tokens_that_their_definitions_name():
+def test_top_k_and_nucleus_keep_the_tokens_of_their_definitions():
     logits = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32) * 3
     for row in logits:
         decoding = Decoding(end_id=SEP, pad_id=0, sample=True, top_k=12, nucleus=True)
@@ -179,14 +179,14 @@ def test_top_k_and_nucleus_leave_the_tokens_that_their_definitions_name():
         assert sorted(np.flatnonzero(kept)) == sorted(best[:count])
 
 
-def test_a_token_without_probability_is_outside_of_every_nucleus_and_the_first_one_in_it():
+def test_a_nucleus_contains_the_first_token_and_none_without_probability():
     decoding = Decoding(end_id=SEP, pad_id=0, sample=True, nucleus=True)
     for top_p in (1.0, 0.5, 0.0):
         kept = allowed_logits(jnp.array([[-200.0, 0.0]]), Knobs(1, 1.0, top_p), decoding)
         assert np.isfinite(kept).tolist() == [[False, True]]
 
 
-def test_draws_are_as_frequent_as_the_model_says(config, params):
+def test_draws_have_the_frequencies_of_the_model(config, params):
     """This counts the first token of 4,000 texts with the same prompt."""
     rows = 4_000
     keys = jax.vmap(jax.random.key)(jnp.arange(rows))
@@ -217,7 +217,7 @@ def test_the_tokens_of_a_text_are_drawn_independently_of_each_other(config, para
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(0.5, 0, None), (2.0, 0, None), (1.0, 6, None), (1.0, 0, 0.7), (1.5, 8, 0.8)]
 )
-def test_draws_are_as_frequent_as_temperature_top_k_and_nucleus_say(temperature, top_k, top_p):
+def test_draws_have_the_frequencies_of_temperature_top_k_and_nucleus(temperature, top_k, top_p):
     """There are 20,000 draws; each count is within 5 of its standard deviations, and within 5 if less than one is expected."""
     draws, logits = 20_000, np.random.default_rng(3).standard_normal(30).astype(np.float32) * 2
     shares = np.exp(np.float64(logits) / temperature)
@@ -238,13 +238,13 @@ def test_draws_are_as_frequent_as_temperature_top_k_and_nucleus_say(temperature,
     assert off.max() < 5, list(zip(seen, expected, off, strict=True))
 
 
-def test_without_options_the_most_probable_token_is_taken_of_all():
+def test_greedy_decoding_is_the_default():
     assert Knobs(3) == Knobs(3, temperature=1.0, top_p=1.0, length_penalty=1.0)
     everything = {"sample": False, "top_k": 0, "nucleus": False, "beams": 1}
     assert Decoding(end_id=SEP, pad_id=0) == Decoding(end_id=SEP, pad_id=0, **everything)
 
 
-def test_no_more_tokens_than_the_limit_are_added(golden, config, params):
+def test_the_number_of_new_tokens_is_limited(golden, config, params):
     found = run(params, config, prompts_of(golden), limit=3)
     np.testing.assert_array_equal(found.ids[:, :3], golden["greedy"][:, :3])
     assert (found.ids[:, 3:] == 0).all()

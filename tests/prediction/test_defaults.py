@@ -34,5 +34,5 @@ VECTORS = {"pooling": None, "layers": (-1,), "combine": "mean", "normalise": Non
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_option_that_is_not_given_has_its_documented_value(command: Any, wanted: dict[str, Any]):
+def test_options_have_their_documented_defaults(command: Any, wanted: dict[str, Any]):
     assert dataclasses.asdict(command) == wanted

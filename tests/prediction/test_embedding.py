@@ -58,7 +58,7 @@ def vector_by_hand(model, text: str, pooling: str, layers: tuple[int, ...] = (-1
         ("mean", LAYERS, "mean", True),
     ],
 )
-def test_a_vector_is_the_pooled_hidden_states_of_the_unpacked_model(
+def test_a_vector_equals_the_pooled_hidden_states_of_the_unpacked_model(
     predictor, pretrained, texts, pooling, layers, combine, normalise
 ):
     vectors = predictor.embed(texts, pooling=pooling, layers=layers, combine=combine, normalise=normalise)
@@ -82,7 +82,7 @@ def test_the_mean_of_one_token_is_that_token(predictor, pretrained):
     np.testing.assert_allclose(found, pretrained_outputs(pretrained, [cls_id])["hidden"][-1, 0], atol=WITHIN)
 
 
-def test_a_static_models_text_is_the_mean_of_its_tokens_without_cls_and_sep(vocabulary, tmp_path):
+def test_a_static_vector_is_the_mean_of_the_tokens_without_cls_and_sep(vocabulary, tmp_path):
     params, config = make_model(vocabulary, encoder="static", num_layers=0)
     model = Model(params={"embeddings": params["embeddings"]}, config=config, tokenizer=load_tokenizer(vocabulary))
     export_model(tmp_path / "m", model)
@@ -97,7 +97,7 @@ def test_a_static_models_text_is_the_mean_of_its_tokens_without_cls_and_sep(voca
         predictor.embed(["the"], pooling="cls")
 
 
-def test_without_a_word_of_the_directory_it_is_the_mean_of_the_last_layer(predictor, pretrained):
+def test_pooling_defaults_to_the_mean_of_the_last_layer(predictor, pretrained):
     (vector,) = predictor.embed(["the river of Paris"])
     np.testing.assert_allclose(vector, vector_by_hand(pretrained, "the river of Paris", "mean"), atol=WITHIN)
 
@@ -119,7 +119,7 @@ def test_a_word_is_the_mean_of_its_pieces_with_its_characters(predictor, pretrai
     assert any(len(pretrained.tokenizer.encode(word["word"])) > 3 for word in found[0])
 
 
-def test_words_of_a_text_alone_are_those_among_others(predictor, texts):
+def test_word_vectors_do_not_depend_on_the_other_texts(predictor, texts):
     together = predictor.embed_words(texts)
     for i in (0, 199):
         (alone,) = predictor.embed_words([texts[i]])
@@ -129,7 +129,7 @@ def test_words_of_a_text_alone_are_those_among_others(predictor, texts):
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_a_word_has_the_pieces_within_it_that_were_read_and_have_characters(predictor, normalise):
+def test_a_word_vector_uses_the_read_pieces_with_characters(predictor, normalise):
     offsets = [(0, 1), (1, 2), (2, 2), (3, 4), (4, 5), (6, 7), (7, 8)]  # ab, nothing, cd, ef
     vectors = np.float32([[1, 0], [3, 0], [50, 0], [0, 5], [0, 7], [9, 9]])  # the last piece was cut off
     words = Embed(words=True)._words(predictor.engine, "ab cd ef gh", offsets, vectors, normalise)
@@ -137,7 +137,7 @@ def test_a_word_has_the_pieces_within_it_that_were_read_and_have_characters(pred
     assert found == [("ab", 0, 2, [1, 0] if normalise else [2, 0]), ("cd", 3, 5, [0, 1] if normalise else [0, 6])]
 
 
-def test_a_text_that_is_cut_loses_the_words_it_is_cut_in(predictor):
+def test_a_truncated_text_loses_the_words_at_the_cut(predictor):
     text = f"{'the ' * 36}Zurich the"
     words = predictor.embed_words([text], truncate=True)[0]
     assert [w["word"] for w in words] == ["the"] * 36
@@ -197,15 +197,13 @@ def older(**modes: bool) -> dict[str, Any]:
         ({"embedding_dimension": 16, "pooling_mode": "cls", "include_prompt": True}, "new", "cls"),
     ],
 )
-def test_a_directory_of_sentence_transformers_says_how_its_model_pools(made_for, pretrained, pooling, release, means):
+def test_the_pooling_is_read_from_a_sentence_transformers_directory(made_for, pretrained, pooling, release, means):
     found = made_for("Pooling", "Normalize", pooling=pooling, release=release).embed(["the river of Paris"])[0]
     wanted = vector_by_hand(pretrained, "the river of Paris", means)
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted), atol=WITHIN)
 
 
-def test_a_transformer_in_a_folder_of_an_old_directory_pools_as_the_directory_says_wherever_it_is_named(
-    directory, pretrained, tmp_path, monkeypatch
-):
+def test_the_pooling_is_read_from_an_old_sentence_transformers_directory(directory, pretrained, tmp_path, monkeypatch):
     folder = tmp_path / "old" / "0_BERT"
     shutil.copytree(directory, folder)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
@@ -226,7 +224,7 @@ def test_a_transformer_in_a_folder_of_an_old_directory_pools_as_the_directory_sa
     np.testing.assert_allclose(Predictor(engine_on(folder)).embed(["the river"])[0], means, atol=WITHIN)
 
 
-def test_what_is_asked_wins_over_what_the_directory_says(made_for, pretrained):
+def test_options_take_precedence_over_the_directory(made_for, pretrained):
     made = made_for("Pooling", "Normalize", pooling=older(mean_tokens=True), limits={"max_seq_length": 7})
     (found,) = made.embed(["the river of Paris"], pooling="cls", normalise=False)
     np.testing.assert_allclose(found, vector_by_hand(pretrained, "the river of Paris", "cls"), atol=WITHIN)
@@ -235,7 +233,7 @@ def test_what_is_asked_wins_over_what_the_directory_says(made_for, pretrained):
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"max_seq_length": 7}}, {"limits": {}, "longest": 7}], ids=["old", "new"])
-def test_texts_are_cut_where_the_directory_says(made_for, predictor, settings):
+def test_texts_are_truncated_at_the_limit_of_the_directory(made_for, predictor, settings):
     made = made_for("Pooling", pooling=older(mean_tokens=True), **settings)
     found = made.embed(["the river of the capital Paris is Apfel", "the of Paris is France", "the"])
     wanted = predictor.embed(["the river of the capital", "the of Paris is France", "the"])
@@ -243,7 +241,7 @@ def test_texts_are_cut_where_the_directory_says(made_for, predictor, settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"limits": {"max_seq_length": None}}, {"limits": {"max_seq_length": 999}}])
-def test_without_a_limit_texts_are_cut_at_the_position_table(made_for, predictor, settings):
+def test_texts_are_truncated_at_the_position_table_by_default(made_for, predictor, settings):
     made = made_for("Pooling", pooling=older(mean_tokens=True), **settings)
     np.testing.assert_allclose(made.embed(["the " * 99]), predictor.embed(["the " * 38]), atol=WITHIN)
 
@@ -261,7 +259,7 @@ def test_without_a_limit_texts_are_cut_at_the_position_table(made_for, predictor
         (("Pooling",), {"pooling": older(mean_tokens=True), "limits": {"do_lower_case": True}}, "do_lower_case"),
     ],
 )
-def test_a_module_that_is_not_known_here_is_refused_until_the_pooling_is_said(made_for, pretrained, modules, settings, unknown):
+def test_an_unknown_module_is_refused_unless_a_pooling_is_given(made_for, pretrained, modules, settings, unknown):
     made = made_for(*modules, **settings)
     with pytest.raises(UserError, match=rf"pools in a way that is not implemented here \({unknown}\); choose with --pooling"):
         made.embed(["the"])
@@ -277,7 +275,7 @@ def test_a_module_that_is_not_known_here_is_refused_until_the_pooling_is_said(ma
         ({}, '[{"path": ""}]', "modules.json, or a file that it names, is not in the format of sentence-transformers"),
     ],
 )
-def test_a_broken_directory_of_sentence_transformers_is_a_sentence(made_for, tmp_path, pooling, modules, message):
+def test_a_damaged_sentence_transformers_directory_is_refused_in_one_sentence(made_for, tmp_path, pooling, modules, message):
     made = made_for("Pooling", pooling=pooling)
     if modules:
         (tmp_path / "made" / "modules.json").write_text(modules)
@@ -295,7 +293,7 @@ def test_a_broken_directory_of_sentence_transformers_is_a_sentence(made_for, tmp
         ({"layers": ()}, "--layers names no layer"),
     ],
 )
-def test_an_impossible_option_is_named_with_what_there_is(predictor, options, message):
+def test_impossible_options_are_refused_with_the_available_ones(predictor, options, message):
     with pytest.raises(UserError, match=message):
         predictor.embed(["the"], **options)
 
@@ -316,12 +314,12 @@ POOLER, WORDS = "--pooling=pooler reads the last layer only", "--words gives eve
         ({"words": True, "layers": (0,)}, ""),
     ],
 )
-def test_options_that_would_have_no_effect_beside_others_are_refused(predictor, options, says):
+def test_options_without_effect_are_refused(predictor, options, says):
     with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
         Embed(**options).check(predictor.engine)
 
 
-def test_a_model_without_a_pooler_is_not_pooled_by_it_and_gives_other_vectors(pretrained, predictor, tmp_path):
+def test_a_model_without_a_pooler_refuses_only_pooler_vectors(pretrained, predictor, tmp_path):
     export_model(tmp_path / "m", without_parts(pretrained, ["pooler", "nsp_head", "mlm_head"]))
     bare = Predictor(engine_on(tmp_path / "m"))
     with pytest.raises(UserError, match="has no pooler, so it cannot pool with it"):
@@ -329,7 +327,7 @@ def test_a_model_without_a_pooler_is_not_pooled_by_it_and_gives_other_vectors(pr
     np.testing.assert_allclose(bare.embed(["the river"]), predictor.embed(["the river"]), atol=WITHIN)
 
 
-def test_people_see_the_first_numbers_and_the_text(predictor):
+def test_text_output_shows_the_first_numbers_and_the_text(predictor):
     (vector,) = predictor.embed(["the river"])
     shown = Embed().as_text({"text": "the river", "embedding": vector})
     assert shown == f"[{' '.join(f'{x:.3f}' for x in vector[:4])} ... 16 numbers]  'the river'"

@@ -43,7 +43,7 @@ def on_eight(directory) -> Engine:
     return engine_on(directory, devices=8, tokens=160)
 
 
-def test_every_token_of_every_text_has_the_hidden_states_of_the_text_alone_in_a_row(engine, pretrained, items):
+def test_hidden_states_of_packed_texts_equal_single_texts(engine, pretrained, items):
     found = engine.run(forwards.token_vectors, items, "token", **ALL)
     assert [x.shape[0] for x in found] == [len(item.ids) for item in items]
     for item, vectors in [*list(zip(items, found, strict=True))[::9], (items[-1], found[-1])]:
@@ -51,7 +51,7 @@ def test_every_token_of_every_text_has_the_hidden_states_of_the_text_alone_in_a_
         np.testing.assert_allclose(vectors, np.concatenate(list(hidden), axis=-1), atol=WITHIN)
 
 
-def test_a_profile_has_the_batches_that_were_asked_for_and_the_answers_are_the_same(directory, items, tmp_path):
+def test_a_profile_has_the_requested_batches_and_does_not_change_answers(directory, items, tmp_path):
     engine = engine_on(directory, tokens=160)
     with Profile(range(1, 4), tmp_path, "predict") as engine.profile:
         found = engine.run(forwards.token_vectors, items[:60], "token", **ALL)
@@ -62,7 +62,7 @@ def test_a_profile_has_the_batches_that_were_asked_for_and_the_answers_are_the_s
         np.testing.assert_array_equal(with_profile, without)
 
 
-def test_a_tuple_of_results_comes_apart_item_by_item(engine, items):
+def test_a_tuple_of_results_is_divided_by_item(engine, items):
     ids, probabilities = zip(*engine.run(forwards.candidates, items[:50], "position", top_k=3, kind="any"), strict=True)
     assert {x.shape for x in ids} == {(2, 3)}
     alone_ids, alone_p = engine.run(forwards.candidates, [items[7]], "position", top_k=3, kind="any")[0]
@@ -70,7 +70,7 @@ def test_a_tuple_of_results_comes_apart_item_by_item(engine, items):
     np.testing.assert_allclose(probabilities[7], alone_p, atol=WITHIN)
 
 
-def test_answers_keep_the_order_of_more_items_than_are_packed_together(engine, items, monkeypatch):
+def test_answers_keep_the_order_of_many_items(engine, items, monkeypatch):
     monkeypatch.setattr(engine_module, "GROUP", 100)
     many = [items[i] for i in random.Random(2).choices(range(len(items)), k=505)]
     static = {**ALL, "pooling": "mean", "normalise": True}
@@ -79,7 +79,7 @@ def test_answers_keep_the_order_of_more_items_than_are_packed_together(engine, i
     np.testing.assert_allclose(found, [of_one[id(item)] for item in many], atol=WITHIN)
 
 
-def test_a_stream_reads_a_window_of_items_ahead_and_no_more(engine, items, monkeypatch):
+def test_a_stream_reads_only_one_window_ahead(engine, items, monkeypatch):
     monkeypatch.setattr(engine_module, "GROUP", 100)
     taken = 0
 
@@ -94,7 +94,7 @@ def test_a_stream_reads_a_window_of_items_ahead_and_no_more(engine, items, monke
     assert taken == 100
 
 
-def test_batches_hold_every_item_once_however_many_are_packed_together(engine, items, monkeypatch):
+def test_batches_hold_every_item_once_for_any_packing(engine, items, monkeypatch):
     @compiled
     def ids(params: Any, batch: Any, *, config: ModelConfig) -> Any:
         return batch["input_ids"] * (batch["sequence_ids"] > 0)
@@ -115,7 +115,7 @@ def test_an_error_in_the_items_of_batches_is_raised(engine, items):
         list(engine.batches(forwards.next_sentence, broken()))
 
 
-def test_memory_that_runs_out_is_a_sentence_with_what_helps(engine, items, directory, monkeypatch):
+def test_running_out_of_memory_is_one_sentence_with_remedies(engine, items, directory, monkeypatch):
     def shortage(*_: Any, **__: Any) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
 
@@ -132,7 +132,7 @@ def test_memory_that_runs_out_is_a_sentence_with_what_helps(engine, items, direc
         engine_on(directory)
 
 
-def test_no_items_have_no_answers(engine):
+def test_no_items_give_no_answers(engine):
     assert engine.run(forwards.next_sentence, [], "text") == []
 
 
@@ -151,7 +151,7 @@ def test_eight_devices_answer_as_one_does(engine, on_eight, items, function, per
         np.testing.assert_allclose(found, expected, atol=WITHIN)
 
 
-def test_all_devices_compute_rows_of_their_own(on_eight, items):
+def test_every_device_computes_different_rows(on_eight, items):
     seen = []
 
     def watched(params: Any, batch: Any, **static: Any) -> jax.Array:
@@ -166,20 +166,20 @@ def test_all_devices_compute_rows_of_their_own(on_eight, items):
         assert len({rows for _, rows in shards}) == 8
 
 
-def test_every_device_of_the_process_is_used_without_kernels(directory):
+def test_every_local_device_is_used_without_kernels(directory):
     loaded = Engine.load(directory)
     assert loaded.mesh.size == len(jax.local_devices()) == 8
     assert loaded.config.target == Target("cpu", one_cpu=False)
     assert (loaded.tokens, loaded.group_size, loaded.batch_count) == (1024, 8 * 1024, 0)
 
 
-def test_batches_are_as_large_as_was_measured():
+def test_batches_have_the_measured_size():
     sizes = engine_module.TOKENS, engine_module.TOKENS_ELSEWHERE, engine_module.GROUP, engine_module.GROUP_AHEAD
     assert sizes == ({"cpu": 1024}, 16_384, 1024, 256)
     assert engine_module.IN_FLIGHT == 2
 
 
-def test_two_batches_run_at_a_time_on_one_device_and_one_thread_serves_several(engine, on_eight, items):
+def test_one_device_runs_two_batches_at_a_time_and_several_share_one_thread(engine, on_eight, items):
     meeting, threads = threading.Barrier(2, timeout=30), set()
 
     def meets(params: Any, batch: Any, **_: Any) -> jax.Array:
@@ -217,7 +217,7 @@ def test_a_profile_can_wait_for_the_batches_that_run(engine, items, monkeypatch)
     assert waited == [2]
 
 
-def test_a_group_ahead_is_as_large_for_every_device(on_eight, items, monkeypatch):
+def test_the_read_ahead_grows_with_the_devices(on_eight, items, monkeypatch):
     groups, full_batches = [], engine_module.full_batches
 
     def noted(some: list[Item], *shape: Any) -> Any:
@@ -230,12 +230,12 @@ def test_a_group_ahead_is_as_large_for_every_device(on_eight, items, monkeypatch
     assert groups[0] == 5 * 8
 
 
-def test_ids_beyond_the_vocabulary_are_an_error_and_never_another_word(engine):
+def test_ids_beyond_the_vocabulary_are_refused(engine):
     with pytest.raises(UserError, match="input_ids holds 999"):
         engine.run(forwards.token_vectors, [Item([2, 999, 3])], "token", **ALL)
 
 
-def test_programs_that_run_at_once_on_eight_devices_do_not_wait_for_each_other_forever(on_eight, items):
+def test_concurrent_programs_on_eight_devices_do_not_deadlock(on_eight, items):
     static = {**ALL, "pooling": "mean", "normalise": True}  # sums over devices
     few = [item for item in items if len(item.ids) < 12]
     wanted = on_eight.run(forwards.text_vectors, few, "text", **static)
@@ -254,7 +254,7 @@ def test_a_second_input_of_the_same_kind_compiles_nothing(engine):
     assert forwards.text_vectors._cache_size() == before
 
 
-def test_what_a_model_lacks_is_refused_with_what_it_has(pretrained, tmp_path):
+def test_missing_parts_are_refused_with_the_available_ones(pretrained, tmp_path):
     export_model(tmp_path / "m", without_parts(pretrained, ["mlm_head"]))
     engine = engine_on(tmp_path / "m")
     with pytest.raises(UserError, match=r"/m has no mlm_head, so it cannot fly \(it has pooler, nsp_head\); name a model"):
@@ -275,7 +275,7 @@ def test_what_a_model_lacks_is_refused_with_what_it_has(pretrained, tmp_path):
     ],
     ids=["fill-mask", "score", "next-sentence", "its pooler", "embed"],
 )
-def test_a_part_that_was_never_trained_is_not_asked(pretrained, tmp_path, part, ask):
+def test_an_untrained_part_is_refused(pretrained, tmp_path, part, ask):
     export_model(tmp_path / "m", dataclasses.replace(pretrained, untrained=frozenset([part])))
     with pytest.raises(UserError, match=f"the {part} of .*/m was never trained, so it cannot .*; train it first"):
         ask(Predictor(engine_on(tmp_path / "m")))

@@ -47,7 +47,7 @@ def probabilities(model: Model, ids: list[int]) -> np.ndarray:
     return pretrained_outputs(model, ids)["mlm"]
 
 
-def test_a_left_to_right_model_comes_back_from_its_export_as_it_was(model: Model, predictor: Predictor):
+def test_a_left_to_right_model_survives_export(model: Model, predictor: Predictor):
     back = import_model(predictor.engine.name)
     assert (back.config.direction, back.config.positions) == ("left_to_right", "sinusoidal")
     assert "position_embeddings" not in back.params["embeddings"]
@@ -57,7 +57,7 @@ def test_a_left_to_right_model_comes_back_from_its_export_as_it_was(model: Model
     jax.tree.map(np.testing.assert_array_equal, back.params["encoder"], model.params["encoder"])
 
 
-def test_a_trained_table_is_not_taken_for_the_sinusoids(model: Model, tmp_path: pathlib.Path):
+def test_a_trained_position_table_is_not_read_as_sinusoids(model: Model, tmp_path: pathlib.Path):
     export_model(tmp_path / "m", without_parts(model, ["pooler", "nsp_head"]))
     config = tmp_path / "m" / "config.json"
     config.write_text(config.read_text().replace('"positions": "sinusoidal"', '"positions": "none"'))
@@ -65,13 +65,13 @@ def test_a_trained_table_is_not_taken_for_the_sinusoids(model: Model, tmp_path: 
         import_model(tmp_path / "m")
 
 
-def test_more_positions_are_more_rows_of_the_formula(model: Model):
+def test_more_sinusoidal_positions_follow_the_formula(model: Model):
     longer = with_positions(model, 80)
     assert longer.config.max_position == 80
     jax.tree.map(np.testing.assert_array_equal, longer.params, model.params)
 
 
-def test_texts_are_continued_as_the_whole_model_says_alone_and_together(model: Model, predictor: Predictor):
+def test_texts_are_continued_equally_alone_and_together(model: Model, predictor: Predictor):
     together = predictor.generate(TEXTS, tokens=6)
     for text, answer in zip(TEXTS, together, strict=True):
         assert answer["tokens"] == predictor.generate([text], tokens=6)[0]["tokens"]
@@ -95,12 +95,12 @@ def test_the_log_probability_is_the_sum_over_the_tokens_with_beams_too(model: Mo
         assert answer.get("score") == (None if beams == 1 else pytest.approx(total / len(new), abs=1e-3))
 
 
-def test_a_draw_is_repeated_by_its_seed_alone(predictor: Predictor):
+def test_a_draw_is_reproduced_only_by_its_seed(predictor: Predictor):
     drawn = [predictor.generate(TEXTS, tokens=6, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_the_draws_of_a_text_do_not_depend_on_the_texts_that_arrive_with_it(predictor: Predictor):
+def test_draws_do_not_depend_on_the_other_texts(predictor: Predictor):
     def tokens(*groups: list[str]) -> list[list[str]]:
         command = Generate(tokens=6, temperature=2.0, seed=1)
         answers = (ask_each(predictor.engine, command, [{"text": text} for text in group]) for group in groups)
@@ -132,25 +132,25 @@ def test_the_score_of_a_text_is_the_log_likelihood_of_its_tokens(model: Model, p
         (lambda p: p.embed(["a"], pooling="cls"), "reads from left to right, so its .CLS. sees no text; .*--pooling=mean"),
     ],
 )
-def test_what_a_left_to_right_model_cannot_do_is_refused_with_the_remedy(predictor: Predictor, ask, says: str):
+def test_a_left_to_right_model_refuses_other_questions_with_a_remedy(predictor: Predictor, ask, says: str):
     with pytest.raises(UserError, match=says):
         ask(predictor)
 
 
 @pytest.mark.parametrize("options", [{"tokens": 1}, {"tokens": 38}, {"tokens": 5, "beams": 70}, {"tokens": 5, "top_k": 2}])
-def test_options_at_their_limits_are_taken(predictor: Predictor, options):
+def test_options_at_their_limits_are_accepted(predictor: Predictor, options):
     question = Generate(**options)
     question.check(predictor.engine)
     _, item = question.prepare(predictor.engine, {"text": "the"})
     assert len(item.ids) == 2, "[CLS] and the word"
 
 
-def test_a_text_may_fill_the_table_with_its_new_tokens(predictor: Predictor):
+def test_a_text_and_its_new_tokens_may_fill_the_position_table(predictor: Predictor):
     _, item = Generate(tokens=20).prepare(predictor.engine, {"text": "the " * 19})
     assert len(item.ids) == 20
 
 
-def test_the_mean_over_a_text_is_a_vector_of_a_left_to_right_model(predictor: Predictor):
+def test_a_left_to_right_model_embeds_by_the_mean(predictor: Predictor):
     Embed().check(predictor.engine)
     with pytest.raises(UserError, match=r"reads from left to right, so its .CLS. sees no text"):
         Embed(pooling="pooler").check(predictor.engine)
@@ -193,7 +193,7 @@ def test_texts_of_a_similar_length_are_continued_together_longest_first(two_devi
         ({"beams": 2}, {"beams": 2}, (6, 1.0, 1.0)),
     ],
 )
-def test_the_options_arrive_where_tokens_are_chosen(two_devices, monkeypatch, options, decoding, knobs):
+def test_options_reach_the_decoder(two_devices, monkeypatch, options, decoding, knobs):
     tokenizer, asked = two_devices.model.tokenizer, []
 
     def chosen(params: Any, prompts: Prompts, knobs: Knobs, **settings: Any) -> Continued:
@@ -224,12 +224,12 @@ def test_the_options_arrive_where_tokens_are_chosen(two_devices, monkeypatch, op
     assert two_devices.batch_count == 1
 
 
-def test_ids_beyond_the_vocabulary_are_an_error(two_devices):
+def test_ids_beyond_the_vocabulary_are_refused(two_devices):
     with pytest.raises(UserError, match="input_ids holds 999"):
         Generate(tokens=6).answer(two_devices, [("t", Item([2, 999]))])
 
 
-def test_an_lstm_does_not_generate(vocabulary: pathlib.Path, tmp_path: pathlib.Path):
+def test_an_lstm_refuses_to_generate(vocabulary: pathlib.Path, tmp_path: pathlib.Path):
     params, config = make_model(vocabulary, encoder="bilm", direction="left_to_right")
     export_model(tmp_path / "lstm", without_parts(as_model(params, config, vocabulary), ["pooler"]))
     says = f"^{tmp_path / 'lstm'} is an LSTM, which cannot generate text here; name a left-to-right BERT$"
@@ -237,7 +237,7 @@ def test_an_lstm_does_not_generate(vocabulary: pathlib.Path, tmp_path: pathlib.P
         Predictor(engine_on(tmp_path / "lstm")).generate(["a"])
 
 
-def test_a_model_that_reads_both_sides_does_not_generate(directory: pathlib.Path):
+def test_a_bidirectional_model_refuses_to_generate(directory: pathlib.Path):
     assert ModelConfig().direction == "both"
     with pytest.raises(UserError, match="reads both sides of a token, so it cannot generate text; name a model trained with"):
         Predictor(engine_on(directory)).generate(["a"])

@@ -50,7 +50,7 @@ def parts(text: str | tuple[str, str]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("head", "fields"), [(SEQUENCE, {}), (SEQUENCE, ONE_TYPE), (LAST, LEFT_TO_RIGHT)], ids=TYPES)
-def test_texts_and_pairs_have_the_label_of_the_unpacked_model(labelled, mixed, head, fields):
+def test_texts_and_pairs_have_the_labels_of_the_unpacked_model(labelled, mixed, head, fields):
     model, predictor = labelled(head, **fields)
     answers = predictor.classify(mixed)
     for text, answer in list(zip(mixed, answers, strict=True))[::10]:
@@ -71,7 +71,7 @@ def test_a_text_is_classified_the_same_alone_and_among_two_hundred(labelled, mix
         assert alone["probabilities"] == pytest.approx(together[i]["probabilities"], abs=WITHIN)
 
 
-def test_each_of_several_labels_is_judged_for_itself(labelled):
+def test_multi_label_answers_judge_each_label_separately(labelled):
     model, predictor = labelled(SEVERAL)
     texts = mixed_texts(30)
     for text, answer in zip(texts, predictor.classify(texts), strict=True):
@@ -80,7 +80,7 @@ def test_each_of_several_labels_is_judged_for_itself(labelled):
         assert answer["labels"] == [name for name, x in zip(NAMES, p, strict=True) if x >= 0.5]
 
 
-def test_a_regression_gives_the_value_itself(labelled):
+def test_a_regression_returns_its_value(labelled):
     model, predictor = labelled(VALUE)
     texts = mixed_texts(5)
     for text, answer in zip(texts, predictor.classify(texts), strict=True):
@@ -99,7 +99,7 @@ def test_a_regression_gives_the_value_itself(labelled):
         ({"text": "a", "values": {"x": 1.0, "y": 2.0}}, "x 1.0000  y 2.0000  a"),
     ],
 )
-def test_people_read_the_verdict_before_the_text(answer, shown):
+def test_text_output_shows_the_label_before_the_text(answer, shown):
     assert Classify().as_text(answer) == shown
 
 
@@ -122,7 +122,7 @@ def test_a_word_has_the_label_of_its_first_piece_in_the_unpacked_model(labelled)
         assert len(ids) == len(offsets)
 
 
-def test_a_text_is_classified_by_all_its_tokens_and_layers_as_the_unpacked_model_does(labelled, mixed):
+def test_classification_by_all_tokens_and_layers_equals_the_unpacked_model(labelled, mixed):
     model, predictor = labelled(POOLED)
     answers = predictor.classify(mixed)
     for i in range(0, 200, 9):
@@ -131,7 +131,7 @@ def test_a_text_is_classified_by_all_its_tokens_and_layers_as_the_unpacked_model
     assert predictor.classify([mixed[9]])[0]["probabilities"] == pytest.approx(answers[9]["probabilities"], abs=WITHIN)
 
 
-def test_words_are_tagged_through_an_lstm_as_by_the_unpacked_model(labelled):
+def test_tagging_with_an_lstm_equals_the_unpacked_model(labelled):
     model, predictor = labelled(LSTM)
     texts = mixed_texts(200, longest=25, seed=5)
     answers = predictor.tag(texts)
@@ -147,7 +147,7 @@ def test_words_are_tagged_through_an_lstm_as_by_the_unpacked_model(labelled):
 @pytest.mark.parametrize(
     ("head", "verb"), [(POOLED, "classify"), (LSTM, "tag"), (ENDS, "classify")], ids=["concat", "lstm", "ends"]
 )
-def test_many_rows_at_once_are_answered_as_one_row_is(labelled, head, verb):
+def test_many_rows_are_answered_like_single_rows(labelled, head, verb):
     """The slots of a batch are those of all its rows, here on eight devices."""
     model, one_row = labelled(head)
     texts = mixed_texts(30, longest=30, seed=9)
@@ -159,7 +159,7 @@ def test_many_rows_at_once_are_answered_as_one_row_is(labelled, head, verb):
             assert x["probability"] == pytest.approx(y["probability"], abs=WITHIN)
 
 
-def test_words_that_are_given_are_tagged_one_by_one(labelled):
+def test_given_words_are_tagged_one_by_one(labelled):
     model, predictor = labelled(TOKENS)
     words = ["New York", "is", "\u200b", "paris."]  # two words and none as one
     (answer,) = predictor.tag([words])
@@ -174,7 +174,7 @@ def test_words_that_are_given_are_tagged_one_by_one(labelled):
 
 
 @pytest.mark.parametrize("longest", [40, 41])
-def test_a_long_text_is_read_in_windows_each_word_where_it_has_most_context(labelled, longest):
+def test_words_of_a_long_text_are_tagged_in_the_window_with_most_context(labelled, longest):
     model, predictor = labelled(TOKENS, max_position=longest)
     text = " ".join(random.Random(1).choices(WORDS, k=200))  # a token a word
     (answer,) = predictor.tag([text])
@@ -190,7 +190,7 @@ def test_a_long_text_is_read_in_windows_each_word_where_it_has_most_context(labe
         assert tag["label"] == TOKENS.labels[p.argmax()]
 
 
-def test_every_word_of_a_text_of_any_length_is_judged_once_with_most_context():
+def test_every_word_of_any_text_is_tagged_once():
     for room in (1, 2, 3, 5, 8, 37, 38):
         for count in range(1, 3 * room + 4):
             ids, firsts = list(range(count)), list(range(0, count, 2))
@@ -226,7 +226,7 @@ def conlleval_chunks(labels: list[str]) -> list[tuple[str, int, int]]:
     return chunks
 
 
-def test_entities_are_the_chunks_of_conlleval():
+def test_entities_equal_the_chunks_of_conlleval():
     draw = random.Random(0)
     kinds = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC"))]
     for _ in range(3000):
@@ -234,7 +234,7 @@ def test_entities_are_the_chunks_of_conlleval():
         assert entities(labels) == conlleval_chunks(labels), labels
 
 
-def test_entities_stand_in_the_text_as_their_characters(labelled):
+def test_entities_have_their_characters_in_the_text(labelled):
     _, predictor = labelled(TOKENS)
     texts = mixed_texts(60, seed=6)
     answers = predictor.tag(texts)
@@ -271,7 +271,7 @@ def test_entities_are_joined_from_the_tags_of_other_schemes(labelled):
     assert [(entity["label"], entity["text"]) for entity in answer["entities"]] == [("LOC", "New York"), ("PER", "Paris")]
 
 
-def test_several_answers_are_shown_below_the_best(labelled):
+def test_more_answers_are_shown_below_the_best(labelled):
     spans = [Span("a", 0, 1, 1.0, 2.0, 0.5), Span("", 0, 0, 1.0, 2.0, 0.25), Span("b", 2, 3, 1.0, 2.0, 0.125)]
     found = types.SimpleNamespace(best=spans[0], spans=spans, no_answer_margin=-np.inf)
     two = AnswerQuestion(n_best=2, may_be_unanswerable=True)._as_dict({"question": "who?"}, found)
@@ -283,7 +283,7 @@ def test_several_answers_are_shown_below_the_best(labelled):
     assert AnswerQuestion(may_be_unanswerable=True)._as_dict({"question": "who?"}, found)["no_answer_margin"] == 1.5
 
 
-def test_labels_of_another_form_make_no_entities(labelled):
+def test_labels_that_are_not_tags_make_no_entities(labelled):
     _, predictor = labelled(TokenHead(labels=("NOUN", "VERB")))
     (answer,) = predictor.tag(["the river"])
     assert "entities" not in answer
@@ -291,7 +291,7 @@ def test_labels_of_another_form_make_no_entities(labelled):
 
 
 @pytest.mark.parametrize("fields", [{}, ONE_TYPE], ids=TYPES[:2])
-def test_the_choice_is_the_likeliest_of_the_unpacked_scores(labelled, fields):
+def test_the_choice_is_the_most_probable_of_the_unpacked_model(labelled, fields):
     model, predictor = labelled(CHOICE, **fields)
     draw = random.Random(3)
     texts = mixed_texts(700, longest=16, seed=8)
@@ -320,7 +320,7 @@ ASK = {
 
 
 @pytest.mark.parametrize("head", ASK, ids=lambda head: f"{head.kind}-{head.pooling}-{head.lstm}")
-def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
+def test_an_untrained_head_or_pooler_is_refused(labelled, head):
     model, _ = labelled(head)
     for part in [head.subtree, *(["pooler"] if head.reads_pooler else [])]:
         fresh = Predictor(Engine(dataclasses.replace(model, untrained=frozenset([part]))))
@@ -346,12 +346,12 @@ def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
         (SPAN, lambda p: p.answer([("a", "b")], no_answer_threshold=float("nan")), "threshold=nan must be a finite number"),
     ],
 )
-def test_what_cannot_be_answered_is_named_with_its_remedy(labelled, head, ask, message):
+def test_unanswerable_questions_are_refused_with_a_remedy(labelled, head, ask, message):
     with pytest.raises(UserError, match=message):
         ask(labelled(head)[1])
 
 
-def test_a_context_is_read_in_windows_of_the_length_that_is_asked_for(labelled):
+def test_a_context_is_read_in_windows_of_the_requested_length(labelled):
     model, predictor = labelled(SpanHead())
     context = "the river of Paris is dry " * 6
     asked = {"question": "is", "context": context}

@@ -34,7 +34,7 @@ def blanks() -> list[str]:
     return mixed_texts(200, blank="[MASK]")
 
 
-def test_candidates_are_the_softmax_of_the_unpacked_models_logits_best_first(predictor, pretrained, blanks):
+def test_candidates_are_sorted_by_the_softmax_of_the_unpacked_model(predictor, pretrained, blanks):
     answers = predictor.fill_mask(blanks, top_k=5)
     assert {len(a.masks) for a in answers} == {1, 2, 3}
     for text, answer in list(zip(blanks, answers, strict=True))[::10]:
@@ -49,7 +49,7 @@ def test_candidates_are_the_softmax_of_the_unpacked_models_logits_best_first(pre
             np.testing.assert_allclose([c.probability for c in candidates], p[place, best], atol=WITHIN)
 
 
-def test_rows_without_a_piece_are_never_predicted_and_share_the_softmax_as_in_transformers(vocabulary, tmp_path):
+def test_rows_without_a_piece_are_never_predicted_but_count_in_the_softmax(vocabulary, tmp_path):
     pieces = load_tokenizer(vocabulary).size
     params, config = make_model(vocabulary, vocab_size=pieces + 5)
     params["mlm_head"]["bias"][pieces : pieces + 5] += 3.0
@@ -68,7 +68,7 @@ def test_rows_without_a_piece_are_never_predicted_and_share_the_softmax_as_in_tr
 
 
 @pytest.mark.parametrize(("more", "warns"), [(64, False), (1_100, True)])
-def test_a_vocabulary_that_leaves_many_rows_without_a_piece_is_doubted(vocabulary, tmp_path, caplog, more, warns):
+def test_a_vocabulary_much_smaller_than_the_model_gives_a_warning(vocabulary, tmp_path, caplog, more, warns):
     pieces = load_tokenizer(vocabulary).size
     export_model(tmp_path / "model", as_model(*make_model(vocabulary, vocab_size=pieces + more), vocabulary))
     engine_on(tmp_path / "model")
@@ -102,7 +102,7 @@ def words_by_beam(model, ids: list[int], place: int, length: int, width: int) ->
 
 
 @pytest.mark.parametrize("text", ["the [MASK] of France is [MASK].", "[MASK]"])
-def test_words_of_up_to_three_pieces_are_those_of_a_beam_search_by_hand(predictor, pretrained, text):
+def test_words_of_up_to_three_pieces_equal_a_beam_search_by_hand(predictor, pretrained, text):
     (answer,) = predictor.fill_mask([text], top_k=5, pieces=3)
     ids, _ = with_specials(pretrained, text)
     places = [i for i, token in enumerate(ids) if token == pretrained.tokenizer.mask_id]
@@ -136,13 +136,13 @@ def test_longer_words_are_the_same_alone_and_among_others(predictor, blanks):
         ("to a[MASK]", ["Paris"], "to a Paris"),
     ],
 )
-def test_the_best_candidates_stand_in_the_text_and_a_piece_joins_the_word_before_it(predictor, text, tokens, wanted):
+def test_the_filled_text_has_the_best_candidates_and_joins_pieces(predictor, text, tokens, wanted):
     ids = {piece: i for i, piece in enumerate(predictor.engine.model.tokenizer.pieces)}
     masks = [(Candidate(token, (ids[token],), 0.5), Candidate("never", (2,), 0.4)) for token in tokens]
     assert fill(predictor.engine, text, masks) == wanted
 
 
-def test_as_many_candidates_as_pieces_can_be_asked_for(predictor):
+def test_as_many_candidates_as_pieces_can_be_requested(predictor):
     size = predictor.engine.config.vocab_size
     ((candidates,),) = (answer.masks for answer in predictor.fill_mask(["the [MASK]"], top_k=size))
     assert sorted(c.ids[0] for c in candidates) == list(range(size))
@@ -154,7 +154,7 @@ def pairs() -> list[tuple[str, str]]:
     return list(zip(mixed_texts(200, longest=18, seed=2), mixed_texts(200, longest=18, seed=3), strict=True))
 
 
-def test_the_next_sentence_has_the_probability_of_the_unpacked_model(predictor, pretrained, pairs):
+def test_next_sentence_probabilities_equal_the_unpacked_model(predictor, pretrained, pairs):
     answers = predictor.next_sentence(pairs)
     for (a, b), answer in list(zip(pairs, answers, strict=True))[::10]:
         p = pretrained_outputs(pretrained, *with_specials(pretrained, a, b))["nsp"]
@@ -179,7 +179,7 @@ def score_by_hand(model, ids: list[int]) -> list[float]:
     return found
 
 
-def test_a_score_is_the_sum_of_single_masked_passes(predictor, pretrained):
+def test_a_score_is_the_sum_over_masked_tokens(predictor, pretrained):
     texts = mixed_texts(200, longest=20, seed=4)
     answers = predictor.score(texts)
     for i in SOME:
@@ -194,7 +194,7 @@ def test_a_score_is_the_sum_of_single_masked_passes(predictor, pretrained):
         )
 
 
-def test_a_model_without_token_types_judges_pairs(vocabulary, tmp_path):
+def test_a_model_without_token_types_scores_pairs(vocabulary, tmp_path):
     model = as_model(*make_model(vocabulary, type_vocab_size=1), vocabulary)
     export_model(tmp_path / "m", model)
     (answer,) = Predictor(engine_on(tmp_path / "m")).next_sentence([("the river", "is Paris")])
@@ -209,7 +209,7 @@ def test_a_model_saved_without_pooler_and_nsp_head_fills_masks(pretrained, predi
     assert_same_candidates(found.masks[0], predictor.fill_mask(["the [MASK]"])[0].masks[0])
 
 
-def test_pairs_that_are_too_long_are_cut_where_the_longer_part_ends(predictor):
+def test_too_long_pairs_are_truncated_at_the_end_of_the_longer_text(predictor):
     for a, b in itertools.product((1, 10, 18, 19, 60), repeat=2):
         pair = ("the " * a, "of " * b)
         left, right = a, b
@@ -234,12 +234,12 @@ def test_pairs_that_are_too_long_are_cut_where_the_longer_part_ends(predictor):
         (lambda p: p.score(["the", "\x01"]), r"text 2 of 2: '\\x01' has no tokens; give text"),
     ],
 )
-def test_what_cannot_be_answered_is_named_with_its_remedy(predictor, ask, message):
+def test_unanswerable_questions_are_refused_with_a_remedy(predictor, ask, message):
     with pytest.raises(UserError, match=message):
         ask(predictor)
 
 
-def test_people_read_the_candidates_of_each_mask_under_its_text(predictor):
+def test_text_output_lists_the_candidates_of_each_mask(predictor):
     question = FillMask(top_k=5)
     one, two = predictor.fill_mask(["the [MASK].", "[MASK] is [MASK]"], top_k=5)
     lines = question.as_text(one).splitlines()
@@ -255,7 +255,7 @@ def test_people_read_the_candidates_of_each_mask_under_its_text(predictor):
     assert Score().as_text(pseudo) == Score().as_text(scored)
 
 
-def test_a_text_may_fill_the_table_with_its_masks(predictor):
+def test_a_text_and_its_masks_may_fill_the_position_table(predictor):
     (_, item), (_, longer) = (
         FillMask(pieces=pieces).prepare(predictor.engine, {"text": "[MASK] " * count}) for count, pieces in ((38, 1), (36, 3))
     )
@@ -269,7 +269,7 @@ def engine_that_says(predictor: Predictor, *found: Any) -> Any:
     return engine
 
 
-def test_what_has_no_probability_is_no_candidate(predictor):
+def test_pieces_without_probability_are_not_candidates(predictor):
     """This happens if more candidates are requested than pieces begin a word; a candidate with probability 1 counts."""
     first = (np.int32([[7, 8]]), np.float32([[1, 0]]))
     engine = engine_that_says(predictor, [first], [first], [(np.int32([[9, 10]]), np.float32([[0.25, 0]]))])
@@ -282,7 +282,7 @@ def test_what_has_no_probability_is_no_candidate(predictor):
 @pytest.mark.parametrize(
     "second", [[], [(np.int32([[7, 8]]), np.float32([[0.5]]))]], ids=["a hypothesis is lost", "a probability is lost"]
 )
-def test_candidates_that_are_lost_are_a_bug_and_no_shorter_words(predictor, second):
+def test_lost_candidates_are_an_error(predictor, second):
     engine = engine_that_says(predictor, [(np.int32([[7]]), np.float32([[1]]))], second)
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         FillMask(top_k=1, pieces=2).answer(engine, [("the [MASK]", Item([2, 7, 4, 3], query_positions=(2,)))])
@@ -290,7 +290,7 @@ def test_candidates_that_are_lost_are_a_bug_and_no_shorter_words(predictor, seco
         fill(predictor.engine, "no mask", [[Candidate("the", (7,), 0.5)]])
 
 
-def test_equal_probabilities_are_a_next_sentence(predictor):
+def test_equal_probabilities_count_as_next_sentence(predictor):
     engine = engine_that_says(predictor, [np.array([0.5, 0.5])])
     assert NextSentence().answer(engine, [({}, None)]) == [{"is_next": True, "probability": 0.5}]
 

@@ -20,7 +20,7 @@ from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softm
 HEAD = MentionHead(labels=("A", "B", "neither"))
 
 
-def test_the_answer_is_that_of_the_unpacked_text(labelled):
+def test_the_answer_equals_the_unpacked_model(labelled):
     model, predictor = labelled(HEAD)
     draw = random.Random(5)
     asked, mention_positions = [], []
@@ -64,7 +64,7 @@ def test_a_text_longer_than_the_position_table_is_read_around_its_mentions(label
         ("a (b) c", "(b)", (2, 5)),
     ],
 )
-def test_a_mention_is_found_where_it_stands(text, mention, place):
+def test_a_mention_is_found_in_the_text(text, mention, place):
     assert find_mention(text, mention) == place
 
 
@@ -78,12 +78,12 @@ def test_a_mention_is_found_where_it_stands(text, mention, place):
         ("she said", "  ", "a mention is empty; give its words as in the text"),
     ],
 )
-def test_a_mention_that_names_no_place_is_refused(text, mention, message):
+def test_a_mention_that_is_not_in_the_text_is_refused(text, mention, message):
     with pytest.raises(UserError, match=message):
         find_mention(text, mention)
 
 
-def test_an_offset_says_which_of_several(labelled):
+def test_an_offset_selects_among_equal_mentions(labelled):
     _, predictor = labelled(HEAD)
     text = "the river is the capital of the river"
     record = {"text": text, "pronoun": "is", "a": "river", "b": "capital"}
@@ -124,7 +124,7 @@ def test_one_name_twice_a_pronoun_that_is_a_name_and_a_model_that_cannot_resolve
         fresh.resolve([("a b c", "a", "b", "c")])
 
 
-def test_people_read_the_name(labelled):
+def test_text_output_shows_the_name(labelled):
     (answer,) = labelled(HEAD)[1].resolve([("the river is Paris", "is", "river", "Paris")])
     shown = Resolve().as_text({**answer, "means": "river", "probability": 0.5})
     assert shown.split() == ["50.00%", "is", "=", "river", "the", "river", "is", "Paris"]

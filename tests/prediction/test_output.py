@@ -18,7 +18,7 @@ def names(directory: pathlib.Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_file_that_nobody_may_write_is_refused_whoever_may_run_it(tmp_path):
+def test_a_read_only_file_is_refused_even_for_root(tmp_path):
     path = tmp_path / "out.jsonl"
     path.touch()
     path.chmod(0o555)
@@ -28,7 +28,7 @@ def test_a_file_that_nobody_may_write_is_refused_whoever_may_run_it(tmp_path):
     assert checked_target(str(path)) == path
 
 
-def test_a_directory_where_no_files_may_be_made_is_refused(tmp_path, monkeypatch):
+def test_an_unwritable_directory_is_refused(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
     with pytest.raises(UserError, match=f"no permission to create files in {tmp_path}; choose another --output"):
@@ -36,7 +36,7 @@ def test_a_directory_where_no_files_may_be_made_is_refused(tmp_path, monkeypatch
     assert asked == [(tmp_path, os.W_OK | os.X_OK)]
 
 
-def test_a_file_appears_when_it_is_on_the_disk_with_the_usual_permissions(tmp_path, monkeypatch):
+def test_a_file_appears_after_synchronisation_with_the_usual_permissions(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "fsync", lambda file: seen.append((os.fstat(file).st_size, (tmp_path / "out").exists())))
     (tmp_path / "plain").touch()
@@ -51,7 +51,7 @@ def test_a_file_appears_when_it_is_on_the_disk_with_the_usual_permissions(tmp_pa
     assert open_below(tmp_path) == 0
 
 
-def test_a_file_that_was_not_completed_is_removed(tmp_path):
+def test_an_incomplete_file_is_removed(tmp_path):
     part = PartialFile(tmp_path / "out")
     assert names(tmp_path) == [f".out.{os.getpid()}{PARTIAL_SUFFIX}"]
     part.close()
@@ -59,7 +59,7 @@ def test_a_file_that_was_not_completed_is_removed(tmp_path):
     assert open_below(tmp_path) == 0
 
 
-def test_a_file_that_is_being_written_is_left_alone_and_its_name_refused(tmp_path):
+def test_a_file_that_is_being_written_is_refused(tmp_path):
     part = PartialFile(tmp_path / "a")
     with pytest.raises(UserError, match=rf"=\S+/a is being written by another process \(in \S*/\.a\.\d+{PARTIAL_SUFFIX}\)"):
         checked_target(str(tmp_path / "a"))
@@ -70,7 +70,7 @@ def test_a_file_that_is_being_written_is_left_alone_and_its_name_refused(tmp_pat
     assert checked_target(str(tmp_path / "a")) == tmp_path / "a"
 
 
-def test_what_killed_processes_left_is_removed_but_nothing_that_only_looks_like_it(tmp_path, monkeypatch):
+def test_only_leftovers_of_killed_processes_are_removed(tmp_path, monkeypatch):
     (tmp_path / f".a.1{PARTIAL_SUFFIX}").touch()
     (tmp_path / "mine").touch()
     (tmp_path / f".a.2{PARTIAL_SUFFIX}").symlink_to(tmp_path / "mine")
@@ -87,7 +87,7 @@ def test_what_killed_processes_left_is_removed_but_nothing_that_only_looks_like_
     assert open_below(tmp_path) == 0
 
 
-def test_a_file_that_another_process_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch):
+def test_a_temporary_file_removed_as_a_leftover_is_made_again(tmp_path, monkeypatch):
     flock, taken = fcntl.flock, []
 
     def late(descriptor: int, operation: int) -> None:

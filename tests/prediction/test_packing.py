@@ -54,7 +54,7 @@ def expected_rows(items: list[Item], packed: Packed) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("longest", [16, 40, 100, 512])
-def test_every_item_lies_once_in_one_row_with_positions_segments_and_a_sequence_of_its_own(longest, devices):
+def test_every_item_is_in_one_row_with_its_own_positions_segments_and_sequence_id(longest, devices):
     draw = random.Random(longest)
     lengths = [draw.choice((1, 2, longest, longest - 1, draw.randint(1, longest), draw.randint(1, 16))) for _ in range(300)]
     items = items_of(lengths)
@@ -99,7 +99,7 @@ PROGRAMS = {1024: 3 + 3 + 3 + 2 + 2 + 2, 16_384: 5 + 5 + 5 + 4 + 4 + 4}
 
 
 @pytest.mark.parametrize("tokens", PROGRAMS)
-def test_five_thousand_texts_of_any_length_need_few_compiled_programs(tokens):
+def test_5000_texts_of_any_length_need_few_compiled_programs(tokens):
     lengths = [*realistic_lengths(4000), *np.random.default_rng(0).integers(1, 513, 1000).tolist()]
     random.Random(0).shuffle(lengths)
     assert len({shape_of(b) for b in windows_of(items_of(lengths, places=False), tokens)}) <= PROGRAMS[tokens]
@@ -113,7 +113,7 @@ def test_places_multiply_the_programs_by_powers_of_four_only():
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_on_sentences_nine_tenths_of_what_is_computed_is_text(devices):
+def test_nine_tenths_of_packed_sentence_tokens_are_text(devices):
     lengths = realistic_lengths(8192)
     assert 24 < np.mean(lengths) < 32
     batches = windows_of(items_of(lengths, places=False), 1024, devices=devices)
@@ -124,7 +124,7 @@ def test_on_sentences_nine_tenths_of_what_is_computed_is_text(devices):
 @pytest.mark.parametrize(
     ("low", "high", "least"), [(33, 40, 0.8), (65, 84, 0.8), (130, 199, 0.75), (260, 339, 0.75), (384, 384, 0.95)]
 )
-def test_texts_of_like_length_leave_little_room(low, high, least):
+def test_texts_of_similar_length_leave_little_padding(low, high, least):
     """With powers of two only, the first four would fill 0.57 - 0.65 of their rows, and the windows that `answer` makes 0.75."""
     lengths = np.random.default_rng(0).integers(low, high + 1, 1024).tolist()
     computed = sum(b.arrays["input_ids"].size for b in windows_of(items_of(lengths, places=False), 1024))
@@ -138,7 +138,7 @@ def test_items_as_long_as_the_table_have_rows_of_that_length(longest):
     assert packed.arrays["position_ids"].max() == longest - 1
 
 
-def test_one_short_text_is_not_given_a_long_row():
+def test_one_short_text_gets_a_short_row():
     (packed,) = pack(items_of([5]), BatchShape(longest=512, tokens=1024))
     assert packed.arrays["input_ids"].shape == (1, 16)
     assert packed.arrays["starts"].shape == (2,)  # a slot for every eight tokens
@@ -146,14 +146,14 @@ def test_one_short_text_is_not_given_a_long_row():
 
 
 @pytest.mark.parametrize(("count", "slots"), [(1, 1), (3, 4)])
-def test_a_table_shorter_than_a_slot_holds_a_text_a_row(count, slots):
+def test_a_position_table_shorter_than_a_slot_holds_one_text_per_row(count, slots):
     (packed,) = pack([Item([9])] * count, BatchShape(longest=4, tokens=1024))
     assert packed.starts == tuple(range(0, 4 * count, 4))
     assert packed.arrays["starts"].shape == (slots,)
 
 
 @pytest.mark.parametrize(("count", "places"), [(0, 8), (8, 8), (9, 32), (32, 32), (33, 128)])
-def test_the_places_of_a_batch_are_eight_or_four_times_as_many(count, places):
+def test_query_positions_are_padded_to_eight_times_powers_of_four(count, places):
     (packed,) = pack([Item(range(40), query_positions=tuple(range(count)))], BatchShape(longest=64, tokens=1024))
     assert packed.arrays["query_positions"].shape == packed.arrays["targets"].shape == (places,)
 
@@ -173,7 +173,7 @@ def test_a_text_has_the_shortest_row_that_holds_it():
         (18, 42, {128: 7}),  # 126 of 128 tokens instead of 54 of 64, which is worth a longer attention
     ],
 )
-def test_the_cheapest_of_three_lengths_of_rows_is_taken(length, count, rows):
+def test_the_cheapest_of_three_row_lengths_is_used(length, count, rows):
     assert {n: len(some[0]) for n, some in assign_rows([length] * count, 512).items()} == rows
 
 
@@ -182,15 +182,15 @@ def test_a_row_is_filled_to_its_last_token():
 
 
 @pytest.mark.parametrize(("tokens", "devices", "length", "rows"), [(1024, 1, 64, 16), (1024, 8, 100, 80), (100, 8, 512, 8)])
-def test_a_full_batch_has_its_tokens_on_every_device_and_a_row_at_least(tokens, devices, length, rows):
+def test_a_full_batch_has_its_tokens_and_at_least_one_row_per_device(tokens, devices, length, rows):
     assert BatchShape(longest=512, tokens=tokens, devices=devices).most_rows(length) == rows
 
 
-def test_no_items_make_no_batch():
+def test_no_items_give_no_batch():
     assert list(pack([], BatchShape(longest=512, tokens=1024))) == []
 
 
-def test_an_item_beyond_the_table_is_a_programming_error():
+def test_an_item_longer_than_the_position_table_is_an_error():
     with pytest.raises(ValueError, match="an item of 41 tokens does not fit in 40"):
         list(pack(items_of([3, 41]), BatchShape(longest=40, tokens=1024)))
 
@@ -202,18 +202,18 @@ def test_more_very_short_items_than_slots_go_to_other_batches():
     assert sum(len(b.items) for b in batches) == 2000
 
 
-def test_rows_hold_what_fits_and_no_more():
+def test_rows_are_not_overfull():
     lengths = realistic_lengths(1000)
     for length, rows in assign_rows(lengths, 512).items():
         assert max(sum(lengths[i] for i in row) for row in rows) <= length
 
 
 @pytest.mark.parametrize(("n", "wanted"), [(0, 1), (1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])
-def test_a_power_of_two_is_the_next_one(n, wanted):
+def test_sizes_are_rounded_up_to_powers_of_two(n, wanted):
     assert power_of_two(n) == wanted
 
 
-def test_full_batches_have_every_row_and_leave_the_other_items_as_they_were():
+def test_full_batches_fill_every_row_and_return_the_remaining_items():
     items, shape = items_of(realistic_lengths(300)), BatchShape(longest=512, tokens=1024)
     full, left = full_batches(items, shape)
     assert full

@@ -24,14 +24,14 @@ from tests.prediction.test_mentions import HEAD as MENTION
 pytestmark = pytest.mark.usefixtures("one_shape")
 
 
-def test_it_is_loaded_from_a_directory_or_the_workdir_around_it(directory: pathlib.Path, predictor):
+def test_a_predictor_is_loaded_from_a_directory_or_its_workdir(directory: pathlib.Path, predictor):
     for path in (directory, str(directory), directory.parent):
         loaded = Predictor.load(path)
         assert loaded.engine.name == str(directory)
     np.testing.assert_allclose(loaded.embed(["the river"]), predictor.embed(["the river"]), atol=WITHIN)
 
 
-def test_every_question_answers_in_order_and_nothing_with_nothing(predictor, labelled):
+def test_every_question_answers_in_order_and_returns_nothing_for_no_input(predictor, labelled):
     texts = ["of [MASK]", "[MASK] is the river", "[MASK]"]
     assert [a.text for a in predictor.fill_mask(texts)] == texts
     assert [a["text_b"] for a in predictor.next_sentence([("the", text) for text in texts])] == texts
@@ -47,11 +47,11 @@ def test_every_question_answers_in_order_and_nothing_with_nothing(predictor, lab
     assert predictor.embed([]).shape == (0, 16)
 
 
-def test_the_layers_may_be_a_list_as_python_writes_them(predictor):
+def test_layers_may_be_a_python_list(predictor):
     np.testing.assert_array_equal(predictor.embed(["the"], layers=[0, 1]), predictor.embed(["the"], layers=(0, 1)))
 
 
-def test_the_first_text_that_cannot_be_answered_is_named(predictor):
+def test_the_first_unanswerable_text_is_named(predictor):
     with pytest.raises(UserError, match=r"text 3 of 4: no \[MASK\] in 'of'"):
         predictor.fill_mask(["[MASK]", "[MASK]", "of", "the"])
     with pytest.raises(UserError, match=r"^no \[MASK\] in 'of'"):
@@ -59,7 +59,7 @@ def test_the_first_text_that_cannot_be_answered_is_named(predictor):
 
 
 @pytest.mark.parametrize("name", ["fill_mask", "score", "embed", "embed_words", "classify", "tag"])
-def test_one_text_is_not_taken_for_the_list_of_its_letters(predictor, name):
+def test_a_single_string_is_refused_as_a_list(predictor, name):
     with pytest.raises(UserError, match=r"one text, not a list of texts; give \[text\]"):
         getattr(predictor, name)("[MASK]")
 
@@ -69,7 +69,7 @@ def test_texts_and_lists_of_words_are_not_mixed_up(labelled):
         labelled(TOKENS)[1].tag(["the river", ["the", "river"]])
 
 
-def test_an_option_that_does_not_exist_is_pythons_own_error(predictor):
+def test_an_unknown_option_is_a_type_error(predictor):
     with pytest.raises(TypeError, match="top_p"):
         predictor.fill_mask(["[MASK]"], top_p=1)
 
@@ -98,7 +98,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("text", STRANGE.values(), ids=STRANGE.keys())
-def test_strange_text_is_answered_like_any_other(predictor, text):
+def test_unusual_text_is_answered(predictor, text):
     (vector,) = predictor.embed([text], truncate=True)
     assert np.isfinite(vector).all()
     np.testing.assert_allclose(predictor.embed([*mixed_texts(50), text], truncate=True)[-1], vector, atol=WITHIN)
@@ -110,7 +110,7 @@ def test_a_text_without_a_token_is_refused(predictor, text):
         predictor.embed([text])
 
 
-def test_a_megabyte_is_cut_or_refused(predictor):
+def test_a_megabyte_is_truncated_or_refused(predictor):
     text = "the river " * 100_000
     with pytest.raises(UserError, match=r"'the river the river .*' is 200,002 tokens") as error:
         predictor.embed([text])
@@ -118,7 +118,7 @@ def test_a_megabyte_is_cut_or_refused(predictor):
     np.testing.assert_allclose(predictor.embed([text], truncate=True), predictor.embed(["the river " * 19]), atol=WITHIN)
 
 
-def test_an_item_is_cls_text_sep_text_b_sep(predictor):
+def test_an_item_has_the_layout_cls_text_sep_text_b_sep(predictor):
     tokenizer = predictor.engine.model.tokenizer
     item = encoded(predictor.engine, "the river", "of Paris")
     assert tokenizer.tokens(item.ids) == ["[CLS]", "the", "river", "[SEP]", "of", "Paris", "[SEP]"]
@@ -142,7 +142,7 @@ def test_the_smaller_of_two_limits_is_named(predictor, longest, limit):
         encoded(predictor.engine, "the " * 39, longest=longest)
 
 
-def test_a_text_of_sixty_characters_is_shown_whole():
+def test_a_text_of_sixty_characters_is_shown_in_full():
     assert shortened("a" * 60) == repr("a" * 60)
     assert shortened("a" * 61) == repr("a" * 57 + "...")
 
@@ -165,7 +165,7 @@ class Answer:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_result_that_is_lost_is_a_bug_and_no_shift_of_answers(predictor, labelled, head, question, values):
+def test_a_lost_result_is_an_error_instead_of_a_shift_of_answers(predictor, labelled, head, question, values):
     engine = copy.copy(labelled(head)[1].engine if head else predictor.engine)
     prepared = [question.prepare(engine, values)]
     engine.run = lambda *_, **__: []
@@ -175,7 +175,7 @@ def test_a_result_that_is_lost_is_a_bug_and_no_shift_of_answers(predictor, label
         ask_each(engine, types.SimpleNamespace(prepare=question.prepare, answer=lambda *_: []), [values])
 
 
-def test_mentions_are_three_beside_their_text(labelled):
+def test_mentions_take_three_names_and_a_text(labelled):
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         labelled(MENTION)[1].resolve([("the of is", "the", "of")])
 
@@ -195,6 +195,6 @@ NAN, INF = float("nan"), float("inf")
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_number_that_is_not_finite_is_found_wherever_it_stands(finite, broken):
+def test_numbers_that_are_not_finite_are_found_anywhere_in_an_answer(finite, broken):
     assert is_finite(finite)
     assert not is_finite(broken)

@@ -75,7 +75,7 @@ def test_a_question_is_answered_the_same_alone_and_among_others(labelled):
         assert alone["score"] == pytest.approx(together[i]["score"], abs=2 * WITHIN)
 
 
-def test_no_answer_wins_where_it_may_and_its_margin_is_above_the_threshold(labelled):
+def test_no_answer_wins_if_its_margin_exceeds_the_threshold(labelled):
     _, predictor = labelled(SPAN)
     asked = questions(20)
     for threshold, empty in ((-1e4, True), (1e4, False)):
@@ -86,7 +86,7 @@ def test_no_answer_wins_where_it_may_and_its_margin_is_above_the_threshold(label
     assert shown.endswith("(no answer)")
 
 
-def test_an_answer_is_no_longer_than_asked(labelled):
+def test_the_length_of_an_answer_is_limited(labelled):
     model, predictor = labelled(SPAN)
     for answer in predictor.answer(questions(30), max_answer=2):
         assert len(model.tokenizer.word_spans(answer["answer"])) <= 2  # its tokens are extended to whole words

@@ -41,14 +41,14 @@ def test_long_lines_make_short_windows(monkeypatch):
     assert [len(window) for window in in_groups(records_of([99, 1, 99, 2]), 100, wait=600)] == [2, 2]
 
 
-def test_the_first_record_waits_a_fifth_of_a_second_for_others(monkeypatch):
+def test_a_window_waits_a_fifth_of_a_second_after_its_first_record(monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(answers._ReadAhead, "take", lambda ahead, wait: waits.append(wait))
     assert list(in_groups([], 10)) == []
     assert waits == [0.2]
 
 
-def test_the_first_record_is_waited_for_however_long_it_takes():
+def test_the_first_record_may_take_any_time():
     arrived = threading.Event()
 
     def late() -> Iterator[Record]:
@@ -87,7 +87,7 @@ def test_a_slow_pipe_gets_each_answer_before_its_next_line(pipe):
     assert answered == [f"line {n}" for n in range(4)]
 
 
-def test_what_a_pipe_holds_goes_out_together(pipe):
+def test_available_lines_of_a_pipe_are_answered_together(pipe):
     reader, writer = pipe
     writer.write(b"line\n" * 50)
     windows = in_groups(read_records([], None, TEXT, stdin=reader), 1024)
@@ -100,7 +100,7 @@ def test_what_a_pipe_holds_goes_out_together(pipe):
     ("lines", "jsonl", "form"),
     [(b"one\n\nthree\n\x04", False, "question TAB context"), (b"{}\n\n{}\n\x04", True, "JSON object")],
 )
-def test_who_types_gets_one_answer_a_line_and_is_told_how_to_end(capsys, lines, jsonl, form):
+def test_typed_lines_are_answered_one_by_one_with_a_hint_how_to_end(capsys, lines, jsonl, form):
     controller, terminal = os.openpty()
     with os.fdopen(terminal, "r") as keyboard:
         os.write(controller, lines)
@@ -111,7 +111,7 @@ def test_who_types_gets_one_answer_a_line_and_is_told_how_to_end(capsys, lines, 
     assert capsys.readouterr().err == f"type one {form} per line; end with Ctrl-D\n"
 
 
-def test_an_error_of_the_reader_comes_after_the_records_before_it():
+def test_a_reader_error_comes_after_the_earlier_records():
     def broken() -> Iterator[Record]:
         yield from records_of([1, 1, 1])
         raise UserError("the disk is gone")
@@ -122,7 +122,7 @@ def test_an_error_of_the_reader_comes_after_the_records_before_it():
         next(windows)
 
 
-def test_windows_left_early_end_their_thread(tmp_path):
+def test_leaving_the_windows_early_ends_their_thread(tmp_path):
     before = set(threading.enumerate())
     (tmp_path / "in.txt").write_text("line\n" * 1000)
     windows = in_groups(read_records([], str(tmp_path / "in.txt"), TEXT), 10)

@@ -42,7 +42,7 @@ def one_line(line: str, fields) -> Record:
 
 
 @pytest.mark.parametrize("suffix", [".txt", *(f".txt{end}" for end in PACK)])
-def test_every_line_is_a_record_with_its_number_and_place(tmp_path, suffix):
+def test_every_line_is_a_record_with_its_number_and_position(tmp_path, suffix):
     path = tmp_path / f"in{suffix}"
     records = read(path, "\ufeffone\r\n\n \t\u00a0\n  two\ttwo \nlast".encode())
     assert [(r.number, r.values, r.problem) for r in records] == [
@@ -104,7 +104,7 @@ def test_a_line_without_its_fields_is_a_problem(tmp_path, fields, line, problem)
         (TEXT, ["bad \udcff byte"], "its text holds half a surrogate pair, or a byte that is not UTF-8"),
     ],
 )
-def test_arguments_without_their_fields_are_spoken_of_as_arguments(fields, arguments, problem):
+def test_errors_about_arguments_name_them_as_arguments(fields, arguments, problem):
     (record,) = read_records(arguments, None, fields)
     assert (record.problem or "").startswith(problem)
     assert (record.number, record.place) == (1, "")
@@ -119,14 +119,14 @@ def test_arguments_without_their_fields_are_spoken_of_as_arguments(fields, argum
         (["the river", "is"], [["the", "river"], ["is"]]),
     ],
 )
-def test_words_stand_between_tabs_or_else_spaces(arguments, words, tmp_path):
+def test_words_are_separated_by_tabs_or_spaces(arguments, words, tmp_path):
     fields = (Field("words", many=True, words=True),)
     assert [record.values["words"] for record in read_records(arguments, None, fields)] == words
     records = read(tmp_path / "in.txt", "\n".join(map(" ".join, words)).encode(), fields)
     assert [record.values["words"] for record in records] == [" ".join(some).split() for some in words]
 
 
-def test_blank_lines_are_records_where_each_line_has_an_answer(tmp_path):
+def test_blank_lines_are_records_if_each_line_has_an_answer(tmp_path):
     (tmp_path / "in.txt").write_bytes(b"\na\n \t\r\n\xff\n\n")
     records = list(read_records([], str(tmp_path / "in.txt"), TEXT, blank_lines=True))
     assert [(r.number, r.blank, bool(r.problem)) for r in records] == [
@@ -152,7 +152,7 @@ def test_json_lines_give_their_fields_and_keep_the_rest(tmp_path, name, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_absent_and_null_optional_fields_are_none(tmp_path):
+def test_missing_and_null_optional_fields_are_none(tmp_path):
     records = read(tmp_path / "in.jsonl", b'{"text": "a"}\n{"text": "a", "text_b": null}\n{"text": "a", "text_b": "b"}', PAIR)
     assert [r.values["text_b"] for r in records] == [None, None, "b"]
     assert not any(r.problem for r in records)
@@ -190,7 +190,7 @@ def test_a_bad_json_line_is_a_problem_and_the_next_is_read(tmp_path, fields, lin
 # Any content of a file
 
 
-def test_lines_that_are_no_text_are_problems_of_their_own(tmp_path):
+def test_lines_that_are_not_text_are_separate_problems(tmp_path):
     records = read(tmp_path / "in.txt", b"\x7fELF\x00\x01\ngood\n\xdcber\n" + "zwölf".encode("utf-16") + b"\n\x00\n")
     assert [(r.number, r.problem and r.problem.partition(";")[0]) for r in records] == [
         (1, "byte 5 is NUL, which no text holds"),
@@ -201,7 +201,7 @@ def test_lines_that_are_no_text_are_problems_of_their_own(tmp_path):
     ]
 
 
-def test_a_line_of_a_megabyte_is_read_and_one_of_too_many_fails_alone(tmp_path, monkeypatch):
+def test_a_line_of_a_megabyte_is_read_and_a_longer_one_fails_alone(tmp_path, monkeypatch):
     long = "wörd " * 200_000
     (record,) = read(tmp_path / "in.txt", long.encode())
     assert record.values["text"] == long.strip()
@@ -222,13 +222,13 @@ def test_a_line_of_a_megabyte_is_read_and_one_of_too_many_fails_alone(tmp_path, 
         ("nofile.jsonl.gz", r"--input=nofile.jsonl.gz \(looked for in /.*\) cannot be read: No such file"),
     ],
 )
-def test_a_file_that_is_not_there_is_an_error_before_anything_is_read(name, message, monkeypatch):
+def test_a_missing_file_is_refused_before_reading(name, message, monkeypatch):
     monkeypatch.chdir(pathlib.Path(__file__).parents[2])
     with pytest.raises(UserError, match=message):
         read_records([], name, TEXT)
 
 
-def test_a_file_is_named_as_it_was_given_and_one_of_a_bucket_read_from_its_copy(tmp_path, monkeypatch):
+def test_files_are_named_as_given_and_bucket_files_read_from_their_copy(tmp_path, monkeypatch):
     (tmp_path / "copy.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}'))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"--input=\./\. cannot be read: Is a directory"):
@@ -238,11 +238,11 @@ def test_a_file_is_named_as_it_was_given_and_one_of_a_bucket_read_from_its_copy(
     assert (record.values, record.place) == ({"text": "a"}, "gs://bucket/in, line 1: ")
 
 
-def test_limits_are_those_that_are_documented():
+def test_limits_have_their_documented_values():
     assert (fields.MOST_BYTES, answers.READ_AHEAD_BYTES, streams.COUNTED_BYTES) == (2**26, 2**25, 2**30)
 
 
-def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
+def test_a_truncated_gzip_file_fails_after_its_complete_lines(tmp_path):
     (tmp_path / "plain.gz").write_bytes(b"plain\n")
     with pytest.raises(UserError, match=r"plain\.gz cannot be read: it is not a whole gzip file \(Not a gzipped"):
         list(read_records([], str(tmp_path / "plain.gz"), TEXT))
@@ -264,7 +264,7 @@ def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
         (lzma.compress, "in.txt is compressed with xz, not text; give it a name that ends in .xz, or decompress it first"),
     ],
 )
-def test_a_packed_file_that_its_name_does_not_show_is_refused(tmp_path, pack, message):
+def test_a_compressed_file_without_its_suffix_is_refused(tmp_path, pack, message):
     (tmp_path / "in.txt").write_bytes(pack(b"text\n"))
     with pytest.raises(UserError, match=re.escape(message)):
         list(read_records([], str(tmp_path / "in.txt"), TEXT))
@@ -282,7 +282,7 @@ def test_closed_standard_input_is_an_error(monkeypatch):
 
 
 @pytest.mark.parametrize("path", [None, "-"])
-def test_standard_input_is_read_as_text_or_json(pipe, path):
+def test_standard_input_is_text_or_json(pipe, path):
     reader, writer = pipe
     writer.write(b'{"text": "a", "id": 1}\n')
     writer.close()
@@ -290,7 +290,7 @@ def test_standard_input_is_read_as_text_or_json(pipe, path):
     assert (record.values, record.rest, record.place) == ({"text": "a"}, {"id": 1}, "standard input, line 1: ")
 
 
-def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
+def test_records_are_counted_if_that_is_cheap(tmp_path, monkeypatch):
     def count(name: str, content: bytes) -> int | None:
         (tmp_path / name).write_bytes(content)
         records = read_records([], str(tmp_path / name), TEXT)
@@ -311,7 +311,7 @@ def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
 # Tables, lists of JSON, names of files
 
 
-def test_only_lines_whose_fields_were_found_by_order_are_suspected_of_holding_a_label(tmp_path):
+def test_only_fields_found_by_order_may_be_mistaken_labels(tmp_path):
     """For these lines, `predict` asks whether a label follows the text; JSON names its fields."""
     (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
     assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
@@ -339,7 +339,7 @@ def read_any(path: pathlib.Path, content: bytes | str, fields=TEXT, **flags: Any
     ],
 )
 @pytest.mark.parametrize("fields", [TEXT, PAIR])
-def test_a_table_is_read_by_the_names_of_its_columns_and_its_label_is_no_text(tmp_path, name, content, fields):
+def test_a_table_is_read_by_column_names_without_its_label(tmp_path, name, content, fields):
     records = read_any(tmp_path / name, content, fields)
     assert [r.problem for r in records] == [None, None]
     assert [r.values.get("text") for r in records] == ['a, "b"', "c"]
@@ -347,7 +347,7 @@ def test_a_table_is_read_by_the_names_of_its_columns_and_its_label_is_no_text(tm
     assert [r.rest for r in records] == [{"id": "7", "label": "pos"}, {"id": "8", "label": "neg"}]
 
 
-def test_a_table_that_comes_through_a_pipe_is_recognised_too(pipe):
+def test_a_table_from_a_pipe_is_recognised(pipe):
     reader, writer = pipe
     writer.write(b"text,label\na,pos\n")
     writer.close()
@@ -402,7 +402,7 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
         ("t.conllu", "1\ta\n", "holds annotated words, one per line"),
     ],
 )
-def test_what_cannot_be_read_as_texts_is_refused(tmp_path, name, content, message):
+def test_files_without_texts_are_refused(tmp_path, name, content, message):
     with pytest.raises(UserError, match=re.escape(message)):
         read_any(tmp_path / name, content)
 
@@ -418,14 +418,14 @@ def test_a_bad_row_of_a_table_is_a_problem_and_the_next_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "start"), [("7", 7), ("0", 0), ("7.0", 7), ("7.5", None), ("-1", None), ("true", None), ("", None)]
 )
-def test_a_count_in_a_cell_may_be_written_as_pandas_does_beside_missing_ones(tmp_path, cell, start):
+def test_counts_in_cells_may_be_written_as_floats(tmp_path, cell, start):
     fields = (*TEXT, Field("start", number=True))
     (record,) = read_any(tmp_path / "t.csv", f"text,start\na,{cell}\n", fields)
     assert (record.values["start"] if record.problem is None else None) == start
 
 
 @pytest.mark.parametrize(("value", "start"), [("0", 0), ("7", 7), ("-1", None), ("true", None), ("7.5", None), ('"7"', None)])
-def test_a_count_in_json_is_a_whole_number_from_0(tmp_path, value, start):
+def test_counts_in_json_are_whole_numbers_from_0(tmp_path, value, start):
     (record,) = read_any(tmp_path / "a.jsonl", f'{{"text": "a", "start": {value}}}', (*TEXT, Field("start", number=True)))
     assert (record.values["start"] if record.problem is None else None) == start
 
@@ -458,13 +458,13 @@ def test_a_row_of_several_lines_has_the_number_of_its_first(tmp_path):
         ("t.txt", 'text\tlabel\n"a\tpos\n', '"a'),
     ],
 )
-def test_quotes_enclose_the_cells_of_a_csv_whatever_its_delimiter_and_are_characters_of_a_tsv(tmp_path, name, content, text):
+def test_quotes_enclose_csv_cells_and_are_characters_in_tsv(tmp_path, name, content, text):
     (record,) = read_any(tmp_path / name, content)
     assert (record.values, record.problem) == ({"text": text}, None)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_whole_line_keeps_its_blanks_and_has_its_number_whatever_ends_it(tmp_path, end):
+def test_a_line_keeps_its_blanks_and_number_for_any_line_end(tmp_path, end):
     path = tmp_path / "a.conllu"
     path.write_bytes(end.join([" a\t", "", "b ", ""]).encode())
     found = list(read_records((), str(path), (Field("line", whole=True),), blank_lines=True))
@@ -477,7 +477,7 @@ def test_a_whole_line_keeps_its_blanks_and_has_its_number_whatever_ends_it(tmp_p
     assert all(r.blank for r in found[3:])
 
 
-def test_columns_of_parquet_that_json_cannot_hold_are_left_out_of_what_goes_with_a_text(tmp_path):
+def test_parquet_columns_that_json_cannot_hold_are_left_out(tmp_path):
     import pyarrow
     from pyarrow import parquet
 
@@ -487,7 +487,7 @@ def test_columns_of_parquet_that_json_cannot_hold_are_left_out_of_what_goes_with
     assert (record.values, record.rest) == ({"text": "a"}, {"id": 7})
 
 
-def test_a_column_of_its_own_name_serves_where_that_of_training_is_absent(tmp_path):
+def test_columns_with_the_field_names_replace_missing_training_columns(tmp_path):
     (record,) = read_any(tmp_path / "t.csv", "text,label\na,pos\n", TEXT, columns={"text": "review"})
     assert (record.values, record.rest) == ({"text": "a"}, {"label": "pos"})
 
@@ -512,20 +512,20 @@ def test_a_named_pipe_is_waited_for_between_two_of_its_lines(tmp_path):
     writer.join()
 
 
-def test_a_usual_name_alone_in_a_file_of_tabs_is_a_text(tmp_path):
+def test_a_single_column_name_in_a_tsv_is_a_text(tmp_path):
     assert [r.values for r in read_any(tmp_path / "t.tsv", "title\nit was fine\n")] == [
         {"text": "title"},
         {"text": "it was fine"},
     ]
 
 
-def test_a_single_line_of_json_without_the_field_is_a_problem_of_this_line(tmp_path):
+def test_a_json_line_without_the_field_is_a_problem_of_its_line(tmp_path):
     (record,) = read_any(tmp_path / "t.txt", '{"review": "a"}\n')
     assert (record.number, record.place) == (1, f"{tmp_path / 't.txt'}, line 1: ")
     assert (record.problem or "").startswith("no field 'text'")
 
 
-def test_every_line_of_a_file_of_any_name_is_json_where_that_is_asked_for(tmp_path):
+def test_the_json_flag_applies_to_files_of_any_name(tmp_path):
     records = read_any(tmp_path / "t.txt", '{"text": "a"}\nplain\n', jsonl=True)
     assert [(r.values, (r.problem or "").partition(" (")[0]) for r in records] == [({"text": "a"}, ""), ({}, "not JSON")]
 
@@ -552,7 +552,7 @@ def test_text_that_only_resembles_other_formats_is_text(tmp_path, line):
     assert (first.values["text"], second.values["text"]) == (line, "more")
 
 
-def test_names_of_files_are_not_read_as_texts(tmp_path, monkeypatch):
+def test_file_names_are_refused_as_texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "reviews.txt", "b"):
         (tmp_path / name).write_text("x\n")
@@ -566,7 +566,7 @@ def test_names_of_files_are_not_read_as_texts(tmp_path, monkeypatch):
         check_not_files(texts)
 
 
-def test_a_named_pipe_is_read_and_one_without_a_writer_refused(tmp_path, monkeypatch):
+def test_a_named_pipe_is_read_and_refused_without_a_writer(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(streams, "WRITER_SECONDS", 0.1)
     with pytest.raises(UserError, match=r"is a pipe that no program has written to for 0\.1 seconds; start the"):
@@ -589,7 +589,7 @@ def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.txt"])
-def test_json_that_is_too_large_is_refused_before_the_rest_of_it_is_read(tmp_path, monkeypatch, name):
+def test_too_large_json_is_refused_early(tmp_path, monkeypatch, name):
     monkeypatch.setattr(fields, "MOST_BYTES", 1 << 16)
     os.mkfifo(tmp_path / name)
 

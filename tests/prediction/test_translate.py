@@ -52,7 +52,7 @@ def records(texts: list[str]) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     "question", [Translate(beams=1), Translate(beams=3), Translate(beams=3, penalty="transformers", length_penalty=2.0)]
 )
-def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(question: Translate, engine: Engine, monkeypatch):
+def test_translations_keep_the_order_and_do_not_depend_on_other_texts(question: Translate, engine: Engine, monkeypatch):
     together = ask_each(engine, question, records(TEXTS))
     assert [answer["text"] for answer in together] == TEXTS
     alone = [ask_each(engine, question, records([text]))[0] for text in TEXTS]
@@ -62,9 +62,7 @@ def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(qu
         assert one["score"] == pytest.approx(other["score"], rel=1e-4)
 
 
-def test_a_translation_has_at_most_fifty_tokens_more_than_its_text_and_no_more_than_there_are_positions(
-    engine: Engine, monkeypatch
-):
+def test_a_translation_is_limited_by_its_text_and_the_positions(engine: Engine, monkeypatch):
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids, target: str(len(ids)))
     for limit, further, most in ((3, 50, 3), (None, 50, 39), (None, 2, 39)):
         monkeypatch.setattr(translating, "BEYOND", further)
@@ -73,7 +71,7 @@ def test_a_translation_has_at_most_fifty_tokens_more_than_its_text_and_no_more_t
             assert int(answer["translation"]) <= min(most, own)
 
 
-def test_a_text_that_is_too_long_or_empty_is_refused_and_the_others_are_translated(engine: Engine):
+def test_too_long_and_empty_texts_are_refused_and_others_translated(engine: Engine):
     found = ask_each(engine, Translate(beams=2), records(["the " * 40, "snow", " "]))
     assert isinstance(found[0], UserError)
     assert "tokens with its end, more than the 40 positions of small; divide it into sentences" in str(found[0])
@@ -95,13 +93,13 @@ def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_p
         Translate().check(Other())  # type: ignore[arg-type]
 
 
-def test_the_predictor_translates_too_as_it_has_every_command(engine: Engine):
+def test_the_predictor_has_translate_and_every_other_command(engine: Engine):
     found = Predictor(engine).translate(TEXTS, beams=2)
     assert found == ask_each(engine, Translate(beams=2), records(TEXTS))
     assert all(callable(getattr(Predictor, name.replace("-", "_"))) for name in COMMANDS)
 
 
-def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, tmp_path: pathlib.Path):
+def test_the_scores_equal_sacrebleu_with_its_signatures(engine: Engine, tmp_path: pathlib.Path):
     question = Translate(beams=2)
     translations = [answer["translation"] for answer in ask_each(engine, question, records(TEXTS))]
     path = tmp_path / "references"
@@ -121,14 +119,14 @@ def test_the_scores_are_those_of_sacrebleu_with_its_signatures(engine: Engine, t
     assert question.summary(True) == []
 
 
-def test_a_corpus_score_by_hand():
+def test_bleu_equals_a_score_by_hand():
     """There are two sentences, one of which differs in a word: precisions 8/9, 5/7, 3/5, 1/3 of 1- to 4-grams, no brevity
     penalty."""
     found = translation_scores(["the cat sat on the mat", "a dog ran"], ["the cat sat on a mat", "a dog ran"])
     assert found["bleu"] == pytest.approx(100 * (8 / 9 * 5 / 7 * 3 / 5 * 1 / 3) ** 0.25)
 
 
-def test_a_translation_is_spelt_in_the_pieces_of_its_language(tmp_path: pathlib.Path):
+def test_a_translation_is_decoded_with_the_target_vocabulary(tmp_path: pathlib.Path):
     tokenizer = load_tokenizer(write_marian(tmp_path, separate=True))
     words = len(json.loads((tmp_path / "target_vocab.json").read_text()))
     sizes = {"vocab_size": tokenizer.size, "decoder_vocab_size": words, "num_layers": 1, "decoder_layers": 1, "hidden_size": 16}

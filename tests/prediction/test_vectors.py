@@ -37,7 +37,7 @@ def test_rows_answer_the_records_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("failed", [[0], [0, 1, 2], [2, 5], [7]])
-def test_a_record_that_failed_is_a_row_of_nan_wherever_it_stands(tmp_path, failed):
+def test_a_failed_record_is_a_row_of_nan(tmp_path, failed):
     rows = np.random.default_rng(1).standard_normal((8, 3), np.float32)
     found = written(tmp_path / "x.npy", *(None if i in failed else row for i, row in enumerate(rows)))
     assert np.isnan(found).all(axis=1).tolist() == [i in failed for i in range(8)]
@@ -45,18 +45,18 @@ def test_a_record_that_failed_is_a_row_of_nan_wherever_it_stands(tmp_path, faile
     np.testing.assert_array_equal(found[whole], rows[whole])
 
 
-def test_no_records_and_records_that_all_fail_are_a_file_too(tmp_path):
+def test_a_file_is_written_without_successful_records(tmp_path):
     assert written(tmp_path / "x.npy").shape == (0, 0)
     assert written(tmp_path / "x.npy", None, None).shape == (2, 0)
 
 
-def test_other_precisions_and_orders_are_written_as_little_endian_float32(tmp_path):
+def test_vectors_of_other_types_are_written_as_little_endian_float32(tmp_path):
     rows = np.arange(12, dtype=">f8").reshape(3, 4)
     np.testing.assert_array_equal(written(tmp_path / "x.npy", *rows.T), rows.T)
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (10**12, 10**6)])
-def test_the_header_is_numpys_and_as_long_for_any_shape(shape, tmp_path):
+def test_the_numpy_header_has_the_same_length_for_any_shape(shape, tmp_path):
     found = npy_header(*shape)
     assert len(found) == NPY_HEADER_BYTES
     assert NPY_HEADER_BYTES % 64 == 0
@@ -67,7 +67,7 @@ def test_the_header_is_numpys_and_as_long_for_any_shape(shape, tmp_path):
         assert file.tell() == NPY_HEADER_BYTES
 
 
-def test_an_exception_leaves_what_was_there_before(tmp_path):
+def test_an_exception_keeps_the_old_file(tmp_path):
     written(tmp_path / "x.npy", np.ones(3, np.float32))
     with pytest.raises(ValueError, match="a crash"), VectorWriter(str(tmp_path / "x.npy")) as writer:
         crash_after(writer, np.zeros(3, np.float32))
@@ -76,12 +76,12 @@ def test_an_exception_leaves_what_was_there_before(tmp_path):
 
 
 @pytest.mark.parametrize("output", ["-", "/dev/null"])
-def test_what_cannot_be_written_from_the_end_back_is_refused(output):
+def test_outputs_that_cannot_seek_are_refused(output):
     refused = pytest.raises(UserError, match=r"is not a regular file, and the header of a \.npy is written last; name a file")
     with refused, VectorWriter(output):
         pass
 
 
-def test_a_directory_that_is_not_there_is_a_sentence(tmp_path):
+def test_a_missing_directory_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"--output=.*/x\.npy: there is no directory .*none; create it first"):
         written(tmp_path / "none" / "x.npy")

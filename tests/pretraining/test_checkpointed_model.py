@@ -60,7 +60,7 @@ def workdir_of(directory: pathlib.Path, *folders: str) -> pathlib.Path:
     return directory
 
 
-def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_corpus_or_of_the_exported_model(asked, tmp_path):
+def test_the_model_of_a_step_is_loaded_with_its_tokenizer(asked, tmp_path):
     workdir = workdir_of(tmp_path, "checkpoints")
     found: Any = load_checkpointed_model(workdir, 2_000)
     (directory, read_only), (step, (experiment, mesh)) = asked
@@ -73,7 +73,7 @@ def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_c
     assert load_checkpointed_model(workdir, 1_000).tokenizer == ("tokenizer of", workdir / "model")
 
 
-def test_a_step_without_a_checkpoint_is_refused_with_those_that_are_there(asked, tmp_path):
+def test_a_step_without_a_checkpoint_is_refused_with_the_available_steps(asked, tmp_path):
     with pytest.raises(UserError, match=r"--step=7: .* has none, not the checkpoint of that step; .*keep_at='\[7\]'"):
         load_checkpointed_model(workdir_of(tmp_path), 7)
     with pytest.raises(UserError, match=r"--step=7: .* has those of 1,000, 2,000, not the checkpoint"):

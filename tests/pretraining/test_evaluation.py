@@ -66,7 +66,7 @@ def step() -> jax.stages.Wrapped:
     return jax.jit(sums)
 
 
-def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices(capsys: pytest.CaptureFixture[str]):
+def test_scores_are_means_over_all_rows_for_any_batches_and_devices(capsys: pytest.CaptureFixture[str]):
     train, eval_split = training_and_eval()
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     phases = [{"steps": 1, "length": 32, "batch_size": 4, "max_predictions": 5}] * 2
@@ -93,11 +93,11 @@ def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices
     assert found[0].keys() >= {"mlm_loss", "mlm_accuracy", "unigram_loss", "nsp_loss", "nsp_accuracy", "nsp_majority_accuracy"}
 
 
-def test_held_out_rows_are_the_same_as_in_earlier_versions():
+def test_held_out_rows_equal_those_of_earlier_versions():
     assert evaluation.EVAL_SEED == 20_181_011
 
 
-def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):
+def test_word_perplexity_equals_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):
     """There are three words of one, two and three pieces; pieces 6 to 8 continue words. The loss of a target is half the
     target."""
     words = [[2], [3, 6], [4, 7, 8]]
@@ -177,7 +177,7 @@ MODELS: dict[str, dict[str, Any]] = {
         ("skip_gram", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
     ],
 )
-def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
+def test_the_unigram_baseline_uses_frequencies_of_training_predictions(
     objective: str, phase: dict[str, int], examples: dict[str, str]
 ):
     """By brute force: all predictions of six training epochs are counted, and these frequencies predict all held-out targets."""
@@ -206,7 +206,7 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
         assert -np.log(corpus_alone[asked]).mean() > found["unigram_loss"] + 0.1
 
 
-def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs():
+def test_the_next_sentence_baseline_exists_only_for_pairs():
     train, eval_split = training_and_eval()
     found = {}
     for objective, model in MODELS.items():
@@ -257,7 +257,7 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
 
 
 @pytest.mark.parametrize("objective", MODELS)
-def test_held_out_rows_without_anything_to_predict_are_refused(objective: str):
+def test_held_out_rows_without_predictions_are_refused(objective: str):
     train, eval_split = training_and_eval()
     unknown = TokenStore((np.full_like(eval_split.tokens.shards[0], 100),), eval_split.tokens.bounds)
     words = dataclasses.replace(eval_split, tokens=unknown)

@@ -19,7 +19,7 @@ FILE: dict[str, Any] = {
 }
 
 
-def test_the_vocabulary_is_as_large_as_the_corpus_says():
+def test_the_vocabulary_size_comes_from_the_corpus():
     values, notes = infer_settings(FILE, (), vocabulary_size=4_000)
     assert PretrainingExperiment.from_dict(values).model.vocab_size == 4_000
     assert notes == ["config.model.vocab_size is 4000, as in the corpus (the experiment file has 8192)"]
@@ -27,7 +27,7 @@ def test_the_vocabulary_is_as_large_as_the_corpus_says():
     assert infer_settings({"phases": []}, (), vocabulary_size=4_000) == ({"model": {"vocab_size": 4_000}, "phases": []}, [])
 
 
-def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays():
+def test_the_shape_comes_from_the_initial_model_and_training_settings_stay():
     values, notes = infer_settings(FILE | {"init_from": str(TINY)}, (), vocabulary_size=4_000)
     model = PretrainingExperiment.from_dict(values).model
     assert (model.num_layers, model.hidden_size, model.num_heads, model.max_position) == (2, 20, 5, 16)
@@ -37,14 +37,14 @@ def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays
     assert len(notes) == 4  # among the fields that the file names
 
 
-def test_what_the_command_line_says_is_kept_for_the_refusal_that_names_it():
+def test_conflicting_flags_are_kept_for_their_error():
     values, notes = infer_settings(FILE, {"model.vocab_size"}, vocabulary_size=4_000)
     assert (values["model"]["vocab_size"], notes) == (8_192, [])
     values, _ = infer_settings(FILE | {"init_from": str(TINY)}, {"model.num_layers"}, vocabulary_size=4_000)
     assert values["model"]["num_layers"] == 4
 
 
-def test_a_run_that_goes_on_needs_the_model_it_began_with_no_more(tmp_path: pathlib.Path):
+def test_a_resumed_run_does_not_need_its_initial_model(tmp_path: pathlib.Path):
     gone = str(tmp_path / "gone")
     with pytest.raises(UserError, match=r"there is no .*gone"):
         infer_settings(FILE | {"init_from": gone}, (), vocabulary_size=4_000, workdir=tmp_path / "run")
@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_needs_the_model_it_began_with_no_more(tmp_path: path
     assert (values["model"]["num_layers"], values["model"]["hidden_size"], values["model"]["hidden_dropout"]) == (3, 30, 0.3)
 
 
-def test_a_model_on_the_hub_is_not_fetched_to_cost_a_program():
+def test_estimates_do_not_fetch_a_hub_model():
     values, notes = infer_settings(FILE | {"init_from": "someone/model"}, (), vocabulary_size=4_000, download=False)
     assert (values["model"]["num_layers"], values["model"]["vocab_size"]) == (4, 4_000)
     assert len(notes) == 1
@@ -76,7 +76,7 @@ def test_a_phase_shorter_than_its_warmup_has_a_shorter_warmup():
         PretrainingExperiment.from_dict(infer_settings({"phases": short}, {"phases.0.warmup_steps"})[0])
 
 
-def test_a_left_to_right_model_is_trained_without_pairs_unless_the_command_line_asks_for_them():
+def test_left_to_right_models_train_without_pairs_by_default():
     values, notes = infer_settings(FILE | {"model": {"direction": "left_to_right"}}, ())
     assert PretrainingExperiment.from_dict(values).examples.pairs == "none"
     assert notes == ["config.examples.pairs is none: the [CLS] of a left-to-right model sees no text"]
@@ -85,7 +85,7 @@ def test_a_left_to_right_model_is_trained_without_pairs_unless_the_command_line_
     assert infer_settings({"model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}}, ())[1] == []
 
 
-def test_a_model_that_does_not_learn_pairs_is_trained_without_them_unless_the_command_line_asks_for_them():
+def test_models_without_pair_objective_train_without_pairs_by_default():
     file = FILE | {"model": {"encoder": "bilm"}, "examples": {"duplicates": 3}}
     values, notes = infer_settings(file, ())
     assert values["examples"] == {"duplicates": 3, "pairs": "none"}
@@ -105,6 +105,6 @@ def test_a_model_that_does_not_learn_pairs_is_trained_without_them_unless_the_co
         {"init_from": 3},
     ],
 )
-def test_what_is_wrong_or_not_to_be_shortened_is_left_for_the_check_that_names_it(changes: dict[str, Any]):
+def test_invalid_values_are_left_for_validation(changes: dict[str, Any]):
     file = FILE | changes
     assert infer_settings(file, ()) == (file, [])

@@ -31,7 +31,7 @@ class Source:
         return {"input_ids": zeros + step, "token_type_ids": zeros, "position_ids": zeros, "shard": np.array([shard])}
 
 
-def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(monkeypatch: pytest.MonkeyPatch):
+def test_a_phase_starts_at_its_first_row_with_its_own_seed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(splits, "BatchSource", Source)
     lengths = [{"steps": 3, "length": 32, "batch_size": 8}, {"steps": 4, "length": 64, "batch_size": 4}]
     values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": lengths, "seed": 5}

@@ -105,7 +105,7 @@ def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "pretrain" / "mine.py")
 
 
-def test_a_run_in_the_band_of_its_reference_curve_says_so(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
+def test_a_run_inside_of_its_reference_band_is_reported(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
     with log_of(tmp_path / "run", config=banded, seed=7) as log:
         assert lines.messages[-1] == "compared with the reference curve of mine (3 seeds, the same corpus)"
         log.evaluation(5, SCORES)
@@ -116,7 +116,7 @@ def test_a_run_in_the_band_of_its_reference_curve_says_so(tmp_path: pathlib.Path
     assert not [record for record in lines.records if record.levelno >= logging.WARNING]
 
 
-def test_a_run_outside_of_the_band_is_warned_with_the_usual_causes_those_with_evidence_first(
+def test_a_run_outside_of_its_band_gives_a_warning_with_likely_causes_first(
     tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
 ):
     with log_of(tmp_path / "run", config=banded) as log:
@@ -131,9 +131,7 @@ def test_a_run_outside_of_the_band_is_warned_with_the_usual_causes_those_with_ev
     assert lines.records[-1].levelno == logging.WARNING
 
 
-def test_a_run_that_cannot_be_compared_says_why_and_is_not_judged(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str
-):
+def test_an_incomparable_run_is_reported_with_the_reason(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, banded: str):
     with log_of(tmp_path / "run", config=banded, model={**SIZES, "num_layers": 1}) as log:
         says = "not compared with the reference curve of mine, whose runs differ in config.model.num_layers: 2 there, 1 here"
         assert lines.messages[-1] == says
@@ -150,7 +148,7 @@ def window(**changed: float) -> dict[str, np.float32]:
     return {name: np.float32(value) for name, value in (SUMS | changed).items()}
 
 
-def test_the_start_tells_the_model_the_corpus_and_the_devices(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+def test_the_start_shows_the_model_the_corpus_and_the_devices(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path):
         model, corpus, devices, _, begin = lines.messages
     assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,005 parameters, ")
@@ -159,7 +157,7 @@ def test_the_start_tells_the_model_the_corpus_and_the_devices(tmp_path: pathlib.
     assert begin == "starting from random weights (step 0)"
 
 
-def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+def test_the_first_step_of_a_run_is_logged(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path, init_from="models/a"):
         assert lines.messages[-1] == "starting from the weights of models/a (step 0)"
     with log_of(tmp_path, step=1_500, init_from="models/a"):
@@ -169,7 +167,7 @@ def test_a_run_says_where_it_begins(tmp_path: pathlib.Path, lines: pytest.LogCap
         assert len(lines.messages) == 4, "an LSTM has no attention to log"
 
 
-def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on_keeps_those_up_to_its_step(tmp_path):
+def test_a_resumed_run_keeps_the_records_up_to_its_step(tmp_path):
     for begin, kept in ((0, []), (0, []), (2, [0, 2])):
         with log_of(tmp_path, step=begin) as log:
             assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
@@ -177,7 +175,7 @@ def test_a_run_that_begins_anew_drops_the_records_of_step_0_and_one_that_goes_on
                 log.evaluation(step, SCORES)
 
 
-def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(tmp_path: pathlib.Path):
+def test_a_rollback_drops_the_records_of_repeated_steps(tmp_path: pathlib.Path):
     with log_of(tmp_path) as log:
         for step in (0, 2, 3):
             log.evaluation(step, SCORES)
@@ -190,7 +188,7 @@ def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(t
     assert log.metrics._file.closed
 
 
-def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+def test_a_phase_is_logged_with_its_rows_and_its_own_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         before = log.throughput
         log.phase(1, source_of())
@@ -200,7 +198,7 @@ def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathli
 
 
 @pytest.mark.parametrize(("random_next", "is_constant"), [(0.0, True), (0.009, True), (0.02, False), (0.98, False), (1.0, True)])
-def test_pairs_with_one_answer_are_a_warning_unless_no_pairs_are_trained(
+def test_pairs_with_only_one_label_give_a_warning(
     random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
 ):
     with log_of(tmp_path) as log:
@@ -265,7 +263,7 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
     assert taught["train/seconds_left"] == pytest.approx(alone["train/seconds_left"])
 
 
-def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+def test_skipped_steps_give_a_warning(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         log.training(1, window())
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
@@ -274,7 +272,7 @@ def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, l
     assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
 
 
-def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
+def test_spikes_give_a_warning(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         log.training(1, window(spikes=0))
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
@@ -283,7 +281,7 @@ def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: p
     assert [record["train/spikes"] for record in read_metrics(tmp_path / METRICS)] == [0, 2]
 
 
-def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_step_0(
+def test_an_evaluation_is_logged_with_baselines_and_drawn_after_step_0(
     tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, figures: list[Any]
 ):
     with log_of(tmp_path) as log:
@@ -301,9 +299,7 @@ def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_ste
     assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")], "formats": FORMATS}
 
 
-def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baseline_the_loss_of_a_pair(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
-):
+def test_an_evaluation_logs_word_perplexity_or_the_loss_without_baseline(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         log.evaluation(1, SCORES | {"word_perplexity": 21.25})
         assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 per word)")
@@ -313,7 +309,7 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
 
 
-def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, figures: list[Any]):
+def test_only_the_first_process_writes_and_draws(tmp_path: pathlib.Path, figures: list[Any]):
     with log_of(tmp_path, is_first=False) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
@@ -327,7 +323,7 @@ def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.
     assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 
-def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, figures: list[Any]):
+def test_curves_are_drawn_when_a_run_ends(tmp_path: pathlib.Path, figures: list[Any]):
     with log_of(tmp_path):
         pass
     assert not figures, "nothing was trained"

@@ -34,7 +34,7 @@ def mesh_of(experiment: PretrainingExperiment, devices: int = 1) -> Any:
     return make_mesh(experiment.mesh, jax.devices()[:devices])
 
 
-def test_the_work_that_is_left_is_that_of_the_rest_of_every_phase():
+def test_the_remaining_flops_cover_the_rest_of_every_phase():
     first, second = (phase_row_flops(EXPERIMENT, index) for index in (0, 1))
     assert first != second
     left = {0: (10, 5), 4: (6, 5), 10: (0, 5), 12: (0, 3), 15: (0, 0), 16: (0, 0)}
@@ -44,7 +44,7 @@ def test_the_work_that_is_left_is_that_of_the_rest_of_every_phase():
 
 
 @pytest.mark.parametrize("policy", ["none", "skip", "rollback"])
-def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
+def test_spikes_are_counted_if_there_is_a_policy(policy):
     experiment = dataclasses.replace(EXPERIMENT, spikes=SpikeConfig(policy=policy))
     program = pretraining_program(experiment, mesh_of(experiment))
     assert program.new_state is (new_state if policy == "none" else new_watched_state)

@@ -35,7 +35,7 @@ def program_of(experiment: PretrainingExperiment) -> Program:
         return pretraining_program(experiment, mesh)
 
 
-def test_the_rate_of_a_layer_is_that_of_the_layer_above_times_the_decay():
+def test_the_rate_of_a_layer_is_the_rate_above_times_the_decay():
     factors = program_of(EXPERIMENT).learning_rate_multipliers
     assert factors is not None
     found = factors(jnp.int32(0))

@@ -74,13 +74,13 @@ def test_the_band_is_the_prediction_interval_of_one_more_run(n):
     assert (band.mean, band.low, band.high) == pytest.approx((values.mean(), low, high), rel=1e-3)
 
 
-def test_a_band_begins_at_0_where_seeds_lie_far_apart():
+def test_a_band_starts_at_0_if_seeds_vary_widely():
     band = prediction_band([0.6, 0.8, 1.4])  # the loss of a new NSP layer varies widely between seeds
     assert band.low == 0
     assert band.high > 2 * band.mean
 
 
-def test_a_curve_holds_the_steps_that_all_runs_have_and_survives_its_file(runs, tmp_path):
+def test_a_curve_has_the_common_steps_of_all_runs_and_survives_its_file(runs, tmp_path):
     curve = reference_curve(runs, "mine", 1_000, PRINT)
     assert set(curve.measures) == {"mlm_loss", "nsp_loss"}
     assert list(curve.measures["mlm_loss"]) == [20]
@@ -99,7 +99,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("measure", MODELS)
-def test_the_runs_of_every_objective_have_a_curve_of_the_loss_that_they_write(measure, tmp_path):
+def test_runs_of_every_objective_have_a_reference_curve(measure, tmp_path):
     experiment = PretrainingExperiment.from_dict(
         {"model": MODELS[measure], "examples": {"pairs": "none"}, "phases": [{"steps": 20}]}
     )
@@ -113,7 +113,7 @@ def test_the_runs_of_every_objective_have_a_curve_of_the_loss_that_they_write(me
     assert not comparison(curve, 20, {measure: 99.0}, titles)[0]
 
 
-def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
+def test_unrelated_runs_make_no_curve(runs, tmp_path):
     other = write_run(tmp_path / "other", 3, {20: 5.0}, phases=(PhaseConfig(steps=30, length=32),))
     elsewhere = write_run(tmp_path / "elsewhere", 4, {20: 5.0}, corpus="b")
     early = write_run(tmp_path / "early", 5, {15: 5.0})
@@ -132,7 +132,7 @@ def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
             reference_curve(workdirs, "mine", 1_000, PRINT)
 
 
-def test_a_run_with_these_settings_is_compared_whatever_its_seed_mesh_and_place(shipped):
+def test_seed_mesh_and_paths_do_not_prevent_a_comparison(shipped):
     like = dataclasses.replace(EXPERIMENT, seed=9, log_every=3, corpus=CorpusConfig(directory="elsewhere"))
     curve, line = find_curve(shipped, like, 1_000, "a")
     assert curve is not None
@@ -141,7 +141,7 @@ def test_a_run_with_these_settings_is_compared_whatever_its_seed_mesh_and_place(
     assert "another corpus of about the same size" in find_curve(shipped, like, 905, "b")[1]
 
 
-def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and_told_why(shipped):
+def test_other_settings_or_amounts_of_text_prevent_a_comparison(shipped):
     other = dataclasses.replace(EXPERIMENT, phases=(PhaseConfig(steps=20, length=32, learning_rate=1.0),))
     curve, line = find_curve(shipped, other, 1_000, "a")
     assert curve is None
@@ -155,11 +155,11 @@ def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and
     assert line.endswith("0.0001 there, 1.0 here")
 
 
-def test_an_experiment_without_a_curve_is_silent(shipped):
+def test_an_experiment_without_a_curve_logs_no_comparison(shipped):
     assert find_curve(shipped + ":more", EXPERIMENT, 1_000, "a") == (None, "")
 
 
-def test_the_argument_of_an_experiment_file_names_its_curve(shipped):
+def test_an_experiment_argument_has_its_own_curve(shipped):
     curves = pathlib.Path(shipped).parents[1] / "curves"
     (curves / "mine.json").rename(curves / "mine-more.json")
     assert find_curve(shipped, EXPERIMENT, 1_000, "a") == (None, "")
@@ -180,7 +180,7 @@ FLAT = {"mlm_accuracy": 0.06, "unigram_accuracy": 0.06}
         (4.0, False, "below"),
     ],
 )
-def test_an_evaluation_is_told_to_lie_in_the_band_or_on_which_side(loss, inside, says):
+def test_an_evaluation_is_reported_as_inside_above_or_below_the_band(loss, inside, says):
     titles = losses(EXPERIMENT.trained_objective)
     found, line = comparison(CURVE, 20, {"mlm_loss": loss}, titles)
     assert found == inside
@@ -199,7 +199,7 @@ def test_an_evaluation_is_told_to_lie_in_the_band_or_on_which_side(loss, inside,
         ({}, "a change of the code or of the packages"),
     ],
 )
-def test_the_causes_begin_with_those_for_which_there_is_evidence(how, says):
+def test_causes_with_evidence_come_first(how, says):
     how = {"skipped": 0, "fingerprint": "a", "scores": {"mlm_loss": 6.0}, "dtype": "float32"} | how
     experiment = dataclasses.replace(EXPERIMENT, model=dataclasses.replace(TINY, dtype=how.pop("dtype")))
     line = usual_causes(CURVE, 20, how.pop("scores"), experiment, **how)
@@ -224,7 +224,7 @@ def test_without_word_frequencies_or_above_them_there_is_no_plateau():
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_curve_belongs_to_an_experiment_as_it_is_now(path):
+def test_every_shipped_curve_belongs_to_a_current_experiment(path):
     curve = read_curve(path)
     assert as_json(curve) == path.read_text()
     stem, _, argument = path.stem.partition("-")

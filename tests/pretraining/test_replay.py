@@ -61,7 +61,7 @@ def batches() -> Batches:
     return Batches(EXPERIMENT, "corpus", 10)  # type: ignore[arg-type]
 
 
-def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that_were_passed_over(sources):
+def test_a_replayed_step_gets_its_batch_after_skipped_batches(sources):
     of = batches()
     assert [of.phase(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 1]
     found: list[Any] = [of.at(step) for step in (0, 2, 3, 6)]
@@ -112,7 +112,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
     return run
 
 
-def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replayed):
+def test_a_replayed_step_uses_its_weights_batch_and_rate(replayed):
     found, (checked, near, trained, corpus) = replayed(5, 4)
     assert checked == (EXPERIMENT, 8)
     assert (near, trained) == (4, 4)
@@ -126,7 +126,7 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     assert found.losses == ({}, batch)  # type: ignore[comparison-overlap]
 
 
-def test_with_later_weights_the_dropout_is_still_that_of_the_step(replayed):
+def test_later_weights_do_not_change_the_dropout_of_a_step(replayed):
     found, _ = replayed(5, 6)
     assert (found.step, found.weights_of, found.sums["mlm_loss"][1]) == (5, 6, 4)
 
@@ -137,7 +137,7 @@ def test_the_first_and_the_last_step_can_be_replayed(step, replayed):
 
 
 @pytest.mark.parametrize("step", [-1, 0, 8])
-def test_a_step_that_the_run_does_not_have_is_refused(step):
+def test_a_step_outside_of_the_run_is_refused(step):
     with pytest.raises(UserError, match=f"--replay={step} is not a step of this run; give one from 1 to 7"):
         replay(EXPERIMENT, pathlib.Path("workdir"), NOTHING, step)
 
@@ -145,7 +145,7 @@ def test_a_step_that_the_run_does_not_have_is_refused(step):
 # ------------------------------------------------------------------------------------------------------------- the experiment
 
 
-def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corpus_is_the_same(monkeypatch, tmp_path):
+def test_a_replay_uses_the_stored_experiment_and_requires_the_same_corpus(monkeypatch, tmp_path):
     splits = [types.SimpleNamespace(name=name) for name in ("train", "eval")]
     opened: list[str] = []
     monkeypatch.setattr(module, "local_corpus", lambda directory: opened.append(directory) or "local_corpus")
@@ -194,7 +194,7 @@ def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest
 # ------------------------------------------------------------------------------------------------------------- what is told of it
 
 
-def test_norms_are_told_by_parameter_and_those_of_layers_by_layer():
+def test_norms_are_reported_by_parameter_and_layer():
     tree = {"encoder": {"layers": {"query": {"kernel": np.float32([1, 2])}}}, "mlm_head": {"bias": np.float32(4)}}
     norms = {"encoder/layers/0/query/kernel": 1, "encoder/layers/1/query/kernel": 2, "mlm_head/bias": 4}
     assert named_norms(tree) == norms
@@ -204,7 +204,7 @@ def test_norms_are_told_by_parameter_and_those_of_layers_by_layer():
 @pytest.mark.parametrize(
     ("rows", "devices", "parts"), [(64, 1, [32, 32]), (32, 8, [32]), (40, 1, [40]), (64, 64, [64]), (96, 3, [96])]
 )
-def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(rows, devices, parts, monkeypatch):
+def test_row_losses_are_computed_in_parts_that_divide_over_the_devices(rows, devices, parts, monkeypatch):
     sizes: list[int] = []
 
     def to_device(batch: Any, mesh: Any, spec: Any) -> Any:
@@ -247,7 +247,7 @@ TOKENIZER: Any = types.SimpleNamespace(
 )
 
 
-def test_a_step_is_told_with_its_losses_its_gradients_and_its_rows_the_worst_first():
+def test_a_step_is_reported_with_losses_gradients_and_its_worst_rows_first():
     found = dataclasses.replace(FOUND, norms={"a": 3.0, "b": 4.0})
     assert list(report(found, pathlib.Path("run"), TOKENIZER)) == [
         "step 1,234 of run, learning rate 0.000125",
@@ -267,14 +267,14 @@ def test_a_step_is_told_with_its_losses_its_gradients_and_its_rows_the_worst_fir
     ]
 
 
-def test_a_step_whose_own_weights_are_lost_says_so_and_a_gradient_that_is_no_number_comes_first():
+def test_missing_weights_are_reported_and_nan_gradients_come_first():
     told = list(report(dataclasses.replace(FOUND, weights_of=2_000), pathlib.Path("run"), None))
     says = "with the weights of step 2,000, the earliest that remain: these are not its losses and gradients"
     assert told[1] == says
     assert [line.split()[-1] for line in told if line.startswith("     ")] == ["c", "b", "a"]
 
 
-def test_an_objective_without_pairs_is_told_under_its_own_name_and_an_empty_batch_divides_by_nothing():
+def test_an_objective_without_pairs_is_reported_by_its_name_even_for_an_empty_batch():
     sums: Any = {"next_token_loss": 0.5, "next_token_correct": 0.25, "next_token_targets": 0.0}
     found = dataclasses.replace(FOUND, sums=sums, losses={"next_token_loss": np.array([1.0, 2.0, 3.0])})
     found = dataclasses.replace(found, objective=objective_of("next_token"))
@@ -283,7 +283,7 @@ def test_an_objective_without_pairs_is_told_under_its_own_name_and_an_empty_batc
     assert "NSP" not in "".join(told)
 
 
-def test_without_a_tokenizer_a_row_is_told_by_its_ids_and_a_row_without_text_after_its_last_word_ends_there():
+def test_without_a_tokenizer_rows_are_shown_as_ids():
     assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
     batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
     assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"

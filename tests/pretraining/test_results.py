@@ -32,7 +32,7 @@ def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
 
 
 @pytest.mark.parametrize("policy", ["none", "skip"])
-def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
+def test_results_have_the_numbers_of_the_last_state(policy, monkeypatch):
     def count(model, parts):
         return ParameterCounts(model.num_layers, 10, 20 * len(parts))
 
@@ -63,14 +63,14 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
     }
 
 
-def test_the_model_to_export_has_no_projection_of_a_distillation():
+def test_the_projection_of_a_distillation_is_not_exported():
     experiment = PretrainingExperiment.from_dict({"model": published("tiny"), "phases": [{"steps": 3}]})
     tokenizer = types.SimpleNamespace()
     found = trained_model(experiment, {"mlm_head": 1, PROJECTION: 2}, tokenizer)
     assert (found.params, found.config, found.tokenizer) == ({"mlm_head": 1}, experiment.model, tokenizer)
 
 
-def test_the_card_of_the_model_says_on_what_and_how_long_it_was_trained(tmp_path):
+def test_the_model_card_has_the_data_and_length_of_the_training(tmp_path):
     phases = [{"steps": 3, "batch_size": 4, "length": 64}, {"steps": 2, "batch_size": 2, "length": 128}]
     values = {"model": published("tiny"), "phases": phases, "corpus": {"directory": "runs/mine"}, "init_from": "lab/base"}
     train = types.SimpleNamespace(num_tokens=1200, num_documents=7, directory=tmp_path)

@@ -20,7 +20,7 @@ def of_size(size: int, **values: object) -> PretrainingExperiment:
     return PretrainingExperiment.from_dict({"model": {"vocab_size": size}, "phases": [{"steps": 1}], **values})
 
 
-def test_a_fingerprint_tells_the_vocabulary_the_splits_their_order_and_their_token_counts():
+def test_a_fingerprint_depends_on_vocabulary_splits_order_and_token_counts():
     counts = CORPUS.token_counts.copy()
     counts[[1_000, 1_001]] = counts[[1_001, 1_000]] + (1, -1)
     changed = {
@@ -41,7 +41,7 @@ def test_a_fingerprint_tells_the_vocabulary_the_splits_their_order_and_their_tok
     assert not np.array_equal(counts, CORPUS.token_counts)
 
 
-def test_a_corpus_of_another_vocabulary_is_refused_with_the_remedy_that_fits_the_start():
+def test_a_corpus_of_another_vocabulary_is_refused_with_a_remedy():
     size = CORPUS.vocabulary.size
     with pytest.raises(UserError, match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out: it is {size} then"):
         check_corpus(of_size(9), CORPUS, OTHER)
@@ -53,6 +53,6 @@ def test_a_corpus_of_another_vocabulary_is_refused_with_the_remedy_that_fits_the
     check_corpus(of_size(size + 8, init_from="models/a"), CORPUS, CORPUS)  # a table padded to a round size
 
 
-def test_a_held_out_split_from_which_no_pairs_can_be_built_is_refused():
+def test_a_held_out_split_without_pairs_is_refused():
     with pytest.raises(UserError, match="document"):
         check_corpus(of_size(CORPUS.vocabulary.size), CORPUS, corpus_of([[5]]))

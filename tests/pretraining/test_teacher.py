@@ -54,7 +54,7 @@ def attentive(**model):
         ({"experiment": attentive(num_heads=4)}, "has 2 heads and the student 4; set config.model.num_heads=2, or"),
     ],
 )
-def test_a_teacher_that_cannot_teach_is_refused_with_the_remedy(monkeypatch, how, says):
+def test_an_unsuitable_teacher_is_refused_with_a_remedy(monkeypatch, how, says):
     with pytest.raises(UserError, match=says):
         loaded(monkeypatch, **how)
 
@@ -71,7 +71,7 @@ def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
         teacher.with_teacher(other, found)
 
 
-def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatch):
+def test_the_teacher_uses_the_dtype_of_the_student_or_its_own(monkeypatch):
     student = dataclasses.replace(EXPERIMENT, model=dataclasses.replace(TINY, dtype="bfloat16", scan_layers=True))
     assert (loaded(monkeypatch, student).config.dtype, loaded(monkeypatch, student).config.scan_layers) == ("bfloat16", True)
     own = dataclasses.replace(student, distillation=PretrainingDistillation(dtype="float32"))
@@ -87,7 +87,7 @@ def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatc
         (dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none")), {"type_vocab_size": 1}),
     ],
 )
-def test_a_teacher_that_can_teach_this_run_is_not_refused(experiment, fields, monkeypatch):
+def test_a_suitable_teacher_is_accepted(experiment, fields, monkeypatch):
     assert loaded(monkeypatch, experiment, **fields) is not None
 
 

@@ -16,7 +16,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "bert_jax"
 
 
 @pytest.mark.parametrize(("changed", "commit"), [("", "0123456789ab"), (" M bert_jax/errors.py\n", "0123456789ab+")])
-def test_the_commit_has_a_sign_where_the_package_has_changed(changed: str, commit: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_commit_is_marked_if_the_package_has_changed(changed: str, commit: str, monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
     def run(command: list[str], **how: Any) -> Any:
@@ -40,7 +40,7 @@ def test_outside_of_git_the_commit_is_unknown(error: Exception, monkeypatch: pyt
     assert processes.git_commit() == "unknown"
 
 
-def test_the_digest_is_that_of_every_file_of_the_package_and_its_name():
+def test_the_digest_covers_every_file_of_the_package_and_its_name():
     files = sorted(PACKAGE.rglob("*.py"))
     whole = b"".join(f"{path.relative_to(PACKAGE)}\n".encode() + path.read_bytes() for path in files)
     assert processes.code_digest() == hashlib.sha256(whole).hexdigest()[:12]

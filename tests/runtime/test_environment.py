@@ -15,7 +15,7 @@ LEVELS = dict.fromkeys(("jax", "orbax", "etils", "tensorflow_datasets", "grain",
 LEVELS |= dict.fromkeys(("absl", "asyncio"), logging.CRITICAL)
 
 
-def test_libraries_log_errors_alone_and_warn_of_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_libraries_log_only_errors(monkeypatch: pytest.MonkeyPatch):
     for name in LEVELS:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
@@ -30,7 +30,7 @@ def test_libraries_log_errors_alone_and_warn_of_nothing(monkeypatch: pytest.Monk
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "2"
 
 
-def test_the_level_of_xlas_log_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch):
+def test_a_user_setting_of_the_xla_log_level_is_kept(monkeypatch: pytest.MonkeyPatch):
     for name in LEVELS:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
@@ -40,7 +40,7 @@ def test_the_level_of_xlas_log_that_the_user_has_set_stays(monkeypatch: pytest.M
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
 
 
-def test_a_line_is_shown_once_also_after_a_second_start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_log_lines_are_shown_once_after_a_second_start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [logging.StreamHandler(sys.stdout)])
     for _ in range(2):

@@ -48,7 +48,7 @@ def test_a_block_within_a_block_counts_as_its_own_category():
     assert seconds(goodput) == {"other": 17, "evaluating": 10, "compiling": 4}
 
 
-def test_time_before_the_ledger_belongs_to_this_start_and_not_to_the_time_between_two():
+def test_time_before_the_recorder_counts_for_its_start():
     clock = Clock(100.0)
     goodput = ledger_of(clock)
     goodput.continue_after([{"start": 1, "began": BEGAN, "step": 3, "seconds": {"training": 60.0}}])
@@ -57,7 +57,7 @@ def test_time_before_the_ledger_belongs_to_this_start_and_not_to_the_time_betwee
     assert seconds(goodput) == {"training": 60, "staging": 30, "other": 5, "between_starts": 10}
 
 
-def test_the_activity_before_a_block_goes_on_after_an_error_in_it():
+def test_the_outer_category_continues_after_an_error_in_a_block():
     clock = Clock()
     goodput = ledger_of(clock)
 
@@ -102,7 +102,7 @@ class Batches(prefetch[int]):
         (5.0, 3.0, 2.0),  # the devices are idle for the last two seconds
     ],
 )
-def test_a_wait_for_a_batch_counts_from_the_moment_at_which_the_devices_are_idle(ready: float, computed: float, waited: float):
+def test_waiting_for_a_batch_counts_from_the_moment_the_devices_are_idle(ready: float, computed: float, waited: float):
     clock = Clock()
     goodput = ledger_of(clock)
     with goodput.training(Batches(clock, [ready]), lambda: clock.now < computed) as batches:
@@ -115,7 +115,7 @@ def test_a_wait_for_a_batch_counts_from_the_moment_at_which_the_devices_are_idle
     assert spent.keys() <= {"training", "waiting_for_data"}
 
 
-def test_a_step_that_an_error_cuts_short_is_one_that_will_be_repeated():
+def test_a_step_interrupted_by_an_error_counts_as_repeated():
     clock = Clock()
     goodput = ledger_of(clock)
 
@@ -132,7 +132,7 @@ def test_a_step_that_an_error_cuts_short_is_one_that_will_be_repeated():
     assert seconds(goodput) == {"training": 3, "repeated_steps": 3}
 
 
-def test_steps_that_an_earlier_start_had_done_count_as_repeated():
+def test_steps_of_an_earlier_start_count_as_repeated():
     clock = Clock()
     goodput = ledger_of(clock)
     goodput.continue_after([{"start": 1, "began": BEGAN - 50, "step": 7, "seconds": {"training": 40.0}}])
@@ -149,7 +149,7 @@ def test_steps_that_an_earlier_start_had_done_count_as_repeated():
     assert (totals["starts"], totals["goodput"]) == (2, round(44 / 60, 4))
 
 
-def test_a_clock_that_was_set_back_between_two_starts_counts_as_no_time():
+def test_a_clock_set_back_between_two_starts_adds_no_time():
     records = [
         {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0}},
         {"start": 2, "began": BEGAN - 3600, "step": 9, "seconds": {"training": 10.0, "other": 10.0}},
@@ -158,11 +158,11 @@ def test_a_clock_that_was_set_back_between_two_starts_counts_as_no_time():
     assert sum_starts(records)["goodput"] == 0.8
 
 
-def test_nothing_recorded_is_no_goodput():
+def test_goodput_without_records_is_undefined():
     assert (sum_starts([])["starts"], sum_starts([])["goodput"]) == (0, 0.0)
 
 
-def test_a_sweep_adds_the_ledgers_of_its_runs():
+def test_a_sweep_adds_the_goodput_of_its_runs():
     one = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "saving": 10.0}}])
     other = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 60.0}}])
     found = combined([one, other])
@@ -170,7 +170,7 @@ def test_a_sweep_adds_the_ledgers_of_its_runs():
     assert (found["seconds"]["training"], found["seconds"]["saving"]) == (90, 10)
 
 
-def test_the_line_names_the_activities_that_took_half_a_second_the_longest_first():
+def test_the_line_lists_categories_from_half_a_second_longest_first():
     spent = {"training": 7440.0, "compiling": 121.0, "between_starts": 310.0, "saving": 0.4, "evaluating": 0.5}
     totals = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": spent}])
     line = "goodput 94.5 % of 2h11m in 1 start: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 0s"
@@ -178,7 +178,7 @@ def test_the_line_names_the_activities_that_took_half_a_second_the_longest_first
     assert goodput_line(sum_starts([{"start": 1, "began": BEGAN, "step": 0, "seconds": {"saving": 0.4}}])).endswith("in 1 start")
 
 
-def test_a_line_and_the_totals_hold_milliseconds_and_a_goodput_of_hundredths_of_a_percent():
+def test_times_have_milliseconds_and_goodput_hundredths_of_a_percent():
     clock = Clock(0.0123456)
     goodput = ledger_of(clock)
     clock.now += 1.2345678
@@ -190,14 +190,14 @@ def test_a_line_and_the_totals_hold_milliseconds_and_a_goodput_of_hundredths_of_
     assert (totals["goodput"], totals["seconds"]["training"], totals["seconds"]["other"]) == (0.3827, 0.765, 1.235)
 
 
-def test_time_of_an_activity_that_this_version_does_not_know_is_not_lost():
+def test_time_of_an_unknown_category_is_not_lost():
     start = {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "of another version": 10.0}}
     totals = sum_starts([start])
     assert (totals["goodput"], totals["seconds"]["of another version"]) == (0.75, 10)
     assert combined([totals, totals])["seconds"]["of another version"] == 20
 
 
-def test_steps_that_are_done_again_after_the_run_went_back_count_as_repeated():
+def test_steps_after_a_rollback_count_as_repeated():
     clock = Clock()
     goodput = ledger_of(clock)
     with goodput.training(Batches(clock, []), never):
@@ -276,7 +276,7 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_totals_are_those_of_an_account_of_every_second(seed: int):
+def test_the_totals_equal_a_second_by_second_account(seed: int):
     lines, account = random_run(random.Random(seed))
     spent = {name: value for name, value in sum_starts(lines)["seconds"].items() if value}
     assert spent == pytest.approx({name: account.count(name) for name in set(account)})

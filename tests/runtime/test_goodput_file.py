@@ -44,7 +44,7 @@ def test_a_later_line_replaces_the_earlier_ones_of_its_start_and_a_new_start_con
     assert (totals["other"], totals["between_starts"]) == (130, 100)  # of this start, including the time since its last line
 
 
-def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Path):
+def test_a_line_truncated_by_a_kill_loses_only_that_line(tmp_path: pathlib.Path):
     clock = Clock()
     _, file = a_start(tmp_path, clock)
     clock.now += 5
@@ -61,7 +61,7 @@ def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Pa
     file.close()
 
 
-def test_lines_come_by_themselves_while_nothing_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_lines_are_written_periodically(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(goodput, "EVERY", 0.01)
     recorder = GoodputRecorder()
     file = GoodputFile(tmp_path, recorder)
@@ -76,7 +76,7 @@ def test_at_most_half_a_minute_is_lost():
     assert goodput.EVERY <= 30
 
 
-def test_the_thread_of_a_ledger_keeps_no_process_alive_and_ends_with_it(tmp_path: pathlib.Path):
+def test_the_writer_thread_does_not_keep_its_process_alive(tmp_path: pathlib.Path):
     _, file = a_start(tmp_path, Clock())
     assert (file._thread.daemon, file._thread.is_alive()) == (True, True)
     file.close()
@@ -107,7 +107,7 @@ class TornAtTheFirstError(io.RawIOBase):
         pass
 
 
-def test_a_line_of_which_a_part_was_written_before_an_error_costs_that_line_alone(tmp_path: pathlib.Path):
+def test_a_partly_written_line_loses_only_that_line(tmp_path: pathlib.Path):
     clock = Clock()
     _, file = a_start(tmp_path, clock)
     clock.now += 5
@@ -121,7 +121,7 @@ def test_a_line_of_which_a_part_was_written_before_an_error_costs_that_line_alon
     assert [record["seconds"]["other"] for record in read_goodput(tmp_path / GOODPUT_FILE)] == [5, 15, 15]
 
 
-def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path: pathlib.Path):
+def test_the_next_line_has_everything_after_a_failed_write(tmp_path: pathlib.Path):
     clock, workdir = Clock(), tmp_path / "unmounted"
     _, file = a_start(workdir, clock)
     clock.now += 5
@@ -145,7 +145,7 @@ def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path:
         "\xff",
     ],
 )
-def test_lines_that_are_no_records_are_passed_over(tmp_path: pathlib.Path, line: str):
+def test_invalid_lines_are_skipped(tmp_path: pathlib.Path, line: str):
     record = {"start": 1, "began": 0.5, "step": 3, "seconds": {"training": 2.5}}
     (tmp_path / GOODPUT_FILE).write_bytes(line.encode("latin-1") + b"\n" + json.dumps(record).encode() + b"\n")
     assert read_goodput(tmp_path / GOODPUT_FILE) == [record]

@@ -44,7 +44,7 @@ def test_a_slice_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     assert on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="localhost", TPU_WORKER_ID="0") is None
 
 
-def test_several_slices_number_their_workers_one_slice_after_the_other(monkeypatch: pytest.MonkeyPatch):
+def test_workers_of_several_slices_are_numbered_slice_by_slice(monkeypatch: pytest.MonkeyPatch):
     found = on_tpu(
         monkeypatch,
         TPU_WORKER_HOSTNAMES="t4,t5",
@@ -95,7 +95,7 @@ def test_slices_that_were_requested_together_are_read_from_the_metadata(monkeypa
     assert "gcloud compute tpus queued-resources ssh my --node=all --zone=us-central2-b --worker=all" in found.remedy
 
 
-def test_slices_that_skypilot_has_requested_one_by_one_are_joined(monkeypatch: pytest.MonkeyPatch):
+def test_slices_requested_separately_by_skypilot_are_joined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hosts.os, "environ", os.environ.copy())
     asked: list[object] = []
 
@@ -123,7 +123,7 @@ def test_slices_that_skypilot_has_requested_one_by_one_are_joined(monkeypatch: p
     assert asked == []
 
 
-def test_hosts_tell_each_other_which_of_them_are_one_slice():
+def test_hosts_exchange_which_of_them_form_a_slice():
     """The first address is the host that collects; the others are in the order of their names, not of the hosts."""
     first, other = ["c", "127.0.0.1"], ["d", "b"]
     addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
@@ -148,7 +148,7 @@ def test_a_host_that_does_not_start_is_named_in_those_that_did():
                 one.result()
 
 
-def test_only_hosts_that_know_the_secret_are_joined(monkeypatch: pytest.MonkeyPatch):
+def test_only_hosts_with_the_secret_are_joined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SKYPILOT_TASK_ID", "the secret of this run")
     addresses, port = ["127.0.0.1", "b"], free_port()
     stranger = messages.framed([{"slice": ["127.0.0.1", "b"], "worker": 1}, ""])
@@ -162,7 +162,7 @@ def test_only_hosts_that_know_the_secret_are_joined(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("said", [{"slice": ["b", "c"], "worker": 0}, {"slice": ["b"], "worker": 1}, {"slice": "b"}, [1, {}], 7])
-def test_a_caller_that_is_no_host_of_the_run_is_turned_away(said: Any):
+def test_a_caller_that_is_not_a_host_of_the_run_is_rejected(said: Any):
     addresses, port = ["127.0.0.1", "b"], free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(hosts.joined_slices, ["127.0.0.1"], 0, addresses, port=port, timeout=1)
@@ -222,7 +222,7 @@ def test_a_host_without_chips_or_without_metadata_is_no_slice(monkeypatch: pytes
     assert hosts.slice_variables() == environment
 
 
-def test_the_metadata_server_is_asked_as_google_wants(monkeypatch: pytest.MonkeyPatch):
+def test_metadata_requests_have_the_required_header(monkeypatch: pytest.MonkeyPatch):
     answers: list[Callable[[], Any]] = []
 
     def urlopen(request: Any, timeout: float) -> Any:
@@ -268,13 +268,13 @@ def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.Monke
         (("host:1", None, 0), "--processes missing"),
     ],
 )
-def test_flags_that_do_not_go_together_are_errors(flags: tuple[str | None, int | None, int | None], message: str):
+def test_contradictory_host_flags_are_refused(flags: tuple[str | None, int | None, int | None], message: str):
     with pytest.raises(UserError, match=message):
         hosts.find_hosts(*flags)
 
 
 @pytest.mark.parametrize("port", [1, 65_535])
-def test_flags_that_go_together_are_the_hosts(port: int):
+def test_consistent_host_flags_give_the_hosts(port: int):
     found = hosts.find_hosts(f"host:{port}", 2, 1)
     assert found is not None
     assert (found.coordinator, found.count, found.index) == (f"host:{port}", 2, 1)
@@ -282,7 +282,7 @@ def test_flags_that_go_together_are_the_hosts(port: int):
     assert found.remedy == "start one process for each of --process=0 to --process=1, with the same other flags"
 
 
-def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
+def test_a_single_process_is_not_a_group(monkeypatch: pytest.MonkeyPatch):
     assert hosts.find_hosts("host:1", 1, 0) is None
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")

@@ -34,7 +34,7 @@ def test_a_second_ctrl_c_interrupts_at_once():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_user_is_told_what_a_signal_does(capfd: pytest.CaptureFixture[str]):
+def test_the_effect_of_a_signal_is_logged(capfd: pytest.CaptureFixture[str]):
     with Preemption():
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -45,7 +45,7 @@ def test_the_user_is_told_what_a_signal_does(capfd: pytest.CaptureFixture[str]):
     assert capfd.readouterr().err == f"\nSIGTERM: {stopping}\n" * 2 + f"\nSIGINT: {stopping}{again}\n"
 
 
-def test_a_request_of_another_process_is_a_stop_like_sigterm_and_leaves_a_signal_of_its_own():
+def test_a_stop_request_of_another_process_counts_like_sigterm():
     with Preemption() as preemption:
         assert preemption.exit_status == 143
         preemption.request()
@@ -57,7 +57,7 @@ def test_a_request_of_another_process_is_a_stop_like_sigterm_and_leaves_a_signal
         assert preemption.exit_status == 130
 
 
-def test_several_processes_stop_at_the_step_that_the_service_of_jax_chooses(monkeypatch: pytest.MonkeyPatch):
+def test_several_processes_stop_at_the_step_chosen_by_jax(monkeypatch: pytest.MonkeyPatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
     monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda step: step == 3)
@@ -81,7 +81,7 @@ def test_a_run_in_another_thread_sets_no_handlers():
     assert found == [before, False]
 
 
-def test_the_limits_are_an_hour_for_the_start_ten_steps_after_it_and_ten_minutes_at_least(tmp_path: pathlib.Path):
+def test_hang_limits_are_an_hour_at_the_start_then_ten_steps_or_ten_minutes(tmp_path: pathlib.Path):
     now = [0.0]
     watchdog = Watchdog(tmp_path, clock=lambda: now[0])
     assert watchdog.limit() == 3600
@@ -96,7 +96,7 @@ def test_the_limits_are_an_hour_for_the_start_ten_steps_after_it_and_ten_minutes
     assert Watchdog(tmp_path, floor=9000.0).limit() == 9000
 
 
-def test_the_median_is_that_of_the_last_101_steps(tmp_path: pathlib.Path):
+def test_the_median_covers_the_last_101_steps(tmp_path: pathlib.Path):
     now = [0.0]
     watchdog = Watchdog(tmp_path, floor=1.0, clock=lambda: now[0])
     watchdog.step_done(0)
@@ -106,7 +106,7 @@ def test_the_median_is_that_of_the_last_101_steps(tmp_path: pathlib.Path):
     assert watchdog.limit() == 20.0
 
 
-def test_time_in_which_the_process_was_stopped_is_no_time_of_a_step(tmp_path: pathlib.Path):
+def test_time_while_the_process_is_stopped_does_not_count(tmp_path: pathlib.Path):
     now = [1000.0]
     watchdog = Watchdog(tmp_path, floor=8.0, start=8.0, clock=lambda: now[0])
     watchdog.step_done(1)
@@ -120,7 +120,7 @@ def test_time_in_which_the_process_was_stopped_is_no_time_of_a_step(tmp_path: pa
     assert watchdog.hang() == "", "neither progress nor a limit that is not reached is skipped"
 
 
-def test_a_report_that_cannot_be_written_is_on_stderr_all_the_same(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+def test_an_unwritable_hang_report_is_still_on_stderr(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     Watchdog(tmp_path / "gone").report("it hangs", 0)
     said = capfd.readouterr().err
     assert "Stack of every thread:" in said
@@ -128,7 +128,7 @@ def test_a_report_that_cannot_be_written_is_on_stderr_all_the_same(tmp_path: pat
     assert "No such file or directory" in said
 
 
-def test_a_step_that_never_ends_is_reported_with_the_stacks(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+def test_a_step_that_never_ends_is_reported_with_stack_traces(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     left, ended = list[int](), threading.Event()
 
     def leave(status: int) -> None:
@@ -146,7 +146,7 @@ def test_a_step_that_never_ends_is_reported_with_the_stacks(tmp_path: pathlib.Pa
     for text in (report.read_text(), capfd.readouterr().err):
         found = r"process 0 made no progress for \d s in the step after 2 \(limit 0 s\); the same command resumes"
         assert re.match(found, text)
-        assert "test_a_step_that_never_ends_is_reported_with_the_stacks" in text  # the stack of this thread
+        assert "test_a_step_that_never_ends_is_reported_with_stack_traces" in text  # the stack of this thread
 
 
 def test_progress_of_any_kind_keeps_the_watchdog_quiet(tmp_path: pathlib.Path):
@@ -158,7 +158,7 @@ def test_progress_of_any_kind_keeps_the_watchdog_quiet(tmp_path: pathlib.Path):
         watchdog.step_done(progress) if progress % 2 else watchdog.alive("evaluation")
 
 
-def test_the_limit_follows_the_median_step_and_not_the_evaluations(tmp_path: pathlib.Path):
+def test_the_limit_follows_the_median_step_without_evaluations(tmp_path: pathlib.Path):
     now = [0.0]
     watchdog = Watchdog(tmp_path, floor=5.0, factor=10.0, start=100.0, clock=lambda: now[0])
     assert watchdog.limit() == 100.0  # nothing is done yet: this may be the compilation
@@ -173,7 +173,7 @@ def test_the_limit_follows_the_median_step_and_not_the_evaluations(tmp_path: pat
     assert watchdog.limit() == 10.0
 
 
-def test_a_compilation_between_steps_is_given_the_time_of_the_first_one(tmp_path: pathlib.Path):
+def test_a_later_compilation_has_the_limit_of_the_first(tmp_path: pathlib.Path):
     """This is for example the compilation of a second phase or of an evaluation. The step after it gets as much time, since it
     may wait for another process's compilation."""
     now = [0.0]
@@ -190,7 +190,7 @@ def test_a_compilation_between_steps_is_given_the_time_of_the_first_one(tmp_path
     assert watchdog.limit() == 5.0
 
 
-def test_a_process_ends_at_once_wherever_it_hangs():
+def test_a_hung_process_ends_immediately():
     """`sys.exit` would end only the watching thread, and a regular exit waits for the hung one."""
     assert Processes()._leave is os._exit
     assert Processes()._thread.daemon

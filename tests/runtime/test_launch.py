@@ -76,7 +76,7 @@ def parse(experiment: pathlib.Path, *arguments: str, suffix: str = "") -> Flags:
     return parse_flags("pretrain", "", [f"--config={experiment}{suffix}", "--workdir=here", *arguments], Schema)
 
 
-def test_of_a_failed_save_nothing_is_said_about_closed_event_loops(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_save_prints_no_message_about_closed_event_loops(monkeypatch: pytest.MonkeyPatch):
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: said.append(unraisable.exc_value))
     quiet_libraries()
@@ -87,7 +87,7 @@ def test_of_a_failed_save_nothing_is_said_about_closed_event_loops(monkeypatch: 
     assert said == [other]
 
 
-def test_the_file_is_read_and_its_argument_passed_on(experiment: pathlib.Path):
+def test_the_experiment_file_gets_its_argument(experiment: pathlib.Path):
     flags = parse(experiment, suffix=":large")
     assert flags.config == {
         "name": "large",
@@ -133,7 +133,7 @@ def test_an_override_may_be_repeated_and_a_space_separates_as_well(experiment: p
     assert parse(experiment, "--config.seed", "3", "--config.seed=3").config["seed"] == 3
 
 
-def test_two_values_for_one_key_are_refused_with_both(experiment: pathlib.Path):
+def test_two_values_for_one_key_are_refused(experiment: pathlib.Path):
     says = "^--config.phases.1.steps=20 and --config.phases.1.steps=30 contradict each other; give one of them$"
     with pytest.raises(UserError, match=says):
         parse(experiment, "--config.phases.1.steps=20", "--config.seed=3", "--config.phases[1].steps", "30")
@@ -160,7 +160,7 @@ def test_two_values_for_one_key_are_refused_with_both(experiment: pathlib.Path):
         ("--workdir=there", "--workdir=here and --workdir=there contradict each other; give one of them"),
     ],
 )
-def test_a_mistaken_argument_is_named_with_the_remedy(experiment: pathlib.Path, argument: str, message: str):
+def test_a_mistaken_argument_is_refused_with_a_remedy(experiment: pathlib.Path, argument: str, message: str):
     with pytest.raises(UserError) as error:
         parse(experiment, argument)
     assert message in str(error.value)
@@ -181,7 +181,7 @@ def test_a_number_beyond_its_range_is_refused(experiment: pathlib.Path, argument
         parse(experiment, argument)
 
 
-def test_every_flag_has_a_place_of_its_own(experiment: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_flag_is_parsed_into_its_field(experiment: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     given = ["--coordinator=a:1", "--processes=65536", "--process=65535", "--start-timeout=1e9", "--hang-seconds=0.5"]
     given += ["--profile=3:5", "--compiled=there", "--verify", "--config.seed=3", "--config.init_from=unset"]
     flags = parse(experiment, *given)
@@ -210,7 +210,7 @@ def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathl
         parse_flags("pretrain", "", ["--replay=7"], Schema)
 
 
-def test_help_is_that_of_the_command(capsys: pytest.CaptureFixture[str]):
+def test_help_shows_the_command(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         parse_flags("finetune", "What it is for.", ["--help"], Schema)
     said = capsys.readouterr().out
@@ -218,7 +218,7 @@ def test_help_is_that_of_the_command(capsys: pytest.CaptureFixture[str]):
     assert "What it is for." in said
 
 
-def test_a_missing_flag_is_asked_for_with_an_example(experiment: pathlib.Path):
+def test_a_missing_flag_is_refused_with_an_example(experiment: pathlib.Path):
     with pytest.raises(UserError, match="--workdir is missing, for example --workdir=runs/mine"):
         parse_flags("pretrain", "", [f"--config={experiment}"])
     with pytest.raises(UserError, match="--workdir is missing, for example"):
@@ -261,14 +261,14 @@ def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: 
         ("def get_config(): return 3", "", "its get_config returns 3; it must return a ConfigDict or a dict"),
     ],
 )
-def test_a_file_that_is_no_experiment_says_what_is_wrong(tmp_path: pathlib.Path, text: str, suffix: str, message: str):
+def test_a_file_without_an_experiment_is_refused(tmp_path: pathlib.Path, text: str, suffix: str, message: str):
     file = tmp_path / "broken.py"
     file.write_text(text)
     with pytest.raises(UserError, match=message):
         parse(file, suffix=suffix)
 
 
-def test_a_file_that_raises_is_shown_with_its_own_lines_of_the_traceback_alone(tmp_path: pathlib.Path):
+def test_an_exception_in_an_experiment_shows_only_its_own_lines(tmp_path: pathlib.Path):
     file = tmp_path / "broken.py"
     file.write_text("def width():\n    return 1 / 0\n\ndef get_config():\n    return {'name': width()}\n")
     with pytest.raises(UserError) as error:
@@ -282,9 +282,7 @@ def test_a_file_that_raises_is_shown_with_its_own_lines_of_the_traceback_alone(t
     assert lines[-1] == "ZeroDivisionError: division by zero"
 
 
-def test_begin_prepares_a_run_and_leaves_nothing_behind(
-    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     with start_run("pretrain", flags, flags.config) as run:
@@ -299,9 +297,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         pass
 
 
-def test_memory_that_runs_out_is_told_in_a_sentence(
-    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_running_out_of_memory_is_one_sentence(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """With several processes each one reports it: tests/runtime/test_heartbeats.py."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
@@ -310,7 +306,7 @@ def test_memory_that_runs_out_is_told_in_a_sentence(
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
 
 
-def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_compiled_programs_are_cached_in_the_chosen_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     before = jax.config.jax_compilation_cache_dir
     try:
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
@@ -327,7 +323,7 @@ def test_compiled_programs_are_kept_where_the_user_says(tmp_path: pathlib.Path, 
         jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_only_the_first_process_talks_and_all_warn(capsys: pytest.CaptureFixture[str]):
+def test_only_the_first_process_logs_and_all_warn(capsys: pytest.CaptureFixture[str]):
     log = logging.getLogger("bert_jax.somewhere")
     for index in (0, 3):
         start_logging(index)

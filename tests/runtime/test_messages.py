@@ -22,7 +22,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         end.close()
 
 
-def test_messages_arrive_one_after_the_other(pair: tuple[socket.socket, socket.socket]):
+def test_messages_arrive_in_order(pair: tuple[socket.socket, socket.socket]):
     said = ["first", "", {"dämmerung": [1, None]}, "x" * 70_000]
     for message in said:
         pair[0].sendall(framed(message))
@@ -44,7 +44,7 @@ class Bytes:
         return given
 
 
-def test_a_message_may_come_in_parts_and_an_answer_has_a_megabyte_at_most():
+def test_messages_may_arrive_in_parts_and_answers_are_limited_to_a_megabyte():
     data = framed("abcde") + framed([6])
     found: Any = Bytes(data, part=2)
     assert [receive(found), receive(found)] == ["abcde", [6]]
@@ -78,7 +78,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_message_is_heard_once_the_last_of_its_bytes_is_there_and_its_caller_can_be_answered(calls: Calls):
+def test_a_message_counts_once_complete_and_can_be_answered(calls: Calls):
     data = framed(signed("abcde"))
     connection = caller(calls, data[:-2])
     assert calls.next(0.2) is None
@@ -91,7 +91,7 @@ def test_a_message_is_heard_once_the_last_of_its_bytes_is_there_and_its_caller_c
     connection.close()
 
 
-def test_a_caller_is_heard_whoever_else_calls_and_however_slowly(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+def test_slow_callers_do_not_block_others(calls: Calls, monkeypatch: pytest.MonkeyPatch):
     data = framed(signed("dämmerung"))
     strangers = [
         caller(calls, b"GET / HTTP/1.1\r\n\r\n"),
@@ -119,7 +119,7 @@ def test_a_caller_is_heard_whoever_else_calls_and_however_slowly(calls: Calls, m
     call[0].close()
 
 
-def test_of_very_many_callers_the_oldest_are_turned_away(monkeypatch: pytest.MonkeyPatch):
+def test_the_oldest_of_too_many_callers_are_rejected(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(messages, "MOST_CALLERS", 2)
     with Calls(("127.0.0.1", 0), expected=1) as calls:
         callers = []
@@ -136,11 +136,11 @@ def test_of_very_many_callers_the_oldest_are_turned_away(monkeypatch: pytest.Mon
             one.close()
 
 
-def test_a_process_listens_at_the_address_that_is_named():
+def test_a_process_listens_at_the_given_address():
     assert [own_address(host) for host in ("127.0.0.1", "localhost", "127.0.0.2")] == ["127.0.0.1", "127.0.0.1", "127.0.0.2"]
 
 
-def test_a_name_that_does_not_tell_an_address_of_this_machine_stands_for_all(monkeypatch: pytest.MonkeyPatch):
+def test_a_foreign_host_name_makes_a_process_listen_at_all_addresses(monkeypatch: pytest.MonkeyPatch):
     found = {"me": "127.0.1.1", "nat": "192.0.2.7"}
 
     def getaddrinfo(host: str, *_: object) -> list[Any]:

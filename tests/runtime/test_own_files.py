@@ -30,7 +30,7 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
     return file
 
 
-def test_config_json_keeps_path_hash_and_source_and_the_configuration_is_as_without(file: pathlib.Path):
+def test_config_json_stores_path_hash_and_source_of_user_files(file: pathlib.Path):
     workdir = file.parent / "run"
     kept = json.loads((workdir / "config.json").read_text())["files"]
     text = file.read_text()
@@ -40,7 +40,7 @@ def test_config_json_keeps_path_hash_and_source_and_the_configuration_is_as_with
     assert run_config(workdir, "pretrain").keys() == {"seed", "optimizer", "log"}
 
 
-def test_a_changed_file_is_refused_with_its_name_and_the_flag_that_goes_on_all_the_same(file: pathlib.Path):
+def test_a_changed_file_is_refused_with_the_flag_that_accepts_it(file: pathlib.Path):
     workdir, before = file.parent / "run", (file.parent / "run" / "config.json").read_text()
     start(workdir, file)
     file.write_text("def mine(config, parameters): return 1\n")
@@ -55,7 +55,7 @@ def test_a_changed_file_is_refused_with_its_name_and_the_flag_that_goes_on_all_t
     start(workdir, file)
 
 
-def test_what_a_continued_run_may_change_may_change_in_its_file_too(file: pathlib.Path):
+def test_files_of_changeable_keys_may_change(file: pathlib.Path):
     (file.parent / "sink.py").write_text(text := "class Sink: changed = True\n")
     start(file.parent / "run", file)
     assert json.loads((file.parent / "run" / "config.json").read_text())["files"]["log.sinks.1"]["source"] == text

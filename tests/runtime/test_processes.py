@@ -31,14 +31,16 @@ from tests.runtime.test_roll_call import Time
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the ends
-def test_a_killed_process_is_named_in_all_others_which_end(capfd: pytest.CaptureFixture[str]):
+def test_a_killed_process_is_named_by_all_others_before_they_end(capfd: pytest.CaptureFixture[str]):
     with group(beating=(0, 1)) as three:
         three.die(2)
         assert three.ends(2) == {0: HUNG, 1: HUNG}
         assert capfd.readouterr().err.count("worker 2 (c) of 3 has ended without a farewell, as after a kill or a crash\n") == 2
 
 
-def test_a_silent_process_is_named_in_all_others_which_end(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+def test_a_silent_process_is_named_by_all_others_before_they_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(processes, "FAREWELL", 0.5)
     with group(patience=0.5, beating=(0, 1)) as three:
         assert list(three.ends(2).items()) == [(1, HUNG), (0, HUNG)]  # process 0 last, also with another one silent
@@ -46,7 +48,7 @@ def test_a_silent_process_is_named_in_all_others_which_end(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 2), (1, 2, 0)])
-def test_processes_that_say_that_they_end_disturb_nobody(order: tuple[int, ...], capfd: pytest.CaptureFixture[str]):
+def test_processes_that_announce_their_end_do_not_disturb_others(order: tuple[int, ...], capfd: pytest.CaptureFixture[str]):
     with group() as three:
         threads = {index: three.exit(index) for index in order}
         for index in order:
@@ -74,7 +76,7 @@ def test_the_first_process_exits_last_and_no_other_before_the_first_one_has_reac
     assert three.left.empty()
 
 
-def test_a_process_that_works_on_after_the_end_of_the_first_one_gives_signs_of_life():
+def test_heartbeats_continue_after_the_first_process_has_ended():
     with group(patience=0.4) as three:
         first, second = three.exit(0), three.exit(1)
         first.join(1.0)
@@ -98,9 +100,7 @@ def test_the_first_process_waits_no_longer_than_a_minute_for_one_that_does_not_e
     assert three.left.empty()
 
 
-def test_a_failure_of_the_first_process_ends_it_after_the_others(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
+def test_a_failed_first_process_ends_after_the_others(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     monkeypatch.setattr(processes, "GRACE", 0.3)
     with group() as three:
         first = three.exit(0, UserError("the corpus is empty; name another"))
@@ -113,7 +113,7 @@ def test_a_failure_of_the_first_process_ends_it_after_the_others(
     assert capfd.readouterr().err.count("error: worker 0 (a) of 3 has failed: the corpus is empty; name another\n") == 2
 
 
-def test_where_all_fail_alike_the_first_process_exits_as_soon_as_the_others_have(capfd: pytest.CaptureFixture[str]):
+def test_if_all_fail_alike_the_first_process_exits_after_the_others(capfd: pytest.CaptureFixture[str]):
     """Otherwise it would wait `GRACE` seconds more, and then report another process for the error that it had itself."""
     error = UserError("the corpus is empty; name another")
     with group(beating=(0,)) as three:
@@ -128,7 +128,7 @@ def test_where_all_fail_alike_the_first_process_exits_as_soon_as_the_others_have
     assert capfd.readouterr().err == ""
 
 
-def test_a_process_that_is_interrupted_does_not_wait_and_ends_the_others(
+def test_an_interrupted_process_ends_the_others_without_waiting(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(processes, "GRACE", 0.05)
@@ -140,7 +140,7 @@ def test_a_process_that_is_interrupted_does_not_wait_and_ends_the_others(
     assert capfd.readouterr().err.count("worker 1 (b) of 3 has failed: KeyboardInterrupt\n") == 2
 
 
-def test_a_mistake_that_one_process_finds_ends_the_others_with_its_words(
+def test_an_error_of_one_process_ends_the_others_with_its_message(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(processes, "GRACE", 0.05)
@@ -150,7 +150,7 @@ def test_a_mistake_that_one_process_finds_ends_the_others_with_its_words(
     assert capfd.readouterr().err.count("error: worker 1 (b) of 3 has failed: the bucket is gone; make it again\n") == 2
 
 
-def test_silence_is_known_everywhere_before_it_counts_as_loss():
+def test_silence_is_reported_to_all_before_it_counts_as_loss():
     with group(patience=60.0, beating=(0, 1)) as three:
         deadline = time.monotonic() + 30
         while not all("worker 2 (c) of 3 has sent no heartbeat for" in three.members[i].silent() for i in (0, 1)):
@@ -159,7 +159,7 @@ def test_silence_is_known_everywhere_before_it_counts_as_loss():
         assert three.left.empty()
 
 
-def test_a_hang_of_one_process_ends_all_with_its_words(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+def test_a_hang_of_one_process_ends_all_with_its_message(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     with group() as three:
         now = [0.0]
         with three.members[2].watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=lambda: now[0])) as watchdog:
@@ -181,7 +181,7 @@ def test_a_hang_of_one_process_ends_all_with_its_words(tmp_path: pathlib.Path, c
     ],
     ids=["memory", "corpus", "collective"],
 )
-def test_an_error_of_the_devices_ends_a_process_at_once_and_the_others_with_its_words(
+def test_a_device_error_ends_all_processes_with_its_message(
     error: Exception, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     """A process that ended in good order would wait for the others, which wait for it."""
@@ -203,7 +203,7 @@ def test_an_error_of_the_devices_ends_a_process_at_once_and_the_others_with_its_
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError("Gloo failed"), UserError("no such file")])
-def test_other_errors_end_no_process_before_its_cleanup(error: Exception):
+def test_other_errors_do_not_skip_the_cleanup(error: Exception):
     with group() as three:
         three.members[1].end_after(error)
         assert three.left.empty()
@@ -217,7 +217,7 @@ def test_a_single_process_waits_for_nobody():
                 raise error
 
 
-def test_a_process_is_silent_after_some_beats(monkeypatch: pytest.MonkeyPatch):
+def test_a_process_counts_as_silent_after_missed_heartbeats(monkeypatch: pytest.MonkeyPatch):
     clock = Time()
     monkeypatch.setattr(processes, "time", clock)
     first = Processes(Hosts("", 3, 0, NAMES, ""), {i: socket.socket() for i in (1, 2)})
@@ -259,7 +259,7 @@ def lived(monkeypatch: pytest.MonkeyPatch, clock: Time, lone: Processes, *pauses
 
 
 @pytest.mark.parametrize(("limit", "pause"), [(4.0, 1.0), (100.0, 2.0)])
-def test_a_hang_is_looked_for_four_times_within_the_limit_and_every_beat(
+def test_hangs_are_checked_four_times_per_limit_and_every_heartbeat(
     limit: float, pause: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     clock, left = Time(), list[int]()
@@ -270,9 +270,7 @@ def test_a_hang_is_looked_for_four_times_within_the_limit_and_every_beat(
     assert set(waiting.waited) == {pause}
 
 
-def test_time_in_which_the_process_was_stopped_is_neither_a_hang_nor_silence_of_the_others(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_time_while_the_process_is_stopped_is_neither_hang_nor_silence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     clock, left = Time(), list[int]()
     monkeypatch.setattr(processes, "time", clock)
     alone = Processes(leave=left.append)
@@ -287,7 +285,7 @@ def test_time_in_which_the_process_was_stopped_is_neither_a_hang_nor_silence_of_
     assert (left, clock.now) == ([HUNG, HUNG], 1000.0 + 500 + 60)
 
 
-def test_a_process_that_hangs_names_those_that_are_silent(
+def test_a_hung_process_names_the_silent_ones(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     clock, left = Time(), list[int]()
@@ -303,7 +301,7 @@ def test_a_process_that_hangs_names_those_that_are_silent(
 
 
 # -------------------------------------------------------------------------------------------------------------------- agreements
-def test_values_of_all_are_gathered_in_the_order_of_the_processes():
+def test_values_are_gathered_in_process_order():
     def twice(one: Processes) -> list[Any]:
         return [one.gather({"a": one.index}), one.gather(f"é{'x' * 200_000 * one.index}")]
 
@@ -313,7 +311,7 @@ def test_values_of_all_are_gathered_in_the_order_of_the_processes():
             assert [len(text) for text in texts] == [1, 200_001, 400_001]
 
 
-def test_what_goes_wrong_in_the_first_process_is_raised_in_all():
+def test_errors_of_the_first_process_are_raised_in_all():
     did = []
 
     def fails() -> None:
@@ -340,7 +338,7 @@ def test_a_process_that_waits_for_a_value_of_one_that_dies_is_ended():
         assert three.ends(2) == {0: HUNG, 1: HUNG}
 
 
-def test_processes_that_do_not_share_a_directory_find_out(tmp_path: pathlib.Path):
+def test_processes_without_a_shared_directory_detect_it(tmp_path: pathlib.Path):
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
 
@@ -374,7 +372,7 @@ def test_a_file_of_another_machine_may_take_a_while_to_appear(tmp_path: pathlib.
 
 
 # --------------------------------------------------------------------------------------------------------------- with JAX itself
-def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
     hosts = [Hosts("127.0.0.1:1", 2, i, NAMES[:2], "") for i in range(2)]
@@ -417,7 +415,7 @@ def start(tmp_path: pathlib.Path, port: int, index: int) -> Started:
     return forked.start(tmp_path, ("pretrain", *flags), prepare=stand_by_instead)
 
 
-def test_two_processes_run_together_and_leave_at_the_same_step_when_one_is_preempted(tmp_path: pathlib.Path):
+def test_two_processes_stop_at_the_same_step_when_one_is_preempted(tmp_path: pathlib.Path):
     port = free_port()
     pair = [start(tmp_path, port, i) for i in range(2)]
     pair[1].wait_until(lambda: any("together" in text for text in pair[1].said()))
@@ -430,7 +428,7 @@ def test_two_processes_run_together_and_leave_at_the_same_step_when_one_is_preem
     assert steps[0] == steps[1]
 
 
-def test_an_error_of_the_first_process_ends_both(tmp_path: pathlib.Path):
+def test_an_error_of_the_first_of_two_processes_ends_both(tmp_path: pathlib.Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("")
     port = free_port()

@@ -28,9 +28,7 @@ def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None
     return step
 
 
-def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happens_in_them(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_profile_has_the_requested_steps_with_named_events(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     waits: list[int] = []
     with Profile(range(2, 5), tmp_path) as profile:
         assert loop(profile, 0, 8, waits) == 7
@@ -47,9 +45,7 @@ def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happe
 @pytest.mark.parametrize(
     ("first", "last", "profiled"), [(3, 8, [3, 4]), (0, 4, [2, 3]), (5, 8, []), (0, 2, []), (2, 3, [2]), (4, 5, [4])]
 )
-def test_a_loop_that_begins_or_ends_within_the_profile_is_profiled_as_far_as_it_goes(
-    tmp_path: pathlib.Path, first: int, last: int, profiled: list[int]
-):
+def test_a_loop_is_profiled_in_its_part_of_the_range(tmp_path: pathlib.Path, first: int, last: int, profiled: list[int]):
     directory = tmp_path / "workdir" / "profile"
     with Profile(range(2, 5), directory) as profile:
         loop(profile, first, last)
@@ -58,14 +54,14 @@ def test_a_loop_that_begins_or_ends_within_the_profile_is_profiled_as_far_as_it_
     assert not profiled or profiled_steps(directory) == profiled
 
 
-def test_a_profile_goes_on_from_one_phase_to_the_next(tmp_path: pathlib.Path):
+def test_a_profile_continues_into_the_next_phase(tmp_path: pathlib.Path):
     with Profile(range(2, 5), tmp_path) as profile:
         loop(profile, 0, 3)
         loop(profile, 3, 8)
     assert profiled_steps(tmp_path) == [2, 3, 4]
 
 
-def test_a_loop_that_ends_at_an_error_leaves_its_profile(tmp_path: pathlib.Path):
+def test_a_profile_is_written_when_the_loop_fails(tmp_path: pathlib.Path):
     def fail() -> None:
         with Profile(range(1, 5), tmp_path) as profile:
             for step in profile.trace_steps(iter(range(8)), 0, lambda step: None):
@@ -77,12 +73,12 @@ def test_a_loop_that_ends_at_an_error_leaves_its_profile(tmp_path: pathlib.Path)
     assert profiled_steps(tmp_path) == [1, 2, 3]
 
 
-def test_without_a_profile_the_batches_are_what_they_were():
+def test_without_a_profile_batches_are_not_changed():
     batches = iter([1, 2])
     assert Profile().trace_steps(batches, 0, lambda step: None) is batches
 
 
-def test_a_profile_that_cannot_be_written_is_told_and_the_loop_goes_on(
+def test_an_unwritable_profile_is_reported_and_the_loop_continues(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "profile").write_text("in the way")
@@ -93,9 +89,7 @@ def test_a_profile_that_cannot_be_written_is_told_and_the_loop_goes_on(
     assert message.startswith(f"the profile in {tmp_path / 'profile'} could not be written (")
 
 
-def test_each_of_several_processes_leaves_a_file_of_its_own_in_one_session(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_several_processes_write_their_own_files_into_one_session(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for index in range(2):
         monkeypatch.setattr(jax, "process_index", lambda index=index: index)
@@ -107,23 +101,23 @@ def test_each_of_several_processes_leaves_a_file_of_its_own_in_one_session(
 
 
 @pytest.mark.parametrize("text", ["10", "15:10", "10:10", "-1:3", "3:-1", "1:2:3", ":5", "5:", "", "1.0:2", "1:99999999999"])
-def test_steps_that_are_no_range_are_refused(text: str):
+def test_invalid_step_ranges_are_refused(text: str):
     with pytest.raises(argparse.ArgumentTypeError, match=f"={text} must be FIRST:LAST, two whole numbers"):
         steps_to_profile(text)
 
 
-def test_steps_are_a_range():
+def test_step_ranges_are_parsed():
     assert steps_to_profile("10:15") == range(10, 15)
 
 
-def test_a_run_that_is_alone_must_reach_the_last_step_of_its_profile(tmp_path: pathlib.Path):
+def test_a_single_run_must_reach_the_last_step_of_its_profile(tmp_path: pathlib.Path):
     profile = Profile(range(10, 15), tmp_path)
     with pytest.raises(UserError, match="--profile=10:15 ends after the last step of this run, 14; name earlier steps"):
         profile.for_run(14, alone=True)
     assert profile.for_run(15, alone=True) is profile
 
 
-def test_of_a_sweep_the_first_run_that_is_long_enough_is_profiled(tmp_path: pathlib.Path):
+def test_the_first_long_enough_run_of_a_sweep_is_profiled(tmp_path: pathlib.Path):
     profile = Profile(range(10, 15), tmp_path)
     runs = [profile.for_run(last_step, alone=False) for last_step in (14, 15, 16)]
     assert [run is profile for run in runs] == [False, True, False]

@@ -60,7 +60,7 @@ def ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_a_run_that_hangs_once_and_is_killed_once_comes_to_its_end(ends, capfd: pytest.CaptureFixture[str]):
+def test_a_run_that_hangs_once_and_is_killed_once_finishes(ends, capfd: pytest.CaptureFixture[str]):
     assert ends("1500:42,1600:-9,2000:0") == (0, 3)
     told = capfd.readouterr().err.splitlines()
     assert told == [
@@ -70,7 +70,7 @@ def test_a_run_that_hangs_once_and_is_killed_once_comes_to_its_end(ends, capfd: 
     ]
 
 
-def test_signals_mean_what_they_meant_before_once_the_command_has_ended(ends):
+def test_signal_handlers_are_restored_after_the_command(ends):
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     assert ends("10:0") == (0, 1)
@@ -78,7 +78,7 @@ def test_signals_mean_what_they_meant_before_once_the_command_has_ended(ends):
 
 
 @pytest.mark.parametrize("status", [1, 2, 130, 141])
-def test_a_bug_a_mistake_and_ctrl_c_are_not_restarted(ends, status: int):
+def test_bugs_mistakes_and_ctrl_c_are_not_restarted(ends, status: int):
     assert ends(f"10:{status}") == (status, 1)
 
 
@@ -93,11 +93,11 @@ def test_failing_twice_before_the_first_step_ends_the_run(ends):
         ends("0:42,0:42,0:0")
 
 
-def test_a_stop_by_sigterm_elsewhere_is_no_failure_of_its_step(ends):
+def test_a_stop_by_sigterm_does_not_count_as_a_failure_of_its_step(ends):
     assert ends("10:143,10:143,10:42,20:0") == (0, 4)
 
 
-def test_where_the_restarts_are_used_up_the_status_says_that_another_start_may_succeed(ends, capfd: pytest.CaptureFixture[str]):
+def test_the_status_after_the_last_restart_allows_another_start(ends, capfd: pytest.CaptureFixture[str]):
     assert ends("10:-9,20:-9", restarts=1) == (HUNG, 2)
     assert "error: pretrain ended with exit status 137" in (told := capfd.readouterr().err)
     assert "--restarts=1 allows no further restart; the same command resumes" in told
@@ -107,7 +107,7 @@ SLOW = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep
 PAUSED = "import os, pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nos._exit(42)\n"
 
 
-def test_sigterm_ends_the_command_and_starts_nothing_again(tmp_path: pathlib.Path):
+def test_sigterm_ends_the_command_without_a_restart(tmp_path: pathlib.Path):
     put_in_place(SLOW, tmp_path)
     started = tmp_path / "started"
     begin = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from bert_jax.runtime.restarts import keep_running"
@@ -122,7 +122,7 @@ def test_sigterm_ends_the_command_and_starts_nothing_again(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_in_the_pause_ends_it_and_starts_nothing_again(
+def test_a_signal_during_the_pause_prevents_the_restart(
     number: signal.Signals, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     put_in_place(PAUSED, tmp_path)
@@ -147,7 +147,7 @@ def test_the_workdir_is_found_in_either_form(flags: list[str]):
     assert find_workdir([]) is None
 
 
-def test_the_steps_of_a_sweep_are_those_of_all_its_runs(tmp_path: pathlib.Path):
+def test_the_steps_of_a_sweep_add_up_over_its_runs(tmp_path: pathlib.Path):
     assert steps_done(tmp_path) == 0
     for name, step in (("", 0), ("runs/seed=0", 30), ("runs/seed=1", 12)):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
@@ -198,7 +198,7 @@ def kept(monkeypatch: pytest.MonkeyPatch):
     return keep
 
 
-def test_pauses_double_from_ten_seconds_to_less_than_the_others_wait(kept, capsys: pytest.CaptureFixture[str]):
+def test_pauses_double_from_ten_seconds_and_stay_below_the_start_timeout(kept, capsys: pytest.CaptureFixture[str]):
     ends = Ends([42] * 7)
     assert kept(ends, 6, "--workdir=run", "--config.seed=1") == HUNG
     assert ends.pauses == [10, 20, 40, 80, 160, 160]
@@ -208,7 +208,7 @@ def test_pauses_double_from_ten_seconds_to_less_than_the_others_wait(kept, capsy
     assert told[6].startswith("error: pretrain ended with exit status 42")
 
 
-def test_a_signal_in_a_pause_or_a_status_that_no_restart_mends_ends_it(kept):
+def test_a_signal_or_a_final_status_ends_the_restarts(kept):
     ends = Ends([42, 42, 42], interrupted=2)
     assert kept(ends, 6, "--workdir=run") == 128 + 2
     assert len(ends.commands) == 2
@@ -237,7 +237,7 @@ class Child:
 
 
 @pytest.mark.parametrize(("status", "shown"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
-def test_a_child_that_a_signal_ends_has_the_status_of_a_shell(status: int, shown: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_child_ended_by_a_signal_has_the_status_of_a_shell(status: int, shown: int, monkeypatch: pytest.MonkeyPatch):
     child = Child(status)
     monkeypatch.setattr(restarts.subprocess, "Popen", lambda command: child)
     signals = restarts._Signals()
@@ -247,7 +247,7 @@ def test_a_child_that_a_signal_ends_has_the_status_of_a_shell(status: int, shown
     assert child.signals == [signal.SIGTERM], "it came while the child was being started"
 
 
-def test_sigterm_is_passed_on_and_ctrl_c_is_not_since_the_child_gets_it_too(monkeypatch: pytest.MonkeyPatch):
+def test_sigterm_is_forwarded_and_ctrl_c_is_not(monkeypatch: pytest.MonkeyPatch):
     child = Child()
     monkeypatch.setattr(restarts.subprocess, "Popen", lambda command: child)
     with restarts._Signals() as signals:
@@ -272,13 +272,13 @@ def test_a_pause_ends_at_its_time_or_at_a_signal(monkeypatch: pytest.MonkeyPatch
     assert len(clock.slept) == 3
 
 
-def test_the_command_line_is_the_number_of_restarts_the_command_and_its_arguments(monkeypatch: pytest.MonkeyPatch):
+def test_the_command_line_has_the_restarts_the_command_and_its_arguments(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["restarts", "3", "pretrain", "--config=a"])
     monkeypatch.setattr(restarts, "keep_running", lambda *given: given)
     assert restarts.main() == ("pretrain", ["--config=a"], 3)  # type: ignore[comparison-overlap]
 
 
-def test_the_documented_table_of_exit_statuses_is_the_one_that_decides():
+def test_the_documented_exit_statuses_are_those_of_the_code():
     rows = re.findall(
         r"^\| ([\d, ]+) \| .* \| (starts again|ends)[^|]* \|$",
         (REPOSITORY / "bert_jax" / "runtime" / "README.md").read_text(),

@@ -63,25 +63,25 @@ def call(present: list[Hosts], facts: list[dict[str, str]], timeout: float) -> l
     return told
 
 
-def test_workers_that_agree_go_on():
+def test_workers_that_agree_continue():
     assert call(group(4, free_port()), [{"jax": "1"}] * 4, timeout=30) == [""] * 4
 
 
-def test_everyone_present_hears_who_is_missing():
+def test_present_workers_learn_who_is_missing():
     told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
     assert told[0] == told[1]
     assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
     assert "THE REMEDY" in told[0]
 
 
-def test_a_worker_whose_first_one_is_missing_says_so_within_the_time():
+def test_a_worker_reports_a_missing_first_process_in_time():
     (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
     assert "this is worker 1 of 2, and worker 0 at 127.0.0.1" in told
     assert "did not answer within 1 s" in told
     assert "THE REMEDY" in told
 
 
-def test_a_difference_is_named_to_all():
+def test_a_difference_is_reported_by_all():
     facts = [{"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.11.0", "config.seed": "1"}]
     told = call(group(3, free_port()), facts, timeout=30)
     assert told[0] == told[1] == told[2]
@@ -195,7 +195,7 @@ STRANGE = [
 ]
 
 
-def test_what_no_process_of_the_run_says_is_ignored():
+def test_messages_from_outside_of_the_run_are_ignored():
     deep = b"[" * 50_000
     texts = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1x", len(deep).to_bytes(4, "big") + deep]
     texts += [framed(signed(said)) for said in STRANGE] + [framed([[1, {"jax": "1"}], "no proof"]), framed([1, {"jax": "1"}])]
@@ -209,7 +209,7 @@ def test_what_no_process_of_the_run_says_is_ignored():
     assert "differ in code or configuration" in here.error
 
 
-def test_with_a_secret_only_those_that_know_it_are_heard(monkeypatch: pytest.MonkeyPatch):
+def test_with_a_secret_other_callers_are_ignored(monkeypatch: pytest.MonkeyPatch):
     unsigned = framed(signed([1, {"jax": "1"}]))
     monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
     told = json.loads(framed(signed([1, {"jax": "1"}]))[4:])
@@ -221,7 +221,7 @@ def test_with_a_secret_only_those_that_know_it_are_heard(monkeypatch: pytest.Mon
     assert here.error == ""
 
 
-def test_a_process_heeds_no_answer_of_one_that_does_not_know_the_secret(monkeypatch: pytest.MonkeyPatch):
+def test_answers_without_the_secret_are_ignored(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
     monkeypatch.setattr(messages, "ANSWER", 0.1)  # seconds, of 15
     with socket.create_server(("127.0.0.1", 0)) as stranger:
@@ -232,7 +232,7 @@ def test_a_process_heeds_no_answer_of_one_that_does_not_know_the_secret(monkeypa
     assert "did not answer within 1 s" in told
 
 
-def test_a_number_is_that_of_the_first_caller_for_as_long_as_it_is_there():
+def test_a_process_number_belongs_to_its_first_connected_caller():
     with first(3, {"jax": "1"}) as here:
         mine = framed(signed([1, {"jax": "1"}]))
         early = here.call(mine)
@@ -246,7 +246,7 @@ def test_a_number_is_that_of_the_first_caller_for_as_long_as_it_is_there():
             assert [verified(receive(third)), verified(receive(other))] == ["", ""]
 
 
-def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_telling_the_others():
+def test_a_worker_that_dies_does_not_prevent_answers_to_the_others():
     """The loop of `Processes` names it later."""
     with first(3, {"jax": "1"}) as here:
         here.call(framed(signed([1, {"jax": "1"}]))).close()
@@ -282,7 +282,7 @@ def nobody_calls(monkeypatch: pytest.MonkeyPatch, clock: Time) -> list[float]:
     return waited
 
 
-def test_the_first_process_says_every_ten_seconds_who_is_missing(clock: Time, monkeypatch: pytest.MonkeyPatch):
+def test_the_first_process_reports_missing_workers_every_ten_seconds(clock: Time, monkeypatch: pytest.MonkeyPatch):
     waited, said = nobody_calls(monkeypatch, clock), list[str]()
     with pytest.raises(UserError, match=r"3 workers expected, and worker 1, worker 2 did not start"):
         roll_call(group(3, 1)[0], {}, 25.005, say=said.append)
@@ -290,14 +290,14 @@ def test_the_first_process_says_every_ten_seconds_who_is_missing(clock: Time, mo
     assert waited == [1.0] * 25 + [0.01]
 
 
-def test_what_is_said_goes_to_stderr(clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_messages_go_to_stderr(clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     nobody_calls(monkeypatch, clock)
     with pytest.raises(UserError):
         roll_call(group(3, 1)[0], {}, 12.0)
     assert capsys.readouterr().err == "waiting for worker 1, worker 2 of 3 (11s)\n"
 
 
-def test_the_others_say_every_ten_seconds_that_they_wait(clock: Time, monkeypatch: pytest.MonkeyPatch):
+def test_waiting_workers_report_every_ten_seconds(clock: Time, monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
     def create_connection(address: Any, timeout: float) -> None:
@@ -330,11 +330,11 @@ def test_the_others_say_every_ten_seconds_that_they_wait(clock: Time, monkeypatc
         ([{"jax": "1"}], []),
     ],
 )
-def test_differences_are_listed_by_what_differs(others: list[dict[str, str]], lines: list[str]):
+def test_differences_are_listed_by_subject(others: list[dict[str, str]], lines: list[str]):
     found = processes._missing_or_differing(group(len(others) + 1, 1)[0], {"jax": "1"}, dict(enumerate(others, 1)))
     assert [line.strip() for line in found.splitlines() if line.startswith("  ")][:-1] == lines
 
 
-def test_at_most_eight_of_the_missing_are_named():
+def test_at_most_eight_missing_workers_are_named():
     assert processes._listed(group(12, 1)[0], list(range(8))) == ", ".join(NAMES[:8])
     assert processes._listed(group(12, 1)[0], list(range(1, 12))) == ", ".join(NAMES[1:9]) + " and 3 more"

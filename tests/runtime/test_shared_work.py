@@ -35,14 +35,14 @@ def keep_waiting() -> bool:
 
 
 @pytest.mark.parametrize(("items", "count"), [(27, 4), (3, 8), (8, 1)])
-def test_every_run_is_the_share_of_one_process(items: int, count: int):
+def test_every_run_belongs_to_one_process(items: int, count: int):
     with group(count=count, beating=()) as several:
         shares = [RunShard(one).select(range(items)) for one in several.members]
     assert sorted(item for own in shares for item in own) == list(range(items))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_first_process_gets_what_all_have_and_the_others_may_leave(tmp_path: pathlib.Path):
+def test_the_first_process_gathers_all_results_and_others_may_leave(tmp_path: pathlib.Path):
     def one(own: Processes) -> Any:
         with own.shard_runs(tmp_path, lambda: pytest.fail("asked to stop")) as shard:
             time.sleep(0.1 * own.index)  # the last one long after the first
@@ -55,7 +55,7 @@ def test_the_first_process_gets_what_all_have_and_the_others_may_leave(tmp_path:
         assert three.left.empty()
 
 
-def test_one_process_is_alone_and_writes_nothing(tmp_path: pathlib.Path):
+def test_a_single_process_sends_nothing(tmp_path: pathlib.Path):
     with Processes().shard_runs(tmp_path, lambda: pytest.fail("asked to stop")) as shard:
         assert (shard.index, shard.count, shard.select([3, 4, 5])) == (0, 1, [3, 4, 5])
         assert shard.gather({"a": 5}, keep_waiting) == [{"a": 5}]
@@ -63,13 +63,13 @@ def test_one_process_is_alone_and_writes_nothing(tmp_path: pathlib.Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_processes_that_work_apart_agree_on_nothing_else(tmp_path: pathlib.Path):
+def test_independent_processes_make_no_other_agreements(tmp_path: pathlib.Path):
     with group() as three:
         Sharing(three, tmp_path)
         assert three.members[1].gather({"kernels": "of this one"}) == [{"kernels": "of this one"}]
 
 
-def test_if_one_is_stopped_all_stop_and_say_why(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_if_one_process_is_stopped_all_stop_with_the_reason(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     with group() as three:
         here = Sharing(three, tmp_path)
         here.shares[1].tell_stopped()
@@ -79,7 +79,7 @@ def test_if_one_is_stopped_all_stop_and_say_why(tmp_path: pathlib.Path, caplog: 
     assert caplog.messages.count("another process was asked to stop, or process 0 is lost: saving, then stopping") == 2
 
 
-def test_a_stop_is_heard_by_a_process_that_begins_later(tmp_path: pathlib.Path):
+def test_a_stop_reaches_a_process_that_starts_later(tmp_path: pathlib.Path):
     with group(count=2) as two:
         asked = threading.Event()
         with two.members[1].shard_runs(tmp_path, lambda: None) as second:
@@ -90,7 +90,7 @@ def test_a_stop_is_heard_by_a_process_that_begins_later(tmp_path: pathlib.Path):
             assert first.gather({}, keep_waiting) is None
 
 
-def test_the_first_one_stops_waiting_when_it_is_asked_to_and_says_so(tmp_path: pathlib.Path):
+def test_the_first_process_stops_waiting_on_request(tmp_path: pathlib.Path):
     with group() as three:
         here = Sharing(three, tmp_path)
         assert here.shares[0].gather({}, lambda: True) is None
@@ -99,7 +99,7 @@ def test_the_first_one_stops_waiting_when_it_is_asked_to_and_says_so(tmp_path: p
 
 
 @pytest.mark.parametrize("how", ["an error", "a kill", "an end before its share"])
-def test_a_process_that_failed_is_named_and_ends_no_other(how: str, tmp_path: pathlib.Path):
+def test_a_failed_process_is_named_and_does_not_end_others(how: str, tmp_path: pathlib.Path):
     with group() as three:
         here = Sharing(three, tmp_path)
         assert here.shares[1].gather({}, keep_waiting) is None
@@ -113,7 +113,7 @@ def test_a_process_that_failed_is_named_and_ends_no_other(how: str, tmp_path: pa
         assert three.left.empty()
 
 
-def test_a_process_that_shows_no_sign_of_life_is_named_and_one_that_does_is_waited_for(tmp_path: pathlib.Path):
+def test_a_silent_process_is_named_and_a_live_one_is_waited_for(tmp_path: pathlib.Path):
     with group(patience=1.0, beating=(0, 1)) as three:
         here = Sharing(three, tmp_path)
         with pytest.raises(ProcessesLost, match=r"^process 2 of 3 failed"):
@@ -122,7 +122,7 @@ def test_a_process_that_shows_no_sign_of_life_is_named_and_one_that_does_is_wait
 
 
 @pytest.mark.parametrize("how", ["an error", "a kill", "silence", "an end without waiting for the others"])
-def test_when_the_first_process_is_gone_the_others_stop(how: str, tmp_path: pathlib.Path):
+def test_the_others_stop_if_the_first_process_is_gone(how: str, tmp_path: pathlib.Path):
     with group(patience=0.5 if how == "silence" else 60.0, beating=(1, 2) if how == "silence" else None) as three:
         here = Sharing(three, tmp_path)
         if how == "a kill":
@@ -134,7 +134,7 @@ def test_when_the_first_process_is_gone_the_others_stop(how: str, tmp_path: path
         assert three.left.empty(), "each saves before it ends"
 
 
-def test_a_share_that_is_done_outlives_the_first_process(tmp_path: pathlib.Path):
+def test_finished_results_survive_the_first_process(tmp_path: pathlib.Path):
     with group() as three:
         here = Sharing(three, tmp_path)
         assert here.shares[1].gather({}, keep_waiting) is None
@@ -144,7 +144,7 @@ def test_a_share_that_is_done_outlives_the_first_process(tmp_path: pathlib.Path)
         assert here.stopped() == [2]
 
 
-def test_the_last_words_of_a_process_are_heard(tmp_path: pathlib.Path):
+def test_the_last_message_of_a_process_is_received(tmp_path: pathlib.Path):
     """If it closed its connection before reading what process 0 has sent, the connection would be reset."""
     with group(beat=0.001) as three:
         here = Sharing(three, tmp_path)
@@ -154,9 +154,7 @@ def test_the_last_words_of_a_process_are_heard(tmp_path: pathlib.Path):
         assert here.asked[1].wait(20)
 
 
-def test_a_process_waits_until_its_predecessor_has_left_and_says_who_it_is_if_it_does_not(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_process_waits_for_its_predecessor_and_names_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "EARLIER", 0.1)
     (tmp_path / FOLDER).mkdir()
     with group(patience=0.1, count=2, beating=()) as two, other_process(tmp_path / FOLDER / "1.lock") as predecessor:

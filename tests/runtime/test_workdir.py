@@ -66,7 +66,7 @@ def test_a_new_directory_is_made_and_holds_the_configuration(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_directory_that_is_moved_or_is_that_of_another_run_is_noticed(tmp_path: pathlib.Path, replaced: bool):
+def test_a_moved_or_replaced_workdir_is_detected(tmp_path: pathlib.Path, replaced: bool):
     directory, moved = tmp_path / "a", tmp_path / "b"
 
     def move() -> None:
@@ -87,7 +87,7 @@ def test_a_directory_that_is_moved_or_is_that_of_another_run_is_noticed(tmp_path
     assert directory.exists() == replaced  # the files of others stay
 
 
-def test_a_file_system_that_does_not_answer_is_no_reason_to_end_a_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unresponsive_file_system_does_not_end_a_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def stale(self: pathlib.Path, *arguments: Any, **named: Any) -> str:
         raise OSError(errno.ESTALE, "Stale file handle")
 
@@ -105,7 +105,7 @@ def test_the_same_configuration_continues(tmp_path: pathlib.Path):
     assert (tmp_path / "metrics.jsonl").read_text() == "kept"
 
 
-def test_a_run_goes_on_under_a_version_that_knows_more_keys(tmp_path: pathlib.Path):
+def test_a_run_resumes_with_a_version_that_has_more_keys(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", CONFIG):
         (tmp_path / "metrics.jsonl").touch()
     younger = CONFIG | {"init_from": ""}
@@ -132,7 +132,7 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
     assert (tmp_path / "config.json").read_text() == before
 
 
-def test_keys_that_may_change_do(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_changeable_keys_may_change(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     with open_workdir(tmp_path, "pretrain", CONFIG):
         (tmp_path / "metrics.jsonl").touch()
     other = CONFIG | {"log_every": 50, "phases": ({"steps": 20, "rate": 1e-4}, {"steps": 5, "rate": 1e-4})}
@@ -141,7 +141,7 @@ def test_keys_that_may_change_do(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
     assert caplog.messages == ["log_every is now 50 (was 10)", "phases.0.steps is now 20 (was 10)"]
 
 
-def test_keys_that_may_change_are_neither_told_nor_stored_where_the_start_is_refused(
+def test_changed_keys_of_a_refused_start_are_neither_reported_nor_stored(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
     with open_workdir(tmp_path, "pretrain", CONFIG):
@@ -163,7 +163,7 @@ def test_keys_that_may_change_are_neither_told_nor_stored_where_the_start_is_ref
 
 
 @pytest.mark.parametrize("key", ["phases", "training", "optimizer"])
-def test_another_way_to_train_may_begin_with_the_weights_of_the_run(key: str, tmp_path: pathlib.Path):
+def test_a_refused_change_suggests_starting_from_the_weights(key: str, tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", {key: {"batch_size": 16}}):
         (tmp_path / "metrics.jsonl").touch()
     hint = f"to train its model further, name another --workdir and --config.init_from={tmp_path}"
@@ -171,7 +171,7 @@ def test_another_way_to_train_may_begin_with_the_weights_of_the_run(key: str, tm
         pass
 
 
-def test_a_start_refused_before_it_trained_binds_nobody_to_its_configuration(tmp_path: pathlib.Path):
+def test_a_start_refused_before_training_does_not_fix_the_configuration(tmp_path: pathlib.Path):
     with pytest.raises(UserError), open_workdir(tmp_path, "pretrain", CONFIG | {"seed": 3}):
         raise UserError("the mesh does not fit")
     with open_workdir(tmp_path, "pretrain", CONFIG):
@@ -201,25 +201,25 @@ def refused(directory: pathlib.Path, **files: str) -> None:
         start()
 
 
-def test_a_refused_start_leaves_nothing_of_a_new_workdir_and_its_parents(tmp_path: pathlib.Path):
+def test_a_refused_start_removes_the_new_workdir_and_its_parents(tmp_path: pathlib.Path):
     refused(tmp_path / "runs" / "mine", **{"metrics.jsonl": "", "ledger.jsonl": "{}\n", "tensorboard_events.1": "a version"})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_refused_start_leaves_an_empty_directory_that_was_there(tmp_path: pathlib.Path):
+def test_a_refused_start_keeps_an_existing_empty_directory(tmp_path: pathlib.Path):
     (tmp_path / "mine").mkdir()
     refused(tmp_path / "mine")
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
 
 
 @pytest.mark.parametrize(("file", "text"), [("metrics.jsonl", "{}\n"), ("0_metrics.jsonl", ""), ("notes.txt", "")])
-def test_a_run_that_has_begun_keeps_everything(tmp_path: pathlib.Path, file: str, text: str):
+def test_a_run_that_has_trained_keeps_everything(tmp_path: pathlib.Path, file: str, text: str):
     refused(tmp_path / "mine", **{file: text})
     kept = {path.relative_to(tmp_path / "mine").as_posix() for path in (tmp_path / "mine").rglob("*") if path.is_file()}
     assert kept == {"config.json", ".lock", file.replace("_", "/")}
 
 
-def test_a_refused_start_leaves_the_workdir_of_an_earlier_one(tmp_path: pathlib.Path):
+def test_a_refused_start_keeps_an_existing_workdir(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", CONFIG):
         pass  # killed before it trained
     refused(tmp_path)
@@ -227,14 +227,14 @@ def test_a_refused_start_leaves_the_workdir_of_an_earlier_one(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.json", ".git"])
-def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: pathlib.Path, name: str):
+def test_a_foreign_directory_is_refused_and_not_changed(tmp_path: pathlib.Path, name: str):
     (tmp_path / name).write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match=r"not from a run.*name (a new|another)"), open_workdir(tmp_path, "pretrain", CONFIG):
         pass
     assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
 
 
-def test_the_workdir_of_another_command_is_refused(tmp_path: pathlib.Path):
+def test_a_workdir_of_another_command_is_refused(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "finetune", CONFIG):
         (tmp_path / "metrics.jsonl").touch()
     with (
@@ -251,14 +251,14 @@ def test_a_damaged_configuration_is_an_error(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(("name", "text"), [("thesis.txt", "years of work"), ("config.json", '{"model_type": "bert"}')])
-def test_nothing_is_left_in_a_directory_that_is_refused(tmp_path: pathlib.Path, name: str, text: str):
+def test_a_refused_directory_is_not_changed(tmp_path: pathlib.Path, name: str, text: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match="name "), open_workdir(tmp_path, "pretrain", CONFIG):
         pass
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
 
 
-def test_what_a_start_killed_early_left_is_no_obstacle(tmp_path: pathlib.Path):
+def test_leftovers_of_an_early_kill_do_not_block_a_start(tmp_path: pathlib.Path):
     for name in (".lock", ".writable-17", ".config.json.17"):
         (tmp_path / name).write_text("")
     with open_workdir(tmp_path, "pretrain", CONFIG):
@@ -280,7 +280,7 @@ def test_a_read_only_directory_is_an_error(tmp_path: pathlib.Path):
         pass
 
 
-def test_a_second_process_is_refused_and_a_killed_one_leaves_the_workdir_free(tmp_path: pathlib.Path):
+def test_a_second_process_is_refused_and_a_killed_one_releases_the_workdir(tmp_path: pathlib.Path):
     with other_process(tmp_path / ".lock") as first:
         assert first.stdout.readline() == "held\n"
         in_use = pytest.raises(UserError, match=f"in use by process {first.pid} on ")
@@ -300,7 +300,7 @@ def test_differences_name_dotted_keys_and_treat_tuples_as_lists():
     assert differences({"a": ()}, {"a": []}) == {}
 
 
-def test_the_lock_says_in_one_line_who_holds_it_and_nothing_afterwards(tmp_path: pathlib.Path):
+def test_the_lock_file_names_its_holder(tmp_path: pathlib.Path):
     lock = tmp_path / ".lock"
     lock.write_text("process 1 on another machine, killed\nand a second line\n")
     with locked(tmp_path, ".lock"):
@@ -310,9 +310,7 @@ def test_the_lock_says_in_one_line_who_holds_it_and_nothing_afterwards(tmp_path:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "directory removed"])
-def test_a_lock_that_another_start_removes_at_this_moment_is_none(
-    how: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lock_removed_at_the_same_moment_does_not_count(how: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     directory, calls, flock = tmp_path / "a", [], fcntl.flock
     directory.mkdir()
 
@@ -350,7 +348,7 @@ def test_a_forked_process_does_not_hold_the_lock_of_a_killed_run(tmp_path: pathl
 
 
 @pytest.mark.parametrize("error", [BlockingIOError(11, "busy"), PermissionError(13, "denied")])
-def test_a_lock_without_words_is_that_of_another_process(error: OSError, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_empty_lock_belongs_to_another_process(error: OSError, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def busy(file: Any, how: int) -> None:
         raise error
 
@@ -361,7 +359,7 @@ def test_a_lock_without_words_is_that_of_another_process(error: OSError, tmp_pat
             pass
 
 
-def test_a_file_system_without_locks_is_warned_of(
+def test_a_file_system_without_locks_gives_a_warning(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def unsupported(file: Any, how: int) -> None:
@@ -372,7 +370,7 @@ def test_a_file_system_without_locks_is_warned_of(
         assert caplog.messages == [f"{tmp_path} cannot be locked (Operation not supported): make sure that no second run uses it"]
 
 
-def test_a_lock_in_a_bucket_is_one_of_the_bucket(monkeypatch: pytest.MonkeyPatch):
+def test_a_workdir_in_a_bucket_is_locked_in_the_bucket(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
     @contextlib.contextmanager
@@ -429,7 +427,7 @@ def test_the_configuration_of_a_run_is_read_by_its_command(tmp_path: pathlib.Pat
             run_config(tmp_path, "pretrain")
 
 
-def test_a_longer_run_is_told_how_to_train_further(tmp_path: pathlib.Path):
+def test_more_steps_are_refused_with_the_way_to_train_further(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", {"seed": 0, "epochs": 2}):
         (tmp_path / "metrics.jsonl").touch()
     for changed, further in (({"seed": 1}, False), ({"epochs": 3}, True)):
@@ -438,7 +436,7 @@ def test_a_longer_run_is_told_how_to_train_further(tmp_path: pathlib.Path):
         assert ("to train its model further" in str(error.value)) is further
 
 
-def test_a_directory_that_cannot_be_used_is_not_left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unusable_directory_is_not_left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def incapable(directory: pathlib.Path) -> None:
         raise UserError("it does not rename")
 

@@ -44,14 +44,14 @@ def steps(bucket: str) -> set[str]:
     return {name.split("/")[0] for name in objects.listed(f"{bucket}/checkpoints")}
 
 
-def test_the_newest_states_are_kept_and_the_newest_one_is_restored(bucket: str):
+def test_the_newest_checkpoints_are_kept_and_the_newest_one_restored(bucket: str):
     assert restored(bucket) is None
     saved(bucket, 1, 2, 3)
     assert steps(bucket) == {"2", "3"}
     assert restored(bucket) == 3
 
 
-def test_a_state_whose_save_was_cut_off_does_not_count_and_goes(bucket: str):
+def test_an_incomplete_checkpoint_is_ignored_and_removed(bucket: str):
     saved(bucket, 1, 2)
     objects.remove(f"{bucket}/checkpoints/2/commit_success.txt")
     assert restored(bucket) == 1
@@ -63,7 +63,7 @@ def test_a_state_whose_save_was_cut_off_does_not_count_and_goes(bucket: str):
     assert restored(bucket) == 2
 
 
-def test_a_damaged_state_is_set_aside_and_the_one_before_is_used(bucket: str):
+def test_a_damaged_checkpoint_is_set_aside_for_the_previous_one(bucket: str):
     saved(bucket, 1, 2)
     for name, item in objects.listed(f"{bucket}/checkpoints/2").items():
         if item.size > 1000 and (found := objects.read(f"{bucket}/checkpoints/2/{name}")):
@@ -75,16 +75,14 @@ def test_a_damaged_state_is_set_aside_and_the_one_before_is_used(bucket: str):
     assert any(name.startswith("unreadable/2/state") for name in objects.listed(f"{bucket}/checkpoints"))
 
 
-def test_states_that_are_about_to_be_repeated_are_removed(bucket: str):
+def test_checkpoints_after_a_rollback_are_removed(bucket: str):
     saved(bucket, 1, 2)
     assert restored(bucket, until=1) == 1
     assert steps(bucket) == {"1"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gcsfs closes its file once more
-def test_a_save_that_the_storage_refuses_is_told_and_the_next_one_is_tried(
-    bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture
-):
+def test_a_refused_save_is_reported_and_the_next_one_tried(bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture):
     with Checkpoints(objects.as_path(f"{bucket}/checkpoints"), keep=2) as checkpoints:
         checkpoints.save(1, state(1))
         checkpoints.finish()

@@ -32,7 +32,7 @@ def flat_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "rename", refusing)
 
 
-def test_a_directory_on_a_disk_is_capable_and_left_as_it_was(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "there").write_text("as it was")
     require_capable(tmp_path)
     (tmp_path / f"{checks.PROBE}{os.getpid()}" / "inside").mkdir(parents=True)  # left by a killed process with the same number
@@ -51,13 +51,13 @@ def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rename_that_leaves_the_files_behind_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_rename_that_loses_files_is_detected(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pathlib.Path, "rename", lambda self, target: target)
     with pytest.raises(UserError, match=rf"does not rename a directory that holds files.*; {REMEDY}"):
         require_capable(tmp_path)
 
 
-def test_a_directory_that_cannot_be_written_is_told_with_the_reason(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unwritable_directory_is_refused_with_the_reason(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").touch()
     with pytest.raises(
         UserError, match=rf"--workdir={tmp_path}/file cannot be written \(a file is in the way\); name a directory"
@@ -73,9 +73,7 @@ def test_a_directory_that_cannot_be_written_is_told_with_the_reason(tmp_path: pa
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_replacement_that_leaves_the_old_file_or_another_content_is_noticed(
-    lost: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failed_replacement_is_detected(lost: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def replace(self: pathlib.Path, target: pathlib.Path) -> None:
         if lost:
             self.unlink()
@@ -109,7 +107,7 @@ def test_a_file_system_that_overwrites_instead_of_appending_is_refused(tmp_path:
         require_capable(tmp_path)
 
 
-def test_a_listing_that_lags_behind_is_noticed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_delayed_listing_is_detected(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(checks.os, "listdir", lambda path: [])
     with pytest.raises(UserError, match="does not list a file that was just written"):
         require_capable(tmp_path)
@@ -125,7 +123,7 @@ def test_a_file_system_that_does_not_replace_files_is_refused(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize(("hours", "says"), [(1, "3600 s behind"), (-1, "3600 s ahead of")])
-def test_a_clock_that_differs_is_told(
+def test_a_different_clock_is_reported(
     hours: int, says: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     now = time.time
@@ -136,7 +134,9 @@ def test_a_clock_that_differs_is_told(
 
 
 @pytest.mark.parametrize(("seconds", "says"), [(0, ""), (60, ""), (-60, ""), (61, "61 s ahead of"), (-61, "61 s behind")])
-def test_a_clock_is_told_from_a_minute_on(seconds: int, says: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_clock_differences_are_reported_from_a_minute(
+    seconds: int, says: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
     (tmp_path / "file").touch()
     os.utime(tmp_path / "file", (0, 1_000_000 + seconds))
     checks._tell_of_clock(tmp_path, tmp_path / "file", 1_000_000.0)
@@ -144,14 +144,14 @@ def test_a_clock_is_told_from_a_minute_on(seconds: int, says: str, tmp_path: pat
     assert says in caplog.text
 
 
-def test_a_bucket_has_room(monkeypatch: pytest.MonkeyPatch):
+def test_a_bucket_has_unlimited_space(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
     monkeypatch.setattr(checks.shutil, "disk_usage", asked.append)
     require_room("gs://bucket/checkpoints", 10**18)  # type: ignore[arg-type]
     assert asked == [], "no disk is asked for its free space"
 
 
-def test_a_disk_without_room_for_a_state_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_without_space_for_a_checkpoint_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 3_000_000_000}))
     require_room(tmp_path / "checkpoints", 3_000_000_000)
     says = rf"a checkpoint of this run has 4\.00 GB, and {tmp_path} has 3\.00 GB free; free space, or name a --workdir"

@@ -30,7 +30,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_directory_is_fetched_once_and_then_only_what_has_changed(bucket: str, requests: list[str]):
+def test_a_directory_is_fetched_once_and_then_only_its_changes(bucket: str, requests: list[str]):
     spent = fetching.seconds_spent()
     for name in ("a", "b", "sub/c"):
         objects.write(f"{bucket}/model/{name}", name.encode())
@@ -51,7 +51,7 @@ def test_a_directory_is_fetched_once_and_then_only_what_has_changed(bucket: str,
     assert not (copy / "b").exists()
 
 
-def test_the_time_of_a_fetch_is_given_to_what_measures_it_and_else_added_up(bucket: str):
+def test_the_time_of_a_fetch_is_measured_or_added_up(bucket: str):
     objects.write(f"{bucket}/x/a", b"a")
     objects.write(f"{bucket}/x/b", b"b")
     measured: list[str] = []
@@ -88,7 +88,7 @@ def test_a_copy_that_was_changed_or_removed_here_is_fetched_again(bucket: str, r
     assert (copy / "a").read_bytes() == b"a"
 
 
-def test_what_was_fetched_before_an_error_is_not_fetched_again(bucket: str, requests: list[str], emulator: Emulator):
+def test_a_fetch_continues_after_an_error(bucket: str, requests: list[str], emulator: Emulator):
     for name in "abcdef":
         objects.write(f"{bucket}/x/{name}", name.encode())
     emulator.fail(403, match=r"GET .*x/d\?")
@@ -102,7 +102,7 @@ def test_what_was_fetched_before_an_error_is_not_fetched_again(bucket: str, requ
     assert len(requests) < 6
 
 
-def test_a_single_object_and_the_beginning_of_several_names_are_fetched(bucket: str, requests: list[str]):
+def test_a_single_object_and_a_common_prefix_are_fetched(bucket: str, requests: list[str]):
     for name in ("bert.ckpt.index", "bert.ckpt.data-0", "vocab.txt", "deep/other"):
         objects.write(f"{bucket}/tf/{name}", name.encode())
     assert fetched(f"{bucket}/tf/vocab.txt", "--vocab").read_bytes() == b"vocab.txt"
@@ -114,7 +114,7 @@ def test_a_single_object_and_the_beginning_of_several_names_are_fetched(bucket: 
     assert cached_path(f"{bucket}/tf/vocab.txt").is_file()  # a copy of one object removes no others
 
 
-def test_a_directory_is_fetched_without_those_below_it_and_with_what_is_wanted_only(bucket: str, requests: list[str]):
+def test_only_wanted_files_of_one_directory_level_are_fetched(bucket: str, requests: list[str]):
     for name in ("a", "b", "sub/c"):
         objects.write(f"{bucket}/model/{name}", b"1")
     copy = fetched(f"{bucket}/model", "--model", deep=False, wanted=lambda name: name != "b")
@@ -131,7 +131,7 @@ def test_an_object_at_the_top_of_a_bucket_is_fetched(bucket: str, emulator: Emul
     objects.remove(path)
 
 
-def test_a_fetch_tells_whether_anything_was_new_or_gone_and_waits_for_another_one(
+def test_a_fetch_reports_changes_and_waits_for_another_fetch(
     bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     for name in "ab":
@@ -147,9 +147,7 @@ def test_a_fetch_tells_whether_anything_was_new_or_gone_and_waits_for_another_on
     assert fetching.fetch(bucket, tmp_path / "copies", {"a": there["a"]})
 
 
-def test_the_progress_of_a_fetch_is_told_in_its_unit_after_a_second(
-    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_progress_of_a_fetch_is_shown_after_a_second(bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     told: list[object] = []
 
     class Progress(progress.Progress):
@@ -171,7 +169,7 @@ def test_the_progress_of_a_fetch_is_told_in_its_unit_after_a_second(
     assert told[2:] == [7, "closed"]
 
 
-def test_a_download_that_fails_leaves_no_part(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_download_leaves_no_partial_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def broken(path: str, file: pathlib.Path, *_: object) -> None:
         file.write_bytes(b"half")
         raise objects.StorageError("the connection was lost")
@@ -183,7 +181,7 @@ def test_a_download_that_fails_leaves_no_part(tmp_path: pathlib.Path, monkeypatc
 
 
 @pytest.mark.parametrize(("size", "free"), [(0, 0), (1_000, (64 << 20) + 1_000)])
-def test_64_mib_stay_free_on_the_disk(size: int, free: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_fetch_leaves_64_mib_free_on_the_disk(size: int, free: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     fetching.require_space("it", tmp_path / "new" / "copies", size)
     with pytest.raises(UserError, match=rf"^it needs 0\.00 GB in {tmp_path}, where"):
@@ -202,7 +200,7 @@ def test_a_local_path_is_its_own_copy():
     assert fetched("some/file", "--input") == pathlib.Path("some/file")
 
 
-def test_globs_match_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
+def test_globs_match_in_a_bucket_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
     names = ("a.txt", "b.txt", "c.jsonl", "sub/d.txt", "sub/deep/e.txt", ".f.txt", "._a.txt", ".git/g.txt", "a[1].txt", "xd.txt")
     for name in names:
         objects.write(f"{bucket}/t/{name}", b"text")
@@ -223,7 +221,7 @@ def test_globs_match_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 
 
-def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_fetched(
+def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_starts(
     bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     objects.write(f"{bucket}/x/a", b"1" * 1000)
@@ -234,7 +232,7 @@ def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_fetched(
     assert requests == []
 
 
-def test_what_is_there_already_needs_no_space(bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_existing_copies_need_no_space(bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch):
     objects.write(f"{bucket}/x/a", b"1" * 1000)
     fetched(f"{bucket}/x", "--input")
     requests.clear()
@@ -246,7 +244,7 @@ def test_what_is_there_already_needs_no_space(bucket: str, requests: list[str], 
         fetched(f"{bucket}/x", "--input")
 
 
-def test_what_is_not_there_is_named_with_the_flag(bucket: str):
+def test_a_missing_path_is_named_with_its_flag(bucket: str):
     says = f"--model={bucket}/none does not exist in the bucket; list its contents with `gcloud storage ls {bucket}`"
     with pytest.raises(UserError, match=re.escape(says)):
         fetched(f"{bucket}/none", "--model")

@@ -60,7 +60,7 @@ def test_formats_are_recognised_by_their_first_bytes(data, kind):
     assert (found and found.kind) == kind
 
 
-def test_a_compression_without_a_mark_is_recognised_by_name_unless_the_file_is_text():
+def test_a_compression_without_magic_bytes_is_recognised_by_name():
     found = recognise(b"\x0b\x02\x80\xff\xfe", "a.txt.br")
     assert found is not None
     assert found.what == "is compressed with brotli"
@@ -70,7 +70,7 @@ def test_a_compression_without_a_mark_is_recognised_by_name_unless_the_file_is_t
 
 
 @pytest.mark.parametrize("ending", PACK)
-def test_compressed_files_are_read_line_by_line_and_to_the_end_of_their_last_part(tmp_path, ending):
+def test_all_members_of_compressed_files_are_read_line_by_line(tmp_path, ending):
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(PACK[ending](LINES) + PACK[ending](b"last\n"))
     with open_packed(path) as file:
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_explained(tmp_path, ending, spoil):
     assert fault.startswith(f"not a whole {compression(path.name)} file (")
 
 
-def test_a_missing_file_is_not_a_damaged_one(tmp_path):
+def test_a_missing_file_is_not_reported_as_damaged(tmp_path):
     for ending in ("", *PACK):
         with pytest.raises(FileNotFoundError) as raised:
             open_packed(tmp_path / f"a{ending}")

@@ -18,5 +18,5 @@ LOCK = (lock.BEAT, lock.STALE, lock._LOOK)  # which the tests of locks shorten
         (objects._IN_ONE_REQUEST, 8 << 20),  # bytes
     ],
 )
-def test_a_limit_that_no_result_shows_is_the_documented_one(limit, expected):
+def test_internal_limits_have_their_documented_values(limit, expected):
     assert limit == expected

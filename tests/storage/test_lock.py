@@ -48,7 +48,7 @@ def test_the_lock_of_a_dead_process_elsewhere_is_taken_over_once_it_is_stale(buc
     assert f"the lock of {bucket} belonged to a dead process: process 7 on other" in caplog.text
 
 
-def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_lock_of_a_dead_local_process_is_taken_over_immediately(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock, "STALE", 1e9)
     dead = (1 << 22) + 5  # beyond the largest process number
     objects.write(f"{bucket}/.lock", f"process {dead} on here\n{lock._machine()}\n{dead}\nx\n".encode())
@@ -57,7 +57,7 @@ def test_the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once(bucket
         assert held.data.startswith(f"process {os.getpid()} on ".encode())
 
 
-def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_only_one_of_two_processes_gets_a_stale_lock(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lock, "STALE", 0.2)
     objects.write(f"{bucket}/.lock", elsewhere("dead"))
     write = objects.write
@@ -73,7 +73,7 @@ def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkey
         pass
 
 
-def test_a_start_that_loses_a_race_for_a_dead_lock_gets_it_once_the_winner_has_left(
+def test_the_loser_of_a_race_for_a_stale_lock_gets_it_after_the_winner(
     bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lock, "STALE", 0.2)
@@ -115,9 +115,7 @@ def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys
 
 
 @pytest.mark.parametrize("signalled", [None, ProcessLookupError, PermissionError, OverflowError])
-def test_a_process_is_dead_if_it_ran_here_and_its_number_is_of_none(
-    signalled: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_local_process_is_dead_if_its_pid_does_not_exist(signalled: type[Exception] | None, monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[int, int]] = []
 
     def kill(number: int, what: int) -> None:
@@ -145,7 +143,7 @@ def test_a_process_is_dead_if_it_ran_here_and_its_number_is_of_none(
 
 
 @pytest.mark.parametrize(("age", "looks", "left"), [(-30.0, 17, "1"), (0.5, 9, "0"), (1.0, 1, ""), (5.0, 1, "")])
-def test_a_lock_is_looked_at_in_a_while_until_it_is_stale_by_the_clock_of_the_storage(
+def test_a_lock_becomes_stale_by_the_clock_of_the_storage(
     age: float, looks: int, left: str, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """The clock of this machine stands still except for the pauses; a lock from the future counts as one from now."""
@@ -173,7 +171,7 @@ def test_a_lock_is_looked_at_in_a_while_until_it_is_stale_by_the_clock_of_the_st
     assert re.findall(r"watching for (\d) s", caplog.text) == [left] * bool(left)
 
 
-def test_a_write_whose_answer_was_lost_is_ours(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_lock_whose_answer_was_lost_is_recognised_as_ours(bucket: str, monkeypatch: pytest.MonkeyPatch):
     write = objects.write
 
     def twice(path: str, data: bytes, generation: str | None = None) -> str:

@@ -24,7 +24,7 @@ def another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> 
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / f"machine-{time.monotonic_ns()}"))
 
 
-def test_files_that_change_are_uploaded_and_those_that_vanish_removed(bucket: str):
+def test_changed_files_are_uploaded_and_deleted_files_removed(bucket: str):
     with Mirror(bucket) as made:
         made.fetch()
         (made.directory / "runs").mkdir()
@@ -38,7 +38,7 @@ def test_files_that_change_are_uploaded_and_those_that_vanish_removed(bucket: st
     assert content(bucket) == {"runs/lines": b"12"}
 
 
-def test_a_link_in_the_place_of_the_mirror_is_refused_and_not_cleared(bucket: str, tmp_path: pathlib.Path):
+def test_a_link_instead_of_the_mirror_is_refused(bucket: str, tmp_path: pathlib.Path):
     (tmp_path / "precious").write_text("mine")
     made = Mirror(bucket)
     made.directory.parent.mkdir(parents=True)
@@ -48,7 +48,7 @@ def test_a_link_in_the_place_of_the_mirror_is_refused_and_not_cleared(bucket: st
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_changes_are_uploaded_in_the_background_or_immediately_on_request(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mirror, "EVERY", 0.2)
     pushes: list[int] = []
     with Mirror(bucket) as made:
@@ -74,9 +74,7 @@ def until(holds: object) -> None:
         time.sleep(0.02)
 
 
-def test_another_machine_goes_on_from_the_bucket_and_this_one_from_there_again(
-    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-):
+def test_another_machine_continues_from_the_bucket_and_back(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     objects.write(f"{bucket}/checkpoints/4/state", b"not for here")
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
@@ -96,7 +94,7 @@ def test_another_machine_goes_on_from_the_bucket_and_this_one_from_there_again(
     assert content(bucket) == {"lines": b"123", "more": b"m", "checkpoints/4/state": b"not for here"}
 
 
-def test_what_a_killed_process_had_not_uploaded_stays_on_its_machine(bucket: str):
+def test_files_not_uploaded_before_a_kill_stay_on_their_machine(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
     (made.directory / "lines").write_bytes(b"12")  # by a process that was then killed
@@ -107,7 +105,7 @@ def test_what_a_killed_process_had_not_uploaded_stays_on_its_machine(bucket: str
     assert content(bucket) == {"lines": b"12", "new": b"n"}
 
 
-def test_what_a_process_that_was_killed_before_its_first_upload_has_written_stays(bucket: str):
+def test_files_written_before_a_kill_without_any_upload_stay(bucket: str):
     made = Mirror(bucket)
     made.directory.mkdir(parents=True)
     (made.directory / "lines").write_bytes(b"1")
@@ -136,7 +134,7 @@ UPLOAD = r"^(POST|PUT) .*lines"
     ],
     ids=["appended", "beside", "replaced", "removed"],
 )
-def test_whatever_happens_during_an_upload_is_in_the_bucket_after_the_next_one(
+def test_changes_during_an_upload_are_in_the_next_one(
     moment: str, happens: Callable[[pathlib.Path], object], bucket: str, emulator: Emulator
 ):
     with Mirror(bucket) as made:
@@ -155,7 +153,7 @@ def test_whatever_happens_during_an_upload_is_in_the_bucket_after_the_next_one(
 
 
 @pytest.mark.parametrize("further", [b"", b"2"], ids=["equal", "longer"])
-def test_what_was_uploaded_but_not_recorded_is_ours_and_what_lies_beside_it_stays(
+def test_unrecorded_uploads_are_recognised_and_other_objects_stay(
     further: bytes, bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as killed:  # between the upload and the record of it
@@ -172,7 +170,7 @@ def test_what_was_uploaded_but_not_recorded_is_ours_and_what_lies_beside_it_stay
     assert content(bucket) == {"lines": b"1" + further, "new": b"n"}
 
 
-def test_directories_of_the_same_name_have_mirrors_of_their_own(monkeypatch: pytest.MonkeyPatch):
+def test_directories_of_the_same_name_have_separate_mirrors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BERT_JAX_CACHE", "/cache")
     places = [Mirror(f"gs://bkt/{above}/x", part).directory for above in "ab" for part in ("", "-1")]
     assert len(set(places)) == 4
@@ -180,7 +178,7 @@ def test_directories_of_the_same_name_have_mirrors_of_their_own(monkeypatch: pyt
     assert places[:2] == [pathlib.Path(f"/cache/mirrors/{above}{part}/x") for part in ("", "-1")]
 
 
-def test_an_upload_that_a_kill_left_unrecorded_is_known_by_its_content(bucket: str):
+def test_an_upload_unrecorded_after_a_kill_is_recognised_by_its_content(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
         (made.directory / "config").write_bytes(b"c")
@@ -196,7 +194,7 @@ def test_an_upload_that_a_kill_left_unrecorded_is_known_by_its_content(bucket: s
         assert (made.directory / "lines").read_bytes() == b"x"
 
 
-def test_a_directory_that_was_removed_from_the_bucket_begins_anew(bucket: str):
+def test_a_directory_removed_from_the_bucket_starts_empty(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
     objects.remove_tree(objects.as_path(bucket))
@@ -206,7 +204,7 @@ def test_a_directory_that_was_removed_from_the_bucket_begins_anew(bucket: str):
     assert content(bucket) == {}
 
 
-def test_a_file_that_was_removed_here_is_fetched_again(bucket: str):
+def test_a_locally_removed_file_is_fetched_again(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
     shutil.rmtree(made.directory)
@@ -216,7 +214,7 @@ def test_a_file_that_was_removed_here_is_fetched_again(bucket: str):
     assert content(bucket) == {"lines": b"1"}
 
 
-def test_an_upload_that_fails_is_told_once_and_tried_again(
+def test_a_failed_upload_is_reported_once_and_tried_again(
     bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(mirror, "EVERY", 0.1)
@@ -233,7 +231,7 @@ def test_an_upload_that_fails_is_told_once_and_tried_again(
     assert content(bucket) == {"lines": b"1"}
 
 
-def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
+def test_a_failed_last_upload_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
     says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are in {{}}: `gcloud storage rsync"
     made = Mirror(bucket)
     made.__enter__()
@@ -245,7 +243,7 @@ def test_at_the_end_an_upload_that_fails_is_an_error_that_names_the_local_files(
     assert (made.directory / "lines").read_bytes() == b"1"
 
 
-def test_after_another_error_an_upload_that_fails_is_a_warning(
+def test_a_failed_upload_after_another_error_is_a_warning(
     bucket: str, emulator: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     made = Mirror(bucket)
@@ -257,7 +255,7 @@ def test_after_another_error_an_upload_that_fails_is_a_warning(
     assert f"1 file could not be uploaded to {bucket}" in caplog.text
 
 
-def test_two_processes_of_a_machine_cannot_stand_for_the_same_directory(bucket: str):
+def test_two_local_processes_cannot_mirror_the_same_directory(bucket: str):
     with Mirror(bucket), pytest.raises(UserError, match="another process on this machine uses"), Mirror(bucket):
         pass
     with Mirror(bucket), Mirror(bucket, "-1") as second:
@@ -265,16 +263,16 @@ def test_two_processes_of_a_machine_cannot_stand_for_the_same_directory(bucket: 
 
 
 @pytest.mark.parametrize("name", ["model/model.safetensors", "checkpoints/4/x", "runs/a/best/2/x", ".lock", "a/.hidden/x"])
-def test_checkpoints_weights_and_hidden_files_are_no_input(name: str):
+def test_checkpoints_weights_and_hidden_files_are_not_fetched(name: str):
     assert not is_input(name)
 
 
-def test_lines_and_configurations_are_input():
+def test_logs_and_configurations_are_fetched():
     assert is_input("runs/a/metrics.jsonl")
     assert is_input("config.json")
 
 
-def test_an_output_is_uploaded_whole_or_not_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_output_is_uploaded_completely_or_not_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch):
     order: list[str] = []
     upload = objects.upload
     monkeypatch.setattr(mirror, "upload", lambda file, path: order.append(file.name) or upload(file, path))
@@ -295,7 +293,7 @@ def test_an_output_is_uploaded_whole_or_not_at_all(bucket: str, monkeypatch: pyt
     assert content(bucket).keys() == {"README", "config.json", "weights", "more"}
 
 
-def test_a_bucket_that_is_not_there_is_told_before_anything_is_made(emulator: Emulator):
+def test_a_missing_bucket_is_refused_before_any_work(emulator: Emulator):
     for begin in (uploaded, uploaded_file):
         with pytest.raises(objects.StorageError, match="there is no bucket gs://nobody"), begin("gs://nobody/x/y", "--to"):
             pytest.fail("it began")
@@ -305,7 +303,7 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_is_made(emulator: Em
         pass
 
 
-def test_a_file_is_uploaded_with_what_was_written_beside_it(bucket: str):
+def test_a_file_is_uploaded_with_the_files_written_next_to_it(bucket: str):
     with uploaded_file(f"{bucket}/out.jsonl", "--output") as local:
         assert local is not None
         pathlib.Path(local).write_bytes(b"{}\n")
@@ -315,6 +313,6 @@ def test_a_file_is_uploaded_with_what_was_written_beside_it(bucket: str):
 
 
 @pytest.mark.parametrize("output", [None, "out.jsonl"])
-def test_a_local_file_is_written_where_it_belongs(output: str | None):
+def test_a_local_output_is_written_in_place(output: str | None):
     with uploaded_file(output, "--output") as local:
         assert local == output

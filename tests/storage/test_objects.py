@@ -22,12 +22,12 @@ BINARY = bytes(range(256)) + b"\r\n--==0==\n\n"
 
 
 @pytest.mark.parametrize("path", ["runs/mine", "/data/x", "a:b", "gs", "", "./gs/x"])
-def test_a_local_path_stays_as_it_is(path: str):
+def test_a_local_path_is_not_changed(path: str):
     assert checked(path, "--x") == path
     assert not is_url(path)
 
 
-def test_a_path_in_a_bucket_loses_the_slash_at_its_end():
+def test_a_bucket_path_loses_its_trailing_slash():
     assert checked("gs://bucket/a/b/", "--x") == "gs://bucket/a/b"
     assert split("gs://bucket/a/b") == ("bucket", "a/b")
 
@@ -48,7 +48,7 @@ def test_a_path_in_a_bucket_loses_the_slash_at_its_end():
         ("s3://bucket/a", "--x=s3://bucket/a is a URL; give a local path, or gs://BUCKET/PATH"),
     ],
 )
-def test_a_mistyped_path_is_refused_with_what_was_meant(path: str, says: str):
+def test_a_mistyped_path_is_refused_with_a_suggestion(path: str, says: str):
     with pytest.raises(UserError, match=re.escape(says)):
         checked(path, "--x")
 
@@ -75,7 +75,7 @@ class Answers:
         return self._answers.pop(0)
 
 
-def test_a_listing_of_many_pages_is_joined_and_marks_of_directories_are_left_out(monkeypatch: pytest.MonkeyPatch):
+def test_listing_pages_are_joined_without_directory_markers(monkeypatch: pytest.MonkeyPatch):
     items = [
         {"name": "a/x", "size": "5", "generation": 7},
         {"name": "a/b/", "generation": "1"},
@@ -91,7 +91,7 @@ def test_a_listing_of_many_pages_is_joined_and_marks_of_directories_are_left_out
     ]
 
 
-def test_the_age_of_an_object_is_that_by_the_clock_of_the_storage(monkeypatch: pytest.MonkeyPatch):
+def test_the_age_of_an_object_follows_the_clock_of_the_storage(monkeypatch: pytest.MonkeyPatch):
     dates = {"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT", "Date": "Tue, 24 Nov 2026 10:00:07 GMT"}
     answers = Answers((dates, b"1"), (dates | {"x-goog-generation": "5"}, b"2"), ({"Date": dates["Date"]}, b"3"))
     monkeypatch.setattr(objects, "file_system", lambda: answers)
@@ -99,13 +99,13 @@ def test_the_age_of_an_object_is_that_by_the_clock_of_the_storage(monkeypatch: p
     assert found == [objects.Content(b"1", "", 7.0), objects.Content(b"2", "5", 7.0), objects.Content(b"3", "", 0.0)]
 
 
-def test_a_file_that_has_changed_since_it_was_listed_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_changed_since_its_listing_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(objects, "file_system", lambda: Answers(({}, b"123")))
     with pytest.raises(objects.StorageError, match="gs://bkt/a changed during the download; rerun the same command"):
         objects.download("gs://bkt/a", tmp_path / "a", objects.Item(4, "1"), lambda size: None)
 
 
-def test_what_has_arrived_is_told_in_numbers_of_bytes_however_the_library_tells_it():
+def test_download_progress_is_reported_in_bytes():
     arrived: list[int] = []
     library = objects._arrivals(arrived.append)
     library.absolute_update(5)
@@ -145,7 +145,7 @@ def test_the_library_is_set_up_once_for_all_its_users(monkeypatch: pytest.Monkey
     assert all(log.level == logging.CRITICAL for log in quiet)
 
 
-def test_every_way_to_the_storage_sets_the_library_up(monkeypatch: pytest.MonkeyPatch):
+def test_every_access_to_the_storage_sets_up_the_library(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
     monkeypatch.setattr(objects, "set_up", lambda: asked.append("set up"))
     monkeypatch.setattr("fsspec.filesystem", lambda name, **named: (name, named))
@@ -154,7 +154,7 @@ def test_every_way_to_the_storage_sets_the_library_up(monkeypatch: pytest.Monkey
     assert asked == ["set up"] * 2
 
 
-def test_local_directories_are_moved_like_those_in_a_bucket(tmp_path: pathlib.Path):
+def test_local_directories_are_moved_like_bucket_directories(tmp_path: pathlib.Path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     objects.move_tree(tmp_path / "a", tmp_path / "c")
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
@@ -202,7 +202,7 @@ def test_an_error_of_the_library_is_explained_by_its_kind(says: str, emulator: E
 @pytest.mark.parametrize(
     "error", [ValueError("other"), FileNotFoundError(2, "x"), KeyError("Bad Request"), OSError("x"), FileExistsError("x")]
 )
-def test_errors_of_other_kinds_stay_as_they_are(error: Exception, emulator: Emulator):
+def test_other_errors_are_not_changed(error: Exception, emulator: Emulator):
     with pytest.raises(type(error)) as raised, objects.explained("gs://bkt/a"):
         raise error
     assert raised.value is error
@@ -230,7 +230,7 @@ def test_objects_are_written_read_listed_moved_and_removed(bucket: str, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # which is visible only in tests
-def test_a_large_file_is_uploaded_in_parts_and_comes_back_as_it_was(bucket: str, tmp_path: pathlib.Path):
+def test_a_large_file_survives_an_upload_in_parts(bucket: str, tmp_path: pathlib.Path):
     file, back = tmp_path / "large", tmp_path / "back"
     file.write_bytes(BINARY * (9 << 20 >> 8))
     generation = objects.upload(file, f"{bucket}/large")
@@ -242,7 +242,7 @@ def test_a_large_file_is_uploaded_in_parts_and_comes_back_as_it_was(bucket: str,
     assert sum(arrived) == item.size
 
 
-def test_a_write_with_a_precondition_is_done_by_one_alone(bucket: str):
+def test_only_one_of_several_conditional_writes_succeeds(bucket: str):
     first = objects.write(f"{bucket}/x", b"first", "0")
     with pytest.raises(FileExistsError):
         objects.write(f"{bucket}/x", b"second", "0")
@@ -285,7 +285,7 @@ def test_a_passing_fault_is_tried_again(status: int, bucket: str, emulator: Emul
     assert found.data == b"there"
 
 
-def test_a_storage_that_cannot_be_reached_is_named(bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_storage_is_named(bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("random.random", lambda: 0)
     monkeypatch.setattr("gcsfs.retry.min", lambda *_: 0, raising=False)  # seconds before the next try
     emulator.fail(0)
@@ -307,7 +307,7 @@ def test_a_bucket_that_does_not_exist_is_named(bucket: str):
             action()
 
 
-def test_errors_of_the_local_disk_are_not_taken_for_those_of_the_storage(bucket: str):
+def test_errors_of_the_local_disk_are_not_reported_as_storage_errors(bucket: str):
     with pytest.raises(IsADirectoryError), objects.explained(bucket):
         pathlib.Path("/").read_bytes()
     with pytest.raises(ConnectionError), objects.explained("runs/local"):

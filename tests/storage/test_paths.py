@@ -11,11 +11,11 @@ from bert_jax.storage.paths import cache_directory, checked, is_url
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/a", "s3://bucket/a", "https://x/y", "gs:/bucket/a", "gs//bucket", "/gs:/bucket"])
-def test_what_lies_in_a_bucket_or_is_refused_is_a_url(path: str):
+def test_bucket_paths_and_refused_schemes_are_urls(path: str):
     assert is_url(path)
 
 
-def test_the_cache_lies_where_it_is_said_or_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_the_cache_is_in_the_given_directory_or_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
     monkeypatch.setenv("BERT_JAX_CACHE", "/large/disk")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
@@ -29,7 +29,7 @@ def test_the_cache_lies_where_it_is_said_or_in_the_users_cache(monkeypatch: pyte
     assert cache_directory() == pathlib.Path("/at/ada/disk")
 
 
-def test_without_a_home_directory_the_place_of_the_cache_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_home_directory_the_cache_directory_is_required(monkeypatch: pytest.MonkeyPatch):
     def no_home() -> pathlib.Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -40,7 +40,7 @@ def test_without_a_home_directory_the_place_of_the_cache_is_asked_for(monkeypatc
         cache_directory()
 
 
-def test_a_local_path_begins_in_the_home_directory_where_it_begins_with_a_tilde(monkeypatch: pytest.MonkeyPatch):
+def test_a_tilde_in_a_local_path_is_the_home_directory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/at/ada")
     assert checked("~/runs/a", "--output") == "/at/ada/runs/a"
     assert checked("gs://bucket/~/a", "--output") == "gs://bucket/~/a"

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage.fetching import Copy, Record, copy_record, is_unchanged
 
 
-def test_copies_are_read_back_whatever_their_names_and_other_lines_are_passed_over(tmp_path: pathlib.Path):
+def test_copies_of_any_name_are_read_back_and_invalid_lines_skipped(tmp_path: pathlib.Path):
     record = Record(tmp_path / "new" / "copies")
     assert record.read() == {}
     copies = {"a/b c": Copy("17", 5, 12), "with\ttab": Copy("", 0, 0)}
@@ -27,9 +27,7 @@ def test_copies_are_read_back_whatever_their_names_and_other_lines_are_passed_ov
     assert record.read() == {"name": Copy("g", 5, 6)}
 
 
-def test_a_record_that_cannot_be_replaced_stays_and_leaves_nothing_beside_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_record_that_cannot_be_replaced_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     record = Record(tmp_path / "copies")
     record.write({"a": Copy("1", 2, 3)})
 
@@ -57,7 +55,7 @@ def test_a_file_is_unchanged_while_it_has_its_size_and_its_time(tmp_path: pathli
     assert not is_unchanged(file, copy)
 
 
-def test_a_record_is_held_by_one_process_which_others_wait_for_or_name(tmp_path: pathlib.Path):
+def test_a_record_is_locked_by_one_process(tmp_path: pathlib.Path):
     record = Record(tmp_path / "new" / "copies")
     with record.held(wait=False), record.held(wait=False, name="in-use"):  # two locks
         with (

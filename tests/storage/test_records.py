@@ -89,14 +89,14 @@ class Endless(io.RawIOBase):
         return len(buffer)
 
 
-def test_a_line_that_is_too_long_is_handed_over_before_its_rest_is_read():
+def test_a_too_long_line_is_returned_before_its_rest_is_read():
     endless = Endless()
     place, line = next(read_lines(io.BufferedReader(endless), 1 << 16))
     assert (place, len(line), is_cut(line, 1 << 16)) == (0, 1 << 16, True)
     assert endless.read_bytes < 1 << 17
 
 
-def test_lines_after_one_that_is_too_long_keep_their_places():
+def test_lines_after_a_too_long_one_keep_their_numbers():
     data = b"short\n" + b"y" * 3_000_000 + b"\nlast"
     found = list(read_lines(io.BytesIO(data), 1 << 20))
     assert [(place, line[:5], is_cut(line, 1 << 20)) for place, line in found] == [
@@ -108,7 +108,7 @@ def test_lines_after_one_that_is_too_long_keep_their_places():
     assert not is_cut(b"x" * 9 + b"\n", 10)
 
 
-def test_lines_of_a_text_are_read_as_they_are_asked_for(tmp_path: pathlib.Path):
+def test_lines_are_read_lazily(tmp_path: pathlib.Path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\n" + b"x" * 100_000 + b"\n\xff\n")
     lines = text_lines(tmp_path / "a.txt")
     assert [next(lines), next(lines), len(next(lines))] == ["one\r\n", "\n", 100_001]
@@ -118,7 +118,7 @@ def test_lines_of_a_text_are_read_as_they_are_asked_for(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("quotes", [True, False])
-def test_rows_of_a_table_have_the_number_of_their_first_line_whatever_ends_it(tmp_path: pathlib.Path, end: str, quotes: bool):
+def test_table_rows_have_the_number_of_their_first_line_for_any_line_end(tmp_path: pathlib.Path, end: str, quotes: bool):
     path = tmp_path / "a.csv"
     path.write_bytes(end.join(["a,b", "", "c,d", ""]).encode())
     lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1))
@@ -127,7 +127,7 @@ def test_rows_of_a_table_have_the_number_of_their_first_line_whatever_ends_it(tm
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_columns_that_are_asked_for_are_those_of_the_rows_asked_for(tmp_path: pathlib.Path, kind: str):
+def test_requested_columns_belong_to_the_requested_rows(tmp_path: pathlib.Path, kind: str):
     write(tmp_path / f"a.{kind}", [f"Text {i}." for i in range(7)])
     with open_columns(kind, tmp_path / f"a.{kind}") as file:
         assert file.schema.names == ["id", "text"]

@@ -27,7 +27,7 @@ def test_the_last_step_of_a_run_in_a_bucket_is_known_to_restarts(bucket: str, em
     assert steps_done(workdir) == 0
 
 
-def test_a_directory_of_something_else_is_refused_and_stays_as_it_was(bucket: str):
+def test_a_bucket_directory_with_other_files_is_refused_and_not_changed(bucket: str):
     objects.write(f"{bucket}/photos/1.png", b"1")
     objects.write(f"{bucket}/thesis.tex", b"2")
     says = f"--workdir={bucket} holds files that are not from a run (photos, thesis.tex); name a new or empty directory"

@@ -35,7 +35,7 @@ from bert_jax.tasks.text_task import SequenceHead
 from tests.studies.conftest import arms, study
 
 
-def test_later_changes_replace_earlier_ones_group_by_group_and_lists_whole():
+def test_later_changes_override_groups_key_by_key_and_replace_lists():
     base = {"model": {"num_layers": 2, "hidden_size": 64}, "phases": [1, 2], "seed": 0}
     changed = merged(base, {"model": {"num_layers": 4}, "phases": [3]}, {"seed": 5})
     assert changed == {"model": {"num_layers": 4, "hidden_size": 64}, "phases": [3], "seed": 5}
@@ -55,7 +55,7 @@ def test_an_arm_changes_the_study_which_changes_the_experiment_file():
     assert values["corpus"] == {"directory": "c"}
 
 
-def test_a_task_gets_its_directory_and_an_arm_changes_tasks_by_their_kind_of_head():
+def test_a_task_gets_its_directory_and_changes_for_its_kind_of_head():
     made = study(
         data="d",
         restarts=2,
@@ -71,7 +71,7 @@ def test_a_task_gets_its_directory_and_an_arm_changes_tasks_by_their_kind_of_hea
     assert (stsb["seed"], stsb["sweep"]) == (6, {"seeds": [6, 7]})
 
 
-def test_equal_tokens_are_equal_within_a_step_of_each_phase(experiment: PretrainingExperiment):
+def test_equal_tokens_match_within_a_step_of_each_phase(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 7_200})
     steps = planned_steps(made, made.arms[0], experiment, None)
     assert count_tokens(experiment.phases) == 100 * 80 + 50 * 128 == 14_400
@@ -85,13 +85,13 @@ def test_equal_seconds_follow_the_measured_speed(experiment: PretrainingExperime
     assert sum(count * seconds for count, seconds in zip(steps, [0.1, 0.4], strict=True)) == pytest.approx(60)
 
 
-def test_an_arm_that_goes_on_from_another_keeps_its_own_steps_and_so_do_all_without_a_budget(experiment: PretrainingExperiment):
+def test_arms_that_continue_another_keep_their_own_steps(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 7_200}, arms=[{"name": "a"}, {"name": "b", "continues": "a"}])
     assert planned_steps(made, made.arm("b"), experiment, None) == [100, 50]
     assert planned_steps(study(), study().arms[0], experiment, None) == [100, 50]
 
 
-def test_a_budget_beyond_what_a_run_counts_is_refused(experiment: PretrainingExperiment):
+def test_a_too_large_budget_is_refused(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 1e18})
     with pytest.raises(UserError, match=r"config\.budget\.tokens=1e\+18 is .* steps of the arm 'a', above 2,147,483,647; lower"):
         planned_steps(made, made.arms[0], experiment, None)
@@ -110,7 +110,7 @@ def test_a_phase_keeps_at_least_a_step_and_its_proportion_of_warmup(experiment: 
     ]  # fmt: skip
 
 
-def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experiment: PretrainingExperiment):
+def test_intermediate_states_are_kept_at_the_nearest_evaluation(experiment: PretrainingExperiment):
     early = [{"name": f"at_{at}", "shares": "a", "at": at} for at in (0.22, 0.5, 0.01)]
     made = study(arms=[*arms("a"), *early], evaluations=5)
     assert exported_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
@@ -123,7 +123,7 @@ def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experime
     PretrainingExperiment.from_dict(values)
 
 
-def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need():
+def test_dependent_arms_form_a_family_in_order():
     made = study(
         arms=[{"name": "late", "shares": "next"}, {"name": "next", "continues": "first"}, *arms("other", "first")], seeds=[4, 5]
     )
@@ -138,14 +138,14 @@ def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need()
     ]
 
 
-def test_the_keys_that_an_arm_and_a_task_both_set_are_named_with_both_values():
+def test_keys_set_by_both_arm_and_task_are_reported():
     arm = {"training": {"epochs": 3, "batch_size": 8}, "head": {"layers": "last"}, "seed": 1}
     task = {"training": {"epochs": 4, "batch_size": 8}, "seed": 1, "task": {"length": 32}}
     assert contradictions(arm, task) == {"training.epochs": (3, 4)}
     assert merged(task, arm)["training"]["epochs"] == 3, "the arm's value counts"
 
 
-def test_a_part_is_the_same_wherever_its_files_lie_and_another_with_other_settings():
+def test_the_identity_of_a_part_depends_on_settings_and_not_on_paths():
     values = {"task": {"name": "x", "data_dir": "a"}, "init_from": "b", "seed": 0}
     moved = {"task": {"name": "x", "data_dir": "c"}, "init_from": "d", "seed": 0}
     assert digest(values) == digest(moved) != digest({**values, "seed": 1})
@@ -175,9 +175,7 @@ def test_an_arm_that_cannot_do_a_task_is_refused(finetune: dict[str, Any], says:
         ({"encoder": "bilm"}, ChoiceHead(), "the [CLS] of a bilm does not represent the text; leave the task out: it has a"),
     ],
 )
-def test_a_head_that_would_read_an_empty_cls_is_refused_with_what_its_task_can_do(
-    model: dict[str, Any], head: TaskHead, says: str
-):
+def test_a_head_on_an_uninformative_cls_is_refused_with_alternatives(model: dict[str, Any], head: TaskHead, says: str):
     with pytest.raises(UserError, match=re.escape(says)):
         _check_pooling(ModelConfig(**model), head)
 
@@ -193,9 +191,7 @@ def test_a_model_without_pairs_gets_a_new_pooler_for_a_head_that_reads_one():
 
 
 # ---------------------------------------------------------------------------------------------------------------- what is checked
-def test_a_teacher_is_read_and_a_metric_is_known_before_anything_is_trained(
-    monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment
-):
+def test_teachers_and_metrics_are_checked_before_training(monkeypatch: pytest.MonkeyPatch, experiment: PretrainingExperiment):
     def refuse(*_: Any) -> None:
         raise UserError("its teacher has another vocabulary")
 
@@ -210,7 +206,7 @@ def test_a_teacher_is_read_and_a_metric_is_known_before_anything_is_trained(
 
 
 # ---------------------------------------------------------------------------------------------------------------- the time left
-def test_the_time_left_comes_from_the_same_parts_of_other_seeds_then_of_other_arms():
+def test_the_time_left_is_estimated_from_other_seeds_then_other_arms():
     spent = {Part("a", 0, "pretraining"): 100.0, Part("a", 0, "stsb"): 10.0, Part("b", 0, "stsb"): 20.0}
     assert expected_seconds(Part("b", 1, "stsb"), spent) == 20.0
     assert expected_seconds(Part("b", 0, "pretraining"), spent) == 100.0

@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, log: pathlib.Path, status: int, watched
 
 
 @pytest.mark.parametrize(("ended", "status"), [(0, 0), (2, 2), (-9, 137), (-15, 143)])
-def test_a_part_is_a_process_whose_output_is_added_to_its_log(
+def test_a_part_is_a_process_with_output_in_its_log(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, ended: int, status: int
 ):
     log = tmp_path / "a" / "seed-0" / "x.log"
@@ -61,19 +61,19 @@ def test_a_part_is_a_process_whose_output_is_added_to_its_log(
     assert log.read_text() == "said\nsaid\n"
 
 
-def test_a_part_is_asked_to_stop_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_part_gets_one_stop_request(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     watched = [False, True, True]
     found, process, _ = run(monkeypatch, tmp_path / "x.log", -15, watched)
     assert (found, process.asked, watched) == (143, 1, [])
 
 
-def test_a_part_finds_its_modules_where_the_study_does(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_part_has_the_module_path_of_the_study(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(children.sys, "flags", types.SimpleNamespace(safe_path=True))
     _, _, seen = run(monkeypatch, tmp_path / "x.log", 0, [False] * 3)
     assert seen[0][0][:3] == [sys.executable, "-P", "-m"]
 
 
-def test_the_last_lines_of_a_log_are_those_that_say_something(tmp_path: pathlib.Path):
+def test_the_last_lines_of_a_log_skip_blank_ones(tmp_path: pathlib.Path):
     log = tmp_path / "x.log"
     assert children.last_lines(log) == []
     log.write_bytes(b"zero\n\none\r  \rtwo\xff\n")
@@ -85,7 +85,7 @@ def test_the_last_lines_of_a_log_are_those_that_say_something(tmp_path: pathlib.
     assert children.last_lines(log) == ["b" * 19_999]
 
 
-def test_a_part_is_the_command_in_a_process_that_ends_with_the_one_that_started_it(monkeypatch: pytest.MonkeyPatch):
+def test_the_process_of_a_part_ends_with_its_study(monkeypatch: pytest.MonkeyPatch):
     ran: list[Any] = []
     threads: list[Any] = []
 
@@ -105,7 +105,7 @@ def test_a_part_is_the_command_in_a_process_that_ends_with_the_one_that_started_
     assert threads == [{"target": children._stop_with, "args": (71,), "name": "parent", "daemon": True}, "started"]
 
 
-def test_a_part_whose_study_has_ended_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch):
+def test_a_part_stops_if_its_study_has_ended(monkeypatch: pytest.MonkeyPatch):
     parents, events = [71, 71, 1], []
     monkeypatch.setattr(children.os, "getppid", lambda: parents.pop(0))
     monkeypatch.setattr(children.time, "sleep", events.append)

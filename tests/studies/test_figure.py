@@ -66,9 +66,7 @@ def study(arms: list[dict[str, object]]) -> StudyExperiment:
     return StudyExperiment.from_dict({"title": "Study", "pretraining": "a.py", "arms": arms, "tasks": tasks})
 
 
-def test_a_score_stands_beside_the_best_single_answer_and_a_cut_axis_says_so(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_scores_are_drawn_with_the_baseline_and_a_cut_axis_is_marked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn = figures(monkeypatch)
     arms = [{"name": name, "title": name, "scores": {"t": one_seed(0.75), "u": one_seed(0.75)}} for name in "ab"]
     content = table(arms) | {"baselines": {"t": 0.5, "u": 0.0}}
@@ -126,7 +124,7 @@ def test_the_figure_of_states_has_a_curve_for_each_run_and_none_for_random_weigh
     assert_as_looked_at(drawn[0], "study_curves")
 
 
-def test_a_study_of_which_nothing_is_measured_yet_has_no_legend(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_study_without_measurements_has_no_legend(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn = figures(monkeypatch)
     nothing = {"seeds": {}, "mean": None, "deviation": None}
     arms = [{"name": name, "tokens": 1e6, "eval": {}, "scores": {"t": nothing}} for name in ("a", "half")]

@@ -35,7 +35,7 @@ def planned(root: pathlib.Path, experiment: PretrainingExperiment, **values: Any
     return Planned(of_three(**values), STEPS, dict.fromkeys(STEPS, experiment), tasks, root)
 
 
-def test_models_come_before_the_states_of_their_runs_and_these_before_the_tasks():
+def test_parts_are_ordered_by_models_states_and_tasks():
     made = of_three()
     assert [(part.arm, part.seed, part.name) for part in family_parts(made, made.arms, 4)] == [
         ("a", 4, "pretraining"), ("b", 4, "pretraining"), ("half", 4, "model"), ("a", 4, "stsb"), ("b", 4, "stsb"),
@@ -43,14 +43,14 @@ def test_models_come_before_the_states_of_their_runs_and_these_before_the_tasks(
     ]  # fmt: skip
 
 
-def test_the_files_of_a_part_lie_in_the_folder_of_its_arm_and_seed(tmp_path: pathlib.Path):
+def test_the_files_of_a_part_are_in_the_folder_of_its_arm_and_seed(tmp_path: pathlib.Path):
     part = Part("a", 4, "stsb")
     here = tmp_path / "a" / "seed-4"
     assert (part.directory(tmp_path), part.workdir(tmp_path), part.record(tmp_path)) == (here, here / "stsb", here / "stsb.json")
     assert (part.experiment(tmp_path), part.log(tmp_path)) == (here / "stsb.py", here / "stsb.log")
 
 
-def test_a_part_begins_with_the_model_of_its_arm(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_part_starts_from_the_model_of_its_arm(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole = planned(tmp_path, experiment)
     made = whole.study
     first = whole.values(Part("a", 4, PRETRAINING))
@@ -71,7 +71,7 @@ def test_a_part_begins_with_the_model_of_its_arm(tmp_path: pathlib.Path, experim
     assert models["a"] == own | {"init_from": models["a"]["init_from"]}
 
 
-def test_a_part_is_a_command_with_an_experiment_file_of_its_own(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_part_is_a_command_with_its_own_experiment_file(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole = planned(tmp_path / "root", experiment)
     here, local = tmp_path / "root" / "a" / "seed-4", tmp_path / "local"
     for name, command in ((PRETRAINING, "pretrain"), ("stsb", "finetune")):
@@ -85,7 +85,7 @@ def test_a_part_is_a_command_with_an_experiment_file_of_its_own(tmp_path: pathli
     ]  # fmt: skip
 
 
-def test_an_experiment_file_that_is_the_same_is_left_alone(tmp_path: pathlib.Path):
+def test_an_unchanged_experiment_file_is_not_rewritten(tmp_path: pathlib.Path):
     path = tmp_path / "some" / "where" / "x.py"
     write_experiment(path, {"seed": 1}, "one")
     before = path.stat()
@@ -96,7 +96,7 @@ def test_an_experiment_file_that_is_the_same_is_left_alone(tmp_path: pathlib.Pat
     assert python_files.load(str(path), "--config") == {"seed": 2}
 
 
-def test_the_order_of_keys_makes_no_other_part():
+def test_the_order_of_keys_does_not_change_a_part():
     values = {"task": {"name": "x", "data_dir": "a"}, "corpus": {"directory": "c"}, "seed": 0}
     assert (
         digest(values) == digest({"seed": 0, "corpus": {}, "task": {"name": "x"}}) != digest({"seed": 0, "task": {"name": "x"}})
@@ -110,9 +110,7 @@ def write(path: pathlib.Path, content: Any) -> None:
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def test_a_part_is_done_once_its_record_is_written_and_another_configuration_is_refused(
-    tmp_path: pathlib.Path, experiment: PretrainingExperiment
-):
+def test_a_part_is_done_once_its_record_is_written(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole, state = planned(tmp_path, experiment), Part("half", 4, STATE)
     assert not whole.is_done(state)
     state.directory(tmp_path).mkdir(parents=True)  # type: ignore[union-attr]
@@ -137,7 +135,7 @@ RESULTS = {
 }  # fmt: skip
 
 
-def test_the_numbers_of_a_pretraining_run_are_its_results_and_held_out_curve(tmp_path: pathlib.Path):
+def test_pretraining_records_have_results_and_held_out_curve(tmp_path: pathlib.Path):
     metrics = [
         {"step": 2, "train/loss": 9.0}, {"step": 4, "eval/mlm_loss": 5.0, "train/loss": 8.0},
         {"step": 8, "eval/nsp_loss": 3.0},
@@ -154,7 +152,7 @@ def test_the_numbers_of_a_pretraining_run_are_its_results_and_held_out_curve(tmp
     }
 
 
-def test_the_numbers_of_fine_tuning_are_the_scores_of_its_runs_without_those_that_failed(tmp_path: pathlib.Path):
+def test_fine_tuning_records_have_the_scores_of_successful_runs(tmp_path: pathlib.Path):
     good = {"scores": {"dev": {"f1": 0.5}, "test": {"f1": 0.25}}, "metric": "f1", "baseline": {"dev": {"f1": 0.125}}}
     runs = [{"failed": "no memory"}, {**good, "degenerate": True}, {**good, "metric": "em", "baseline": {}}, {"failed": "again"}]
     write(tmp_path / "results.json", {"runs": runs, "devices": "cpu"})
@@ -167,7 +165,7 @@ def test_the_numbers_of_fine_tuning_are_the_scores_of_its_runs_without_those_tha
     assert read_numbers(tmp_path) == nothing | {"scores": [], "degenerate": 0, "failed": 1}
 
 
-def test_a_run_that_is_done_has_its_numbers_in_its_record(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_finished_part_is_read_from_its_record(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole, part = planned(tmp_path, experiment), Part("a", 4, PRETRAINING)
     write(tmp_path / "a" / "seed-4" / "pretraining" / "results.json", RESULTS)
     whole.finish(part)
@@ -179,7 +177,7 @@ def directories(root: pathlib.Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir() and not any(path.iterdir())}
 
 
-def test_checkpoints_are_kept_until_the_states_are_taken_from_them(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_checkpoints_are_kept_until_their_states_are_converted(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole = planned(tmp_path, experiment)
     for arm in ("a", "b"):
         for name in ("checkpoints", "model"):
@@ -195,7 +193,9 @@ def test_checkpoints_are_kept_until_the_states_are_taken_from_them(tmp_path: pat
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_of_a_fine_tuned_model_what_is_asked_for_is_kept(tmp_path: pathlib.Path, experiment: PretrainingExperiment, keep: bool):
+def test_only_the_requested_files_of_a_fine_tuned_model_are_kept(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment, keep: bool
+):
     whole = planned(tmp_path, experiment, keep_models=keep)
     here = tmp_path / "a" / "seed-4" / "stsb"
     for name in ("checkpoints", "best", "model", "runs/one/best", "runs/two/best", "runs/two/logs"):

@@ -77,7 +77,7 @@ def test_a_fast_arm_is_measured_for_a_sixtieth_of_the_budget_and_for_30_seconds_
     assert asked == [[12, 12], [200, 12], [12, 12], [3_000, 75]]
 
 
-def test_a_run_that_is_too_short_to_measure_a_speed_is_an_error(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_run_too_short_to_measure_a_speed_is_refused(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     made = study(budget={"equal": "seconds", "seconds": 1, "calibration_steps": 5})
 
     def run(command: Any, log: pathlib.Path, title: str) -> None:
@@ -89,7 +89,7 @@ def test_a_run_that_is_too_short_to_measure_a_speed_is_an_error(tmp_path: pathli
         measured_speed(made, made.arms[0], experiment, Measurement(tmp_path, tmp_path, run))
 
 
-def test_the_speed_is_measured_for_equal_seconds_alone_and_not_of_an_arm_that_goes_on_from_another(
+def test_the_speed_is_measured_only_for_equal_seconds_and_new_arms(
     tmp_path: pathlib.Path,
     experiment: PretrainingExperiment,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,12 +157,12 @@ def test_the_other_processes_wait_for_a_plan_that_needs_no_speed(tmp_path: pathl
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"arms": 3}', "{}"])
-def test_a_plan_that_cannot_be_read_fixes_nothing(tmp_path: pathlib.Path, experiment: PretrainingExperiment, text: str):
+def test_an_unreadable_plan_is_replaced(tmp_path: pathlib.Path, experiment: PretrainingExperiment, text: str):
     (tmp_path / "plan.json").write_text(text)
     assert planned(study(), {"a": experiment}, tmp_path) == {}
 
 
-def test_another_change_of_an_arm_is_another_configuration(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_changed_arm_is_another_configuration(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     plan(study(), {"a": experiment, "b": experiment}, Measurement(tmp_path, tmp_path, no_run))
     for arm in ({"name": "b", "pretrain": {"seed": 3}}, {"name": "b", "continues": "a"}):
         other = study(arms=[{"name": "a"}, arm])
@@ -181,7 +181,7 @@ def test_a_plan_is_made_once_and_another_budget_is_refused(tmp_path: pathlib.Pat
         plan(other, both, Measurement(tmp_path, tmp_path, no_run))
 
 
-def test_a_plan_is_kept_where_the_corpus_has_moved(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_plan_is_kept_if_the_corpus_has_moved(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     here, there = (study(corpus=corpus, budget={"equal": "tokens", "tokens": 7_200}) for corpus in ("here", "there"))
     first = plan(here, {"a": experiment}, Measurement(tmp_path, tmp_path, no_run))
     assert planned(there, {"a": experiment}, tmp_path) == first

@@ -119,11 +119,11 @@ Table 5
 """
 
 
-def test_a_report_says_every_number_and_what_it_shows():
+def test_a_report_has_every_number_and_its_conclusion():
     assert report.markdown(CONTENT) == MARKDOWN
 
 
-def test_a_report_on_a_terminal_has_the_same_rows_in_columns_of_one_width():
+def test_a_report_on_a_terminal_has_aligned_columns():
     blocks = report.plain(CONTENT).split("\n\n")
     sections = [section.split("\n") for section in MARKDOWN.split("\n\n")]
     tables = [[line.strip("| ").split(" | ") for line in lines if "---" not in line] for lines in sections if lines[0][0] == "|"]
@@ -136,7 +136,7 @@ def test_a_report_on_a_terminal_has_the_same_rows_in_columns_of_one_width():
     assert blocks[-1].split("\n") == report.findings(TABLE)
 
 
-def test_what_a_study_does_not_have_is_left_out_of_its_report():
+def test_missing_parts_are_left_out_of_the_report():
     """The study has a single arm, no paper, no order, no baseline, no setting."""
     bare = TABLE | {"arms": [{**BERT, "paper": {}}], "expected": [], "setting": "", "baselines": {"stsb": None, "sick": None}}
     bare |= {"restarts": 1, "equal": "steps", "amount": None, "tasks": {"stsb": "dev/spearman"}}
@@ -161,7 +161,7 @@ def test_what_a_study_does_not_have_is_left_out_of_its_report():
     assert len(report.plain({"table": bare, "measured": MEASURED}).split("\n\n")) == 3
 
 
-def test_two_arms_have_one_row_of_differences_and_one_of_the_paper():
+def test_two_arms_have_one_row_of_differences_and_one_row_of_the_paper():
     pair_of = TABLE | {"arms": [BERT, RANDOM], "restarts": 2, "expected": TABLE["expected"][:1]}
     content = {"table": pair_of, "measured": MEASURED}
     headings = [line for line in MARKDOWN.splitlines() if line.startswith("#")]
@@ -170,7 +170,7 @@ def test_two_arms_have_one_row_of_differences_and_one_of_the_paper():
     assert "3 pretrained models, each fine-tuned 2 times;" in report.findings(pair_of)[3]
 
 
-def test_a_difference_of_one_seed_is_not_told_from_chance_and_an_interval_that_ends_at_0_does_not_exclude_it():
+def test_differences_of_one_seed_and_intervals_that_touch_0_may_be_chance():
     one = copy.deepcopy(TABLE) | {"seeds": [0]}
     for arm in one["arms"][1:]:
         arm["minus_reference"] = {"stsb": ONE_SEED}
@@ -186,7 +186,7 @@ def test_a_difference_of_one_seed_is_not_told_from_chance_and_an_interval_that_e
     ]
 
 
-def test_chance_is_told_in_plain_numbers():
+def test_chance_is_described_in_plain_numbers():
     many = TABLE | {"arms": [BERT, {**OTHER, "minus_reference": {f"task {i}": GAIN for i in range(240)}}]}
     assert report.findings(many)[0].endswith("by chance alone 12 would.")
 
@@ -195,12 +195,12 @@ def test_chance_is_told_in_plain_numbers():
     ("parameters", "tokens", "small"),
     [(55e6, 64e9, False), (54.9e6, 64e9, True), (55e6, 63.9e9, True), (55e6, 0, False), (None, 1, False)],
 )
-def test_models_of_half_of_the_papers_size_and_text_are_not_called_small(parameters: float, tokens: float, small: bool):
+def test_models_from_half_of_the_papers_size_are_not_called_small(parameters: float, tokens: float, small: bool):
     table = TABLE | {"arms": [{**BERT, "parameters": parameters, "tokens": tokens}]}
     assert any("does not say what it is there" in line for line in report.findings(table)) == small
 
 
-def test_equal_seconds_are_told_as_a_duration():
+def test_equal_seconds_are_shown_as_a_duration():
     assert report.budget_sentence(TABLE | {"equal": "seconds", "amount": 1_800}) == (
         "Equal wall-clock: every arm trains for 30m00s, by its speed on this machine, measured once; so arms read different "
         "numbers of tokens."

@@ -54,9 +54,7 @@ def around(alive: Callable[[str], object], asked: bool = False) -> Any:
     )
 
 
-def test_a_part_that_fails_is_told_with_its_status_its_log_and_the_end_of_that(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-):
+def test_a_failed_part_is_reported_with_status_and_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     log = tmp_path / "a.log"
     with pytest.raises(UserError) as caught:
         run_ending_with(monkeypatch, log, 2)
@@ -66,7 +64,7 @@ def test_a_part_that_fails_is_told_with_its_status_its_log_and_the_end_of_that(
 
 
 @pytest.mark.parametrize("status", MENDED_BY_RESTART)
-def test_a_part_that_a_restart_mends_stops_the_study_with_its_status_and_is_no_failure(
+def test_a_part_that_a_restart_can_fix_stops_the_study_with_its_status(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, status: int
 ):
     caplog.set_level(logging.INFO, logger="bert_jax")
@@ -76,15 +74,13 @@ def test_a_part_that_a_restart_mends_stops_the_study_with_its_status_and_is_no_f
     assert re.fullmatch(r"the arm 'a', seed 0, pretraining ended \(.+\); the same command goes on", caplog.messages[-1])
 
 
-def test_a_part_that_ends_because_the_study_is_asked_to_stop_is_no_failure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-):
+def test_a_part_stopped_with_the_study_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     with pytest.raises(Stopped) as caught:
         run_ending_with(monkeypatch, tmp_path / "a.log", 1, asked=True)
     assert caught.value.status == 99
 
 
-def test_a_part_that_trains_is_watched_as_the_study_is(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_a_training_part_gets_the_hang_limits_of_the_study(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     for name, watched in (("pretrain", ["--hang-seconds=60"]), ("finetune", ["--hang-seconds=60"]), ("convert", [])):
         log = tmp_path / f"{name}.log"
         assert run_ending_with(monkeypatch, log, 0, name=name) == [[name, "--config=a", *watched]]
@@ -97,7 +93,7 @@ class InBucket:
         return "gs://bucket/workdir"
 
 
-def test_a_part_waits_for_a_process_of_an_earlier_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_part_waits_for_its_process_from_an_earlier_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(children, "POLL", 0.01)
     told: list[str] = []
     with contextlib.ExitStack() as earlier:

@@ -35,7 +35,7 @@ def pretraining(study: StudyExperiment, name: str) -> PretrainingExperiment:
 
 
 @pytest.mark.parametrize(("file", "setting"), SETTINGS, ids=lambda value: getattr(value, "stem", value))
-def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str, monkeypatch: pytest.MonkeyPatch):
+def test_every_arm_of_a_shipped_study_supports_its_tasks(file: pathlib.Path, setting: str, monkeypatch: pytest.MonkeyPatch):
     study = load(file, setting)
     if setting == "pod":  # the heads of the laptop setting, whose models are traced
         monkeypatch.setattr(arms, "_abstract_parameters", lambda config, head: None)
@@ -51,7 +51,7 @@ def test_every_arm_of_a_study_can_do_its_tasks(file: pathlib.Path, setting: str,
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
-def test_a_study_says_how_to_run_it_on_what_for_how_long_and_what_is_expected(file: pathlib.Path):
+def test_shipped_studies_document_command_hardware_duration_and_expectation(file: pathlib.Path):
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
     for setting in ("", ":pod"):
         assert f"--config=experiments/studies/{file.name}{setting} " in text
@@ -59,7 +59,7 @@ def test_a_study_says_how_to_run_it_on_what_for_how_long_and_what_is_expected(fi
         assert re.search(word, text), word
 
 
-def test_the_studies_are_those_of_the_papers_ablations_and_of_the_lineage():
+def test_the_shipped_studies_cover_the_ablations_of_the_paper_and_the_lineage():
     names = {file.stem for file in STUDIES}
     assert names == {"objectives", "sizes", "layers", "masking", "steps", "lineage", "positions", "recipe", "transfer"}
     table_5 = load(REPOSITORY / "experiments" / "studies" / "objectives.py", "pod")

@@ -14,7 +14,7 @@ LOW = {0: 0.70, 1: 0.73, 2: 0.70}
 NOISY = {0: 0.60, 1: 0.99, 2: 0.81}
 
 
-def test_the_interval_is_that_of_the_paired_t_test():
+def test_the_interval_equals_the_paired_t_test():
     found = paired(HIGH, NOISY)
     expected = scipy.stats.ttest_rel([*HIGH.values()], [*NOISY.values()]).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
@@ -38,12 +38,12 @@ def test_an_interval_that_ends_at_0_does_not_exclude_it():
     ]  # fmt: skip
 
 
-def test_a_deviation_is_that_of_a_sample_of_two_or_more():
+def test_a_deviation_needs_at_least_two_values():
     assert deviation([1.0, 2.0]) == pytest.approx(np.std([1.0, 2.0], ddof=1))
     assert deviation([1.0]) is deviation([]) is mean([]) is None
 
 
-def test_an_expected_order_holds_by_its_means_and_is_shown_by_its_intervals():
+def test_an_expected_order_holds_by_means_and_is_significant_by_intervals():
     found = outcome(OrderConfig(order="a > b > c"), "stsb", {"a": HIGH, "b": LOW, "c": NOISY})
     assert not found.holds
     assert found.came_out == ("a", "c", "b")
@@ -52,7 +52,7 @@ def test_an_expected_order_holds_by_its_means_and_is_shown_by_its_intervals():
     assert [(pair.higher, pair.lower, pair.verdict) for pair in turned.pairs] == [("b", "a", "opposite"), ("b", "c", "undecided")]
 
 
-def test_equal_means_are_in_no_order_and_a_mean_of_0_is_the_last():
+def test_equal_means_have_no_order_and_a_mean_of_0_is_last():
     same = outcome(OrderConfig(order="a > b"), "stsb", {"a": HIGH, "b": HIGH})
     assert not same.holds
     assert outcome(OrderConfig(order="a > b"), "stsb", {"a": HIGH, "b": LOW}).holds

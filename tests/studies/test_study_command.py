@@ -118,14 +118,14 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     assert (there.shard.waited, there.shard.stopped, there.told) == (False, 0, ["waiting for the other processes"])
 
 
-def test_the_table_has_what_other_processes_have_done_since(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_table_includes_parts_finished_by_other_processes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = Fixture(tmp_path, monkeypatch, RunShard())
     monkeypatch.setattr(Runner, "parts", lambda *_: None)
     assert there.status() == 0
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
-def test_another_process_than_the_first_writes_no_table(
+def test_only_the_first_process_writes_the_table(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     there = Fixture(tmp_path, monkeypatch, RunShard(1, gathered=None))
@@ -143,7 +143,7 @@ def test_another_process_than_the_first_writes_no_table(
     assert (there.written, capsys.readouterr().out) == (set(), "")
 
 
-def test_a_process_that_waits_for_the_plan_stops_when_asked_to(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_waits_for_the_plan_can_be_stopped(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = Fixture(tmp_path, monkeypatch, RunShard(1))
     there.asked = True
     monkeypatch.setattr(calibration, "planned", lambda *_: {})
@@ -151,14 +151,14 @@ def test_a_process_that_waits_for_the_plan_stops_when_asked_to(tmp_path: pathlib
     assert (there.shard.stopped, there.ran) == (1, [])
 
 
-def test_a_study_that_stops_tells_the_others_and_keeps_its_status(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stopping_study_stops_the_others_and_keeps_its_status(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = Fixture(tmp_path, monkeypatch, RunShard())
     there.stop = Stopped(77)
     assert there.status() == 77
     assert there.shard.stopped == 1
 
 
-def test_a_study_that_is_stopped_while_it_waits_for_others_ends_with_that(
+def test_a_study_stopped_while_waiting_for_others_ends_as_stopped(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     there = Fixture(tmp_path, monkeypatch, RunShard(gathered=None))

@@ -72,13 +72,13 @@ from tests.studies.conftest import arms, study
         ),
     ],
 )
-def test_a_study_that_contradicts_itself_is_refused_with_the_remedy(values: dict[str, Any], says: str):
+def test_a_contradictory_study_is_refused_with_a_remedy(values: dict[str, Any], says: str):
     with pytest.raises(UserError) as error:
         study(**values)
     assert str(error.value).startswith(says), error.value
 
 
-def test_arms_and_tasks_can_be_chosen_by_name_with_those_that_they_need():
+def test_arms_and_tasks_can_be_selected_by_name_with_their_dependencies():
     tasks = [{"name": name, "experiment": "experiments/finetune/glue.py:stsb"} for name in ("x", "y")]
     more = [*arms("a", "b"), {"name": "c", "continues": "a"}, {"name": "d", "shares": "c"}]
     expected = [{"order": "d > b > a"}, {"order": "b > d", "tasks": ["y"]}, {"order": "c > b, a", "tasks": ["x", "average"]}]
@@ -92,17 +92,17 @@ def test_arms_and_tasks_can_be_chosen_by_name_with_those_that_they_need():
     assert (len(whole.arms), len(whole.tasks), len(whole.expected), whole.reference) == (4, 2, 3, "b")
 
 
-def test_a_study_comes_back_from_its_plain_values():
+def test_a_study_survives_a_round_trip_through_plain_values():
     made = study(arms=[{"name": "a", "pretrain": {"model": {"num_layers": 2}}}], budget={"equal": "tokens", "tokens": 1e6})
     assert StudyExperiment.from_dict(made.to_dict()) == made
 
 
-def test_an_expected_order_has_ranks_of_arms_that_are_not_compared():
+def test_an_expected_order_may_have_unordered_ranks():
     made = study(arms=arms("a", "b", "c"), expected=[{"order": "a > b, c"}])
     assert made.expected[0].ranks == [["a"], ["b", "c"]]
 
 
-def test_what_is_just_allowed_is_accepted():
+def test_values_at_their_limits_are_accepted():
     made = study(
         arms=[
             {"name": "a", "paper": {"MNLI": 84, "SQuAD": 88.5}},

@@ -95,7 +95,7 @@ def planned(tmp_path: pathlib.Path, experiment: PretrainingExperiment) -> Planne
     return Planned(made, STEPS, dict.fromkeys(STEPS, experiment), TASKS, tmp_path, {"b": TEACHER})
 
 
-def test_scores_are_means_over_restarts_as_fractions_and_the_average_needs_all_tasks_of_a_seed(planned: Planned):
+def test_scores_are_means_over_restarts_and_averages_need_all_tasks(planned: Planned):
     (planned.root / "half" / "seed-3" / "sick.json").unlink()  # type: ignore[union-attr]
     write_json(Part("none", 8, "squad").record(planned.root), scores(0, 0, 0)["squad"] | {"scores": []})
     found = all_scores(planned)
@@ -107,7 +107,7 @@ def test_scores_are_means_over_restarts_as_fractions_and_the_average_needs_all_t
     assert found["c"] == {"squad": {}, "sick": {}, "average": {}}
 
 
-def test_a_metric_is_the_one_of_the_study_or_the_own_of_the_first_dev_split(planned: Planned):
+def test_the_metric_comes_from_the_study_or_the_first_dev_split(planned: Planned):
     assert [task_metric(planned, task) for task in TASKS] == ["dev/em", "dev_m/accuracy"]
     assert [task_baseline(planned, task) for task in TASKS] == [0.1, 0.4]
     for record in planned.root.rglob("sick.json"):  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def test_a_metric_is_the_one_of_the_study_or_the_own_of_the_first_dev_split(plan
     assert task_baseline(planned, "sick") is None
 
 
-def test_costs_are_those_of_all_pretraining_up_to_the_state_that_is_taken(planned: Planned, experiment: PretrainingExperiment):
+def test_costs_cover_all_pretraining_up_to_the_state(planned: Planned, experiment: PretrainingExperiment):
     assert trained_steps(planned, planned.study.arm("b")) == {"a": [3, 5], "b": [2, 1]}
     assert trained_steps(planned, planned.study.arm("half")) == {"a": [3, 1]}  # 4 of 8, where the second evaluation is
     assert planned.steps == STEPS
@@ -133,7 +133,7 @@ def test_costs_are_those_of_all_pretraining_up_to_the_state_that_is_taken(planne
     assert sizes == {"a": 11, "b": 110, "half": 11, "none": 11, "c": None}
 
 
-def test_held_out_scores_are_means_over_the_seeds_that_all_have_them_at_the_step_of_the_state(planned: Planned):
+def test_held_out_scores_are_means_over_seeds_at_the_step_of_the_state(planned: Planned):
     eval_split = {arm.name: pretraining_numbers(planned, arm)["eval"] for arm in planned.study.arms}
     end = {"mlm_loss": 3.0, "nsp_loss": 1.5}
     assert eval_split == {"a": end, "b": end, "half": {"mlm_loss": 4.0}, "none": {}, "c": {}}
@@ -142,7 +142,7 @@ def test_held_out_scores_are_means_over_the_seeds_that_all_have_them_at_the_step
     assert pretraining_numbers(planned, planned.study.arm("half"))["eval"] == {"mlm_loss": 5.0}
 
 
-def test_times_are_means_over_the_seeds_whose_whole_chain_is_done(planned: Planned):
+def test_times_are_means_over_seeds_with_finished_chains(planned: Planned):
     def times(name: str) -> dict[str, Any]:
         return measured(planned, planned.study.arm(name))
 

@@ -29,7 +29,7 @@ def texts(labels: str, **fields) -> TextTask:
     return TextTask(name="toy", length=8, head=SequenceHead(labels=("no", "yes")), splits=splits, **given)
 
 
-def test_where_dev_is_other_than_training_the_bar_is_the_best_single_answer_of_dev():
+def test_the_baseline_is_the_best_single_answer_of_dev_if_that_is_higher():
     """Of 12 dev texts, 5 have the label that is most frequent in training: 0.417, but another single answer scores 0.583."""
     found = texts("nnnyy|nnnnnyyyyyyy").baseline("dev")
     assert found.scores == {"accuracy": pytest.approx(7 / 12)}
@@ -39,17 +39,17 @@ def test_where_dev_is_other_than_training_the_bar_is_the_best_single_answer_of_d
     assert usual.bar == 7 / 8
 
 
-def test_the_bar_is_the_best_by_the_metric_of_the_task_even_where_that_is_a_rarer_answer():
+def test_the_baseline_is_the_best_answer_by_the_metric_of_the_task():
     positive = texts("nny|nnny", metric="f1", score=lambda split, said, true: {"f1": f1(said, true)})
     assert positive.baseline("dev") == Baseline({"f1": 0.4}, {"'yes' for all, best on dev": 0.4})
 
 
-def test_equal_scores_are_those_of_trainings_answer():
+def test_ties_take_the_training_answer():
     assert list(texts("nny|ny").baseline("dev").named) == ["'no' for all, most frequent in training"]
     assert constant_baseline("x", "dev", ("a", {"x": 1.0}), []).named == {"a for all, most frequent in training": 1.0}
 
 
-def test_the_bar_of_choices_is_a_place():
+def test_the_baseline_of_choices_is_a_position():
     def examples(places: str) -> list[ChoiceExample]:
         return [ChoiceExample(str(i), "a", ("b", "c", "d"), int(place)) for i, place in enumerate(places)]
 
@@ -57,7 +57,7 @@ def test_the_bar_of_choices_is_a_place():
     assert found == Baseline({"accuracy": 0.75}, {"candidate 3 for all, best on dev": 0.75})
 
 
-def test_the_bar_of_pronouns_is_a_name():
+def test_the_baseline_of_pronouns_is_a_name():
     def examples(labels: str) -> list[PronounExample]:
         names = {"a": "A", "b": "B", "n": "neither"}
         return [PronounExample(str(i), "x", "she", 0, "A", 0, "B", 0, names[c], "feminine") for i, c in enumerate(labels)]
@@ -67,7 +67,7 @@ def test_the_bar_of_pronouns_is_a_name():
     assert list(found.named) == ["'B' for all, best on dev"]
 
 
-def test_the_bar_of_tags_is_a_tag_and_beside_it_the_usual_tag_of_each_word():
+def test_tagging_has_a_single_tag_and_a_usual_tag_baseline():
     def examples(*tags: str) -> list[WordsExample]:
         return [WordsExample("0", tuple(f"w{i}" for i in range(len(tags))), tags, 0)]
 
@@ -78,7 +78,7 @@ def test_the_bar_of_tags_is_a_tag_and_beside_it_the_usual_tag_of_each_word():
     assert found.named == {"'VERB' for all, best on dev": 0.75, "each word's most frequent label in training": 0.5}
 
 
-def test_the_bar_of_questions_is_a_text_or_none():
+def test_the_baseline_of_questions_is_a_text_or_no_answer():
     def examples(*texts: str) -> list[QuestionExample]:
         return [
             QuestionExample(str(i), "who", "Paris, Lyon", ((text, None),) if text else (), not text)
@@ -99,7 +99,7 @@ def test_the_bar_of_questions_is_a_text_or_none():
     assert (found.scores["f1"], list(found.named)) == (pytest.approx(200 / 3), ["no answer for all, best on dev"])
 
 
-def test_no_set_of_labels_said_of_every_text_beats_the_one_that_is_found():
+def test_the_multi_label_baseline_is_the_best_constant_set():
     rng = np.random.default_rng(0)
     for labels in (rng.random((6, 4)) < p for p in (0.1, 0.3, 0.5, 0.8)):
         if not labels.any():
@@ -109,7 +109,7 @@ def test_no_set_of_labels_said_of_every_text_beats_the_one_that_is_found():
         assert micro_f1(np.broadcast_to(best_label_set(labels), labels.shape), labels) == pytest.approx(best)
 
 
-def test_the_most_frequent_comes_first_and_of_equals_the_least():
+def test_answers_are_sorted_by_frequency_then_value():
     assert by_frequency(np.array([2, 1, 1, 2, 0])).tolist() == [1, 2, 0]
     assert by_frequency(np.array([[1, 0], [0, 1], [0, 1]])).tolist() == [[0, 1], [1, 0]]
     with pytest.raises(ValueError, match="no labels"):

@@ -37,14 +37,14 @@ def superglue(rows: list[dict], first: int = 0, labelled: bool = True) -> list[d
     return [one | ({"label": row["answer"]} if labelled else {}) for one, row in zip(shown, rows, strict=True)]
 
 
-def test_the_files_of_the_authors_and_of_superglue_hold_the_same_questions(tmp_path: pathlib.Path):
+def test_both_formats_give_the_same_questions(tmp_path: pathlib.Path):
     assert read_boolq(put(tmp_path / "a.jsonl", AUTHORS)) == EXAMPLES
     assert read_boolq(put(tmp_path / "b.jsonl", superglue(AUTHORS))) == EXAMPLES
     with pytest.raises(UserError, match=r"c\.jsonl, line 1: no field 'label'"):
         read_boolq(put(tmp_path / "c.jsonl", superglue(AUTHORS, labelled=False)))
 
 
-def test_the_task_reads_scores_and_writes_what_superglues_leaderboard_takes(tmp_path: pathlib.Path):
+def test_the_task_reads_scores_and_writes_superglue_submissions(tmp_path: pathlib.Path):
     put(tmp_path / "train.jsonl", superglue(AUTHORS))
     put(tmp_path / "val.jsonl", superglue(AUTHORS[:2]))
     put(tmp_path / "test.jsonl", superglue(AUTHORS, first=5, labelled=False))
@@ -69,20 +69,20 @@ def test_the_task_reads_scores_and_writes_what_superglues_leaderboard_takes(tmp_
         ({"answer": None}, "line 2: answer is null"),
     ],
 )
-def test_a_fault_is_told_with_its_line(change: dict, message: str, tmp_path: pathlib.Path):
+def test_a_bad_line_is_refused_with_its_number(change: dict, message: str, tmp_path: pathlib.Path):
     put(tmp_path / "dev.jsonl", AUTHORS)
     put(tmp_path / "train.jsonl", [AUTHORS[0], AUTHORS[1] | change])
     with pytest.raises(UserError, match=message):
         load_task(TaskConfig(name="boolq", data_dir=str(tmp_path)))
 
 
-def test_a_split_that_is_not_there_is_told_with_its_names(tmp_path: pathlib.Path):
+def test_a_missing_split_is_refused_with_its_file_names(tmp_path: pathlib.Path):
     put(tmp_path / "train.jsonl", AUTHORS)
     with pytest.raises(UserError, match=r"has no dev\.jsonl or val\.jsonl, the dev split of boolq"):
         load_task(TaskConfig(name="boolq", data_dir=str(tmp_path)))
 
 
-def test_a_record_of_tfds_is_the_example_of_the_file():
+def test_tfds_records_equal_the_examples_of_the_files():
     rows = superglue(AUTHORS)
     records = [{name: x.encode() if isinstance(x, str) else x for name, x in row.items()} for row in rows]
     made = [DATA_SET.convert({}, i, record | {"label": int(record["label"])}, None) for i, record in enumerate(records)]

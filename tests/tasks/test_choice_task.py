@@ -49,7 +49,7 @@ def test_a_feature_is_the_prompt_with_each_candidate(tmp_path: pathlib.Path, tin
     assert feature.target == 2
 
 
-def test_each_candidate_is_cut_to_the_length(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_each_candidate_is_truncated_to_the_length(tmp_path: pathlib.Path, tiny: Tokenizer):
     rows = [f"o\t{'hello ' * 20}\t{'the ' * 20}\t\ufeff\t\u200b\t😀[SEP]\t0"]
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", *rows)
@@ -60,7 +60,7 @@ def test_each_candidate_is_cut_to_the_length(tmp_path: pathlib.Path, tiny: Token
     assert all((ids == tiny.sep_id).sum() == 2 for ids in feature.ids)
 
 
-def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp_path: pathlib.Path):
+def test_swag_repeats_the_start_of_the_second_sentence_in_each_candidate(tmp_path: pathlib.Path):
     row = 'v,1,"A b, c. He","A b, c.",He,gold,runs.,sits.,"goes, then.",swims.'
     for name in ("train.csv", "val.csv"):
         put(tmp_path / name, SWAG + ",label", f"{row},2", f"{row},2", f"{row},0")
@@ -78,7 +78,7 @@ def test_swag_repeats_the_beginning_of_the_second_sentence_in_each_candidate(tmp
         task.write_predictions(tmp_path / "out", "dev", choosing(0, 1))
 
 
-def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_path: pathlib.Path):
+def test_accuracy_counts_correct_positions_and_the_baseline_is_the_most_frequent_one(tmp_path: pathlib.Path):
     task = load(codah(tmp_path, "1130", "1132", test="03"))
     assert task.scores("dev", choosing(1, 0, 3, 3)) == {"accuracy": 0.5}
     assert task.baseline("dev").scores == {"accuracy": 0.5}
@@ -90,7 +90,7 @@ def test_accuracy_counts_the_right_places_and_the_baseline_is_the_usual_one(tmp_
     assert not task.degeneracy("dev", choosing(2, 1, 2))
 
 
-def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_own_data_may_have_varying_numbers_of_candidates(tmp_path: pathlib.Path, tiny: Tokenizer):
     rows = ["prompt\tchoices\tlabel", "hello\tthe|a|world\t3", "world\tthe|un\t1"]
     path = put(tmp_path / "own.tsv", *rows)
     own = OwnDataConfig(train=path, dev=path, separator="|", first_choice=1)
@@ -113,14 +113,14 @@ def test_ones_own_candidates_may_differ_in_number(tmp_path: pathlib.Path, tiny: 
     ]
 
 
-def test_ones_own_test_set_may_be_labelled_in_part(tmp_path: pathlib.Path):
+def test_an_own_test_set_may_be_partly_labelled(tmp_path: pathlib.Path):
     path = put(tmp_path / "own.tsv", "prompt\tchoices\tlabel", "a\tb|c\t0", "a\tb|c\t1")
     test = put(tmp_path / "test.tsv", "prompt\tchoices\tlabel", "a\tb|c\t", "a\tb|c\t1")
     task = load(TaskConfig(name="own/choice", own=OwnDataConfig(train=path, dev=path, test=test, separator="|")))
     assert task.scores("test", choosing(0, 1, of=2)) == {"accuracy": 1.0}
 
 
-def test_what_is_not_there_is_told(tmp_path: pathlib.Path):
+def test_missing_files_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"codah is not in the catalogue of tfds; set config\.task\.data_dir"):
         load(TaskConfig(name="codah"))
     codah(tmp_path, "01", "")
@@ -131,7 +131,7 @@ def test_what_is_not_there_is_told(tmp_path: pathlib.Path):
         load(TaskConfig(name="own/choice", own=OwnDataConfig(train=path)))
 
 
-def test_the_real_codah_is_read_whole(shared_data: pathlib.Path, tiny: Tokenizer):
+def test_the_real_codah_files_are_read_completely(shared_data: pathlib.Path, tiny: Tokenizer):
     if not (shared_data / "codah").is_dir():
         pytest.skip("needs codah in ../shared/data")
     task = load(TaskConfig(name="codah", data_dir=str(shared_data / "codah")))

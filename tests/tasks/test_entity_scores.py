@@ -35,14 +35,14 @@ def spread(draw: random.Random) -> tuple[list[tuple[str, int, int]], int]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_is_written_as_it_is_defined(scheme):
+def test_every_scheme_is_written_by_its_definition(scheme):
     assert entity_tags(SENTENCE, 10, scheme) == WRITTEN[scheme].split()
     assert entities(WRITTEN[scheme].split()) == SENTENCE
     assert {other: convert(WRITTEN[scheme].split(), other) for other in SCHEMES} == {o: w.split() for o, w in WRITTEN.items()}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_a_scheme_writes_is_read_back(scheme):
+def test_every_scheme_survives_a_round_trip(scheme):
     draw = random.Random(0)
     for _ in range(500):
         found, length = spread(draw)
@@ -52,13 +52,13 @@ def test_what_a_scheme_writes_is_read_back(scheme):
         assert entity_tags(reversed(found), length, scheme) == tags
 
 
-def test_entities_of_any_tags_are_those_of_seqeval():
+def test_entities_of_any_tags_equal_seqeval():
     assert any(kind == "GEO-POL" for case in GOLDEN for own in case["entities"] for kind, *_ in own)
     for case in GOLDEN:
         assert [entities(tags) for tags in case["labels"]] == [[tuple(e) for e in own] for own in case["entities"]]
 
 
-def test_scores_are_those_of_seqeval():
+def test_scores_equal_seqeval():
     for case in GOLDEN:
         overall, types = entity_scores(case["predictions"], case["labels"])
         for score, row in ((overall, case["overall"]), *((types[kind], row) for kind, row in case["types"].items())):
@@ -97,7 +97,7 @@ def conlleval(said: list[str], true: list[str]) -> tuple[Counter, Counter, Count
 
 
 @pytest.mark.parametrize("prefixes", ["BI", "IE"])
-def test_scores_are_those_of_conlleval_whether_tags_are_legal_or_not(prefixes):
+def test_scores_equal_conlleval_for_any_tags(prefixes):
     draw = random.Random(1)
     names = ["O", "O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in TYPES)]
     for _ in range(400):
@@ -146,7 +146,7 @@ def test_an_entity_ends_with_its_sentence():
     assert separate == EntityScore(2, 2, 2)
 
 
-def test_only_tags_are_read():
+def test_only_valid_tags_are_accepted():
     for label in ("O", "B-PER", "I-GEO-POL", "E-x", "S-x", "B"):
         assert is_tag(label)
     for label in ("", "NOUN", "X-PER", "B-", "-PER", "b-PER", "BI-PER", "OB", "O-PER", "LABEL_0"):
@@ -172,7 +172,7 @@ def test_tags_of_other_schemes_are_renamed(written: str):
     assert entities([tags[tag] for tag in written.split()]) == SENTENCE
 
 
-def test_tags_without_types_mark_words_and_other_letters_are_no_tags():
+def test_tags_may_lack_types_and_other_letters_are_not_tags():
     assert as_tags("BMES") == {"B": "B", "M": "I", "E": "E", "S": "S"}
     assert as_tags(["B-X", "I-X"]) == {"B-X": "B-X", "I-X": "I-X"}
     for labels in (
@@ -187,7 +187,7 @@ def test_tags_without_types_mark_words_and_other_letters_are_no_tags():
         assert as_tags(labels) == {}
 
 
-def test_sentences_have_to_pair():
+def test_numbers_of_sentences_must_match():
     with pytest.raises(ValueError, match="2 sentences, labels of 1"):
         entity_scores([["O"], ["O"]], [["O"]])
     with pytest.raises(ValueError, match="sentence 1 has 2 predictions and 1 labels"):
@@ -200,6 +200,6 @@ def test_entities_that_do_not_fit_have_no_tags(found):
         entity_tags(found, 4, "IOB2")
 
 
-def test_an_unknown_scheme_is_told_the_known_ones():
+def test_an_unknown_scheme_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="'BILOU'; the schemes are IOB1, "):
         entity_tags([], 1, "BILOU")

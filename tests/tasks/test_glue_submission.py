@@ -25,7 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *flags: object) -> None:
     main()
 
 
-def test_the_files_of_several_runs_become_one_submission(
+def test_files_of_several_runs_are_packed_into_one_submission(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     runs = [put(tmp_path / ("mnli" if name in ("MNLI-m", "MNLI-mm", "AX") else name), name) for name in SUBMISSION]
@@ -36,7 +36,7 @@ def test_the_files_of_several_runs_become_one_submission(
     assert packed == {f"{name}.tsv": (run / f"{name}.tsv").read_bytes() for name, run in zip(SUBMISSION, runs, strict=True)}
 
 
-def test_a_part_of_it_must_be_asked_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_incomplete_submission_needs_the_partial_flag(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     directory = put(tmp_path / "a", "WNLI")
     with pytest.raises(UserError, match="the submission lacks CoLA"):
         run(monkeypatch, directory, f"--output={tmp_path / 'out'}")
@@ -45,9 +45,7 @@ def test_a_part_of_it_must_be_asked_for(tmp_path: pathlib.Path, monkeypatch: pyt
     assert (tmp_path / "out" / "submission.zip").is_file()
 
 
-def test_a_directory_that_is_not_there_is_told_with_the_place_where_it_was_looked_for(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_missing_directory_is_refused_with_the_searched_place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     put(tmp_path / "predictions", "WNLI")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
@@ -58,7 +56,7 @@ def test_a_directory_that_is_not_there_is_told_with_the_place_where_it_was_looke
     )
 
 
-def test_what_cannot_be_submitted_is_told_by_file_and_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_predictions_are_refused_with_file_and_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     first, second = put(tmp_path / "a", "WNLI"), put(tmp_path / "b", "WNLI")
     with pytest.raises(UserError, match=r"b/WNLI\.tsv and .*a/WNLI\.tsv both have the predictions of WNLI"):
         collect_predictions([first, second])

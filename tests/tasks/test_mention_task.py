@@ -57,7 +57,7 @@ ADVERSARIAL = (
 
 
 @pytest.mark.parametrize("text", ADVERSARIAL)
-def test_marks_are_where_the_tokens_of_the_mention_begin(tiny: Tokenizer, text: str):
+def test_marks_are_at_the_first_tokens_of_mentions(tiny: Tokenizer, text: str):
     said: list[str] = []
     asked = example(text)
     [feature] = task(asked, say=said.append).features("dev", tiny)
@@ -69,7 +69,7 @@ def test_marks_are_where_the_tokens_of_the_mention_begin(tiny: Tokenizer, text: 
         assert feature.ids[0][mark:-1].tolist() == tiny.encode(text[start:])
 
 
-def test_a_feature_holds_the_text_and_its_label(tiny: Tokenizer):
+def test_a_feature_has_the_text_and_its_label(tiny: Tokenizer):
     examples = (example("ann saw bo and she ran", label=label) for label in ("A", "B", "neither", None))
     features = task(*examples).features("dev", tiny)
     assert [feature.target for feature in features] == [0, 1, 2, None]
@@ -92,7 +92,7 @@ def test_mentions_move_with_the_feature_in_a_packed_row(tiny: Tokenizer):
             assert (batch["sequence_ids"][r, batch["read_positions"][r, u]] == u + 1).all()
 
 
-def test_a_mention_that_no_token_begins_with_is_said_and_marked_by_the_nearest(tiny: Tokenizer):
+def test_a_mention_inside_of_a_token_is_reported_and_marked_at_the_nearest(tiny: Tokenizer):
     inside = example("hello ☃ann bo she")  # one unknown word
     silent = PronounExample("x-2", "she \u200b bo", "she", 0, "\u200b", 4, "bo", 6, "A", "feminine")
     nothing = PronounExample("x-3", "\u200b\u200c\u200d", "\u200b", 0, "\u200c", 1, "\u200d", 2, "A", "feminine")
@@ -122,7 +122,7 @@ def test_a_mention_without_a_token_is_marked_by_the_nearest_end_of_a_token(tiny:
     assert read_mentions(tiny, nothing, 20).offsets == ((0, 3),)
 
 
-def test_a_text_that_lacks_a_single_token_is_broken(tiny: Tokenizer):
+def test_a_text_one_token_too_long_counts_as_broken(tiny: Tokenizer):
     asked = example("ann saw bo she", "she")
     count = len(tiny.encode("ann saw bo s"))  # to the first piece of the pronoun
     asked = dataclasses.replace(asked, text="ann saw bo s", pronoun="s")
@@ -141,7 +141,7 @@ def test_a_long_text_is_read_in_a_window_around_its_mentions(tiny: Tokenizer, ro
     assert said == []
 
 
-def test_mentions_too_far_apart_for_one_window_are_all_read_and_that_is_said(tiny: Tokenizer):
+def test_mentions_too_far_apart_for_one_window_are_read_and_reported(tiny: Tokenizer):
     text = "ann " + "hello " * 50 + "bo " + "world " * 50 + "she"
     said: list[str] = []
     [feature] = task(example(text), length=32, say=said.append).features("dev", tiny)
@@ -153,7 +153,7 @@ def test_mentions_too_far_apart_for_one_window_are_all_read_and_that_is_said(tin
     assert "1 text with mentions more than 30 tokens apart" in said[0]
 
 
-def test_the_tokens_kept_are_the_nearest_and_one_window_if_one_will_do():
+def test_the_nearest_tokens_are_kept_in_one_window_if_possible():
     draw = random.Random(0)
     for _ in range(500):
         count = draw.randint(3, 60)
@@ -175,7 +175,7 @@ def test_the_tokens_kept_are_the_nearest_and_one_window_if_one_will_do():
             assert kept == sorted(sorted(range(count), key=lambda i: (far[i], i))[:room])
 
 
-def test_scores_are_those_of_the_file_that_the_official_scorer_would_read(tmp_path: pathlib.Path):
+def test_scores_equal_the_official_scorer_on_the_written_file(tmp_path: pathlib.Path):
     """The counts are made from the written file as in gap_scorer.py: every name is a decision, by gender of the pronoun."""
     draw = random.Random(1)
     text = "ann saw bo and PRONOUN ran"
@@ -209,7 +209,7 @@ def test_scores_are_those_of_the_file_that_the_official_scorer_would_read(tmp_pa
     assert scores["accuracy"] == np.mean([LABELS[a] == made.label for a, made in zip(answers, examples, strict=True)])
 
 
-def test_log_loss_is_of_the_probabilities_that_are_written(tmp_path: pathlib.Path):
+def test_log_loss_uses_the_written_probabilities(tmp_path: pathlib.Path):
     examples = [example("ann saw bo and she ran", label=label, id=f"d-{label}") for label in LABELS]
     logits = [np.log(np.array(row, np.float32)) for row in ([0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4])]
     asked = task(*examples)
@@ -225,7 +225,7 @@ def test_log_loss_is_of_the_probabilities_that_are_written(tmp_path: pathlib.Pat
         asked.write_predictions(tmp_path, "dev", logits[:2])
 
 
-def test_the_baseline_says_the_usual_answer_with_its_frequency():
+def test_the_baseline_predicts_the_usual_answer_with_its_frequency():
     dev = [example("ann saw bo and she ran", label=label) for label in ("A", "B", "B")]
     train = [example("ann saw bo and she ran", label=label) for label in ("B", "A", "B", "B")]
     scores = task(*dev, train=tuple(train)).baseline("dev").scores
@@ -237,7 +237,7 @@ def test_the_baseline_says_the_usual_answer_with_its_frequency():
     assert blind.baseline("dev").scores == blind.scores("dev", saying(0, 1, 2)) == {}
 
 
-def test_one_answer_for_all_is_degenerate():
+def test_a_single_answer_for_all_is_degenerate():
     asked = task(example("ann saw bo and she ran"))
     assert asked.degeneracy("dev", saying(2, 2, 2))
     assert asked.degeneracy("dev", saying(2, 2))
@@ -245,7 +245,7 @@ def test_one_answer_for_all_is_degenerate():
     assert not asked.degeneracy("dev", saying(2, 0, 2))
 
 
-def test_gaps_files_are_train_dev_and_if_it_is_there_test(tmp_path: pathlib.Path):
+def test_gap_has_train_dev_and_optionally_test_files(tmp_path: pathlib.Path):
     def put(name: str, *rows: str) -> None:
         (tmp_path / name).write_text("\n".join([HEADER, *rows]) + "\n")
 

@@ -31,11 +31,11 @@ def test_the_head_of_an_own_task_is_known_without_its_data(tmp_path: pathlib.Pat
     assert task_head_class(config_of(tmp_path, WHOLE + "raise ValueError")) is TokenHead
 
 
-def test_the_tasks_of_the_project_stay_beside_those_of_the_file(tmp_path: pathlib.Path):
+def test_built_in_tasks_remain_available_with_a_user_file(tmp_path: pathlib.Path):
     assert task_head_class(config_of(tmp_path, WHOLE + "pass", name="swag")) is ChoiceHead
 
 
-def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_later(tmp_path: pathlib.Path):
+def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path: pathlib.Path):
     classes = "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass Row:\n    text: str\n"
     assert task_head_class(config_of(tmp_path, classes + WHOLE + "pass")) is TokenHead
 
@@ -59,13 +59,13 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
         (WHOLE + "return 3", "the task that load returns lacks name, head, metric, "),
     ],
 )
-def test_a_file_that_holds_no_task_is_told_what_is_wanted(text: str, says: str, tmp_path: pathlib.Path):
+def test_a_file_without_a_task_is_refused_with_what_it_needs(text: str, says: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError) as error:
         load_task(config_of(tmp_path, text))
     assert says in str(error.value)
 
 
-def test_a_label_that_the_head_of_an_own_task_has_not_is_named():
+def test_a_label_missing_in_the_head_of_an_own_task_is_named():
     examples = {"train": [TextExample("7", "a text", label="green")]}
     head = SequenceHead(labels=("red", "blue"))
     task = TextTask("colours", 32, head, "accuracy", examples, score=lambda split, answers, labels: {})
@@ -73,14 +73,14 @@ def test_a_label_that_the_head_of_an_own_task_has_not_is_named():
         task.scores("train", [np.zeros(2)])
 
 
-def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_file_is_refused_with_the_nearest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config_of(tmp_path, WHOLE)
     with pytest.raises(UserError, match=r"module=colors.py \(looked for in .*; did you mean colours.py\?\) is not a file"):
         task_head_class(TaskConfig(name="colours", module="colors.py"))
 
 
-def test_what_the_file_raises_is_told_with_its_line_and_what_others_raise_is_not(tmp_path: pathlib.Path):
+def test_an_exception_of_the_file_is_reported_with_its_line(tmp_path: pathlib.Path):
     config = config_of(tmp_path, WHOLE + "return int('a text')")
     with pytest.raises(UserError) as error, file_errors_explained(config.module, FLAG):
         load_task(config)

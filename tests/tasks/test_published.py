@@ -21,13 +21,13 @@ OF_PROOFS = ("precision over proofs", "recall over proofs")
 
 
 @pytest.mark.parametrize("system", AS_PRINTED)
-def test_a_provers_scores_over_proofs_are_those_that_its_authors_print(system: str) -> None:
+def test_prover_scores_over_proofs_equal_those_of_the_authors(system: str) -> None:
     (row,) = (row for row in published("sick/entailment") if row.system == system)
     found = [100 * row.scores[name] for name in ("accuracy", *OF_PROOFS)]
     assert found == pytest.approx(AS_PRINTED[system], abs=0.0101)
 
 
-def test_a_provers_scores_are_those_of_the_pairs_that_its_counts_stand_for() -> None:
+def test_prover_scores_equal_scores_of_the_counted_pairs() -> None:
     labels, answers = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2]), np.array([0, 2, 2, 1, 0, 2, 2, 1, 2])
     counts = [[sum((labels == i) & (answers == j)) for j in range(3)] for i in range(3)]
     assert of_prover(counts) == pytest.approx(
@@ -42,7 +42,7 @@ def test_a_provers_scores_are_those_of_the_pairs_that_its_counts_stand_for() -> 
     )
 
 
-def test_every_system_of_conll_2003_is_there_in_the_units_of_our_scores() -> None:
+def test_every_conll_2003_system_is_listed_in_our_units() -> None:
     rows = published("conll2003")
     assert len(rows) == 12
     assert {row.split for row in rows} == {"test"}
@@ -69,7 +69,7 @@ def test_a_row_has_its_split_and_scores(task: str, system: str, split: str, scor
     assert [row.scores for row in published(task) if (row.system, row.split) == (system, split)] == [pytest.approx(scores)]
 
 
-def test_rows_that_are_not_comparable_say_so() -> None:
+def test_incomparable_rows_have_a_note() -> None:
     for task in NAMES:
         for row in published(task):
             assert ("not comparable" in row.note) == (row.split == "test server"), row
@@ -77,7 +77,7 @@ def test_rows_that_are_not_comparable_say_so() -> None:
                 assert "proof" in row.note
 
 
-def test_the_scores_have_the_names_of_ours() -> None:
+def test_published_scores_have_our_names() -> None:
     for name in NAMES:
         ours = {"f1", "precision", "recall", "accuracy", *OF_PROOFS}
         if name.startswith("squad/"):
@@ -89,7 +89,7 @@ def test_the_scores_have_the_names_of_ours() -> None:
     assert published("own/sequence") == ()
 
 
-def test_the_log_shows_rows_under_what_keeps_them_from_being_compared_the_main_score_first() -> None:
+def test_the_log_groups_rows_by_their_notes_with_the_main_score_first() -> None:
     lines = list(score_lines(published("sick/entailment"), "accuracy"))
     assert lines[0].startswith("published, test (precision and recall are means over the three labels, as ours are; ")
     assert lines[1].startswith("  LangPro: accuracy 0.8135  precision 0.")

@@ -41,7 +41,7 @@ def test_every_file_of_a_task_is_found_and_every_name_is_one_task():
     assert sorted(NAMES) == sorted(name for module in registry._MODULES for name in module.NAMES)
 
 
-def test_every_task_of_official_files_has_an_experiment_that_names_it():
+def test_every_official_task_has_an_experiment():
     assert {name for name in NAMES if not name.startswith("own/")} - {"glue/ax"} == EXPERIMENTS.keys() - {"own/sequence"}
     for name, file in EXPERIMENTS.items():
         assert python_files.load(f"experiments/finetune/{file}")["task"]["name"] == name
@@ -57,11 +57,11 @@ def test_every_task_of_official_files_has_an_experiment_that_names_it():
         ("sequence", {name for name in DOCUMENTED if name.startswith(("glue/", "sick/"))} | {"own/sequence"}),
     ],
 )
-def test_the_head_of_every_task_is_known_without_its_files(kind: str, names: set[str]):
+def test_the_head_of_every_task_is_known_without_its_data(kind: str, names: set[str]):
     assert {name for name in DOCUMENTED if task_head_class(TaskConfig(name=name)).kind == kind} == names
 
 
-def test_a_task_is_loaded_by_the_module_that_has_its_name(monkeypatch: pytest.MonkeyPatch):
+def test_a_task_is_loaded_by_its_module(monkeypatch: pytest.MonkeyPatch):
     asked = []
 
     def stands_in(module):
@@ -88,7 +88,7 @@ def asks(*given: object, **named: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["own/sequence", "own/token", "own/span", "own/choice"])
-def test_what_is_said_of_ones_own_files_reaches_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_messages_about_own_files_reach_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
     config = TaskConfig(name=name)
     for module in registry._MODULES:
         monkeypatch.setattr(module, "load_own_data", asks, raising=False)
@@ -98,7 +98,7 @@ def test_what_is_said_of_ones_own_files_reaches_the_caller(name: str, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["glue/rte", "glue/mnli", "boolq", "gap", "conll2003", "squad/v1.1"])
-def test_what_is_said_of_the_catalogue_reaches_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_messages_about_the_catalogue_reach_the_caller(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(catalogue, "examples", asks)
     with pytest.raises(Asked) as asked:
         load_task(TaskConfig(name=name), say=print)
@@ -128,7 +128,7 @@ def test_data_in_a_bucket_is_fetched_and_other_data_is_read_where_it_is(monkeypa
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENTED - {"own/sequence", "own/token", "own/span", "own/choice"}))
-def test_a_directory_of_files_that_is_not_there_is_named_with_where_it_was_looked_for(name, tmp_path, monkeypatch):
+def test_a_missing_data_directory_is_refused_with_the_searched_place(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wnut17").mkdir()
     with pytest.raises(UserError) as error:
@@ -148,7 +148,7 @@ def test_a_directory_of_files_that_is_not_there_is_named_with_where_it_was_looke
         ("xyz", r"is not a task; known: .*\bcodah, "),
     ],
 )
-def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str):
+def test_an_unknown_task_is_refused_with_the_nearest(name: str, message: str):
     with pytest.raises(UserError, match=message):
         load_task(TaskConfig(name=name))
 
@@ -157,7 +157,7 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str):
     "name",
     ["glue/mrpc", "glue/stsb", "sick/entailment", "codah", "gap", "wnut17", "pos", "squad/v1.1"],
 )
-def test_every_task_keeps_the_protocol_on_real_data(shared_data: pathlib.Path, tmp_path: pathlib.Path, name: str):
+def test_every_task_fulfils_the_protocol_on_real_data(shared_data: pathlib.Path, tmp_path: pathlib.Path, name: str):
     """The head's outputs for the features of the dev set are scored, evaluated and written, whatever the task."""
     folder = shared_data / FOLDERS[name.split("/")[0]]
     vocab = shared_data / "vocab" / "bert-base-uncased-vocab.txt"

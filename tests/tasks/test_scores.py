@@ -16,7 +16,7 @@ CORRELATIONS = (scores.pearson, scores.spearman)
 
 
 @pytest.mark.parametrize("kind", ["classes", "values", "several"])
-def test_metrics_are_those_of_scikit_learn_and_scipy(kind):
+def test_metrics_equal_scikit_learn_and_scipy(kind):
     for case in GOLDEN[kind]:
         said, true = np.array(case["predictions"]), np.array(case["labels"])
         names = case.keys() - {"predictions", "labels"}
@@ -25,7 +25,7 @@ def test_metrics_are_those_of_scikit_learn_and_scipy(kind):
         )
 
 
-def test_the_log_loss_is_scikit_learns_and_clipped_where_a_label_was_ruled_out():
+def test_the_log_loss_equals_scikit_learn_and_is_clipped():
     for case in GOLDEN["losses"]:
         assert scores.log_loss(case["probabilities"], case["labels"]) == pytest.approx(case["log_loss"], rel=1e-12)
     assert scores.log_loss([[1, 0, 0]], [1]) == pytest.approx(15 * math.log(10))
@@ -39,7 +39,7 @@ def test_the_log_loss_is_scikit_learns_and_clipped_where_a_label_was_ruled_out()
     ("probabilities", "labels"),
     [([[0.5, 0.5]], [2]), ([[0.5, 0.5]], [-1]), ([[0, 0]], [0]), ([[1.5, -0.5]], [0]), ([[math.nan, 1]], [0]), ([[1]], [0, 0])],
 )
-def test_what_is_no_distribution_over_the_labels_has_no_log_loss(probabilities, labels):
+def test_log_loss_requires_a_distribution_over_the_labels(probabilities, labels):
     with pytest.raises(ValueError, match=r"labels|probabilities"):
         scores.log_loss(probabilities, labels)
 
@@ -58,7 +58,7 @@ def test_binary_scores_follow_from_the_four_counts():
         assert scores.matthews(said, true) == pytest.approx((tp * tn - fp * fn) / spread**0.5 if spread else 0.0)
 
 
-def test_correlations_are_one_of_a_line_and_do_not_see_scale_or_shift():
+def test_correlations_ignore_scale_and_shift():
     rng = np.random.default_rng(1)
     for _ in range(50):
         x, y = rng.normal(size=(2, 9))
@@ -71,7 +71,7 @@ def test_correlations_are_one_of_a_line_and_do_not_see_scale_or_shift():
         assert scores.spearman(-(x**3), x) == pytest.approx(-1.0)
 
 
-def test_the_mean_squared_error_is_infinite_where_a_prediction_is_not_finite_and_has_no_labels_that_are_not():
+def test_the_mean_squared_error_is_infinite_if_a_prediction_is_not_finite():
     said, true = np.float32([1.0, 2.5, -1.0]), np.array([3.0, 2.0, -1.0])
     assert scores.mean_squared_error(said, true) == (4 + 0.25) / 3
     assert scores.mean_squared_error(np.array([1.0, math.nan]), true[:2]) == math.inf
@@ -103,7 +103,7 @@ METRICS = (scores.accuracy, scores.f1, *MACRO, scores.matthews, *CORRELATIONS, s
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_metrics_refuse_what_is_not_paired(metric):
+def test_metrics_refuse_unequal_lengths(metric):
     for said, true in (([], []), ([1, 0], [1]), ([[1]], [[1]]), ([1, 0], [[1, 0]])):
         with pytest.raises(ValueError, match=r"must both be \[E\]"):
             metric(np.array(said), np.array(true))
@@ -144,12 +144,12 @@ def test_every_glue_task_has_exactly_its_metrics():
 
 
 @pytest.mark.parametrize("asked", [scores.main_score, lambda task: scores.glue_scores(task, np.ones(1), np.ones(1))])
-def test_an_unknown_task_is_told_the_known_ones(asked):
+def test_an_unknown_task_is_refused_with_the_known_ones(asked):
     with pytest.raises(UserError, match=r"'sst-2'.* cola, sst2, "):
         asked("sst-2")
 
 
-def test_only_a_model_that_always_says_the_same_is_degenerate():
+def test_only_constant_predictions_are_degenerate():
     labels, values = np.array([0, 1, 1, 0]), np.array([0.0, 5.0, 2.0, 3.0])
     assert scores.degeneracy(np.ones(4, int), labels)
     assert not scores.degeneracy(np.array([1, 1, 1, 0]), labels)
@@ -159,7 +159,7 @@ def test_only_a_model_that_always_says_the_same_is_degenerate():
     assert not scores.degeneracy(2.5 + 0.011 * values, values)
 
 
-def test_answers_that_are_nearly_alike_are_not_called_alike():
+def test_nearly_equal_answers_are_not_called_equal():
     values = np.array([0.0, 5.0, 2.0, 3.0])
     same = scores.degeneracy(np.full(4, 2.5), values), scores.degeneracy(np.ones(4, int), np.arange(4))
     assert same == ("all predictions are the same",) * 2
@@ -167,7 +167,7 @@ def test_answers_that_are_nearly_alike_are_not_called_alike():
     assert "not finite" in scores.degeneracy(np.array([1, 2, 3, math.nan]), values)
 
 
-def test_a_regression_that_orders_the_examples_is_not_degenerate_however_alike_its_answers_are():
+def test_a_regression_that_orders_the_examples_is_not_degenerate():
     """As after a short run on 1,500 pairs: a standard deviation of 0.2 % of the labels', and a Spearman correlation of 0.25."""
     rng = np.random.default_rng(0)
     labels, noise = rng.uniform(0, 5, 1_500), rng.uniform(0, 5, 1_500)
@@ -194,7 +194,7 @@ def slow_gap(said, true, feminine):
     return rows
 
 
-def test_gap_counts_two_decisions_an_example():
+def test_gap_counts_two_decisions_per_example():
     said = np.array([[1, 0], [0, 0], [0, 1], [1, 0]], bool)
     true = np.array([[1, 0], [0, 1], [1, 0], [1, 0]], bool)
     # masculine: a hit and a miss, F1 2/3; feminine: a wrong name (one false positive, one miss) and a hit, F1 1/2
@@ -203,7 +203,7 @@ def test_gap_counts_two_decisions_an_example():
     assert found == pytest.approx(by_hand)
 
 
-def test_gap_is_the_official_scorers_count():
+def test_gap_equals_the_official_scorer():
     rng = np.random.default_rng(2)
     without = 0
     for _ in range(200):
@@ -220,7 +220,7 @@ def test_gap_is_the_official_scorers_count():
     assert 0 < without < 200
 
 
-def test_gap_needs_two_names_and_a_gender_for_each_example():
+def test_gap_requires_two_names_and_a_gender_for_each_example():
     for shape, genders in (((3, 3), 3), ((3, 2), 2)):
         with pytest.raises(ValueError, match="two names"):
             scores.gap_scores(np.ones(shape, bool), np.ones(shape, bool), np.ones(genders, bool))

@@ -82,7 +82,7 @@ def places(uncased: Tokenizer) -> Callable[[str], np.ndarray]:
     ("name", "count", "inside"),
     [("train-v1.1", 27471, 52), ("dev-v1.1", 4010, 6), ("train-v2.0", 13159, 15), ("dev-v2.0", 3765, 4)],
 )
-def test_every_answer_of_real_files_is_exactly_some_tokens_but_those_inside_a_word(name, count, inside, shared_data, places):
+def test_answers_of_real_files_are_whole_tokens_except_inside_of_words(name, count, inside, shared_data, places):
     examples = read_squad(shared_data / "squad" / f"{name}.json")
     answers = [(example.context, *answer) for example in examples for answer in example.answers]
     exceptions = [answer for answer in answers if not answer_tokens(answer[0], places(answer[0]), *answer[1:])[1]]
@@ -93,7 +93,7 @@ def test_every_answer_of_real_files_is_exactly_some_tokens_but_those_inside_a_wo
 
 
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_logits_that_say_the_answers_recover_them_from_the_windows_of_real_files(version, uncased, shared_data, tmp_path):
+def test_correct_logits_recover_the_answers_from_windows_of_real_files(version, uncased, shared_data, tmp_path):
     notes: list[str] = []
     data_dir = str(shared_data / "squad")
     config = TaskConfig(name=f"squad/{version}", data_dir=data_dir, length=192, doc_stride=64, max_answer=100, train_rows=500)
@@ -144,7 +144,7 @@ def test_answers_in_any_script_are_recovered_exactly_through_windows(kind, tmp_p
     assert notes == []
 
 
-def test_a_window_without_all_of_the_answer_is_to_point_at_cls(tokenizer, tmp_path):
+def test_a_window_without_the_whole_answer_has_cls_as_target(tokenizer, tmp_path):
     context = "a b c d e f g h"
     task = squad_task(tmp_path, [("who", context, [("d e", 6)])], [("who", context, [("d e", 6)])], length=8, doc_stride=1)
     features = task.features("train", tokenizer)
@@ -155,7 +155,7 @@ def test_a_window_without_all_of_the_answer_is_to_point_at_cls(tokenizer, tmp_pa
     assert {feature.example for feature in features} == {0}
 
 
-def test_questions_and_answers_have_no_more_tokens_than_is_said(tokenizer, tmp_path):
+def test_questions_and_answers_are_limited_in_tokens(tokenizer, tmp_path):
     questions: list[Question] = [("who who who ?", "a b c d", [("b c d", 2)])]
     for most, answer in ((3, "b c d"), (2, "b c")):
         task = squad_task(tmp_path, questions, questions, max_question=2, max_answer=most)
@@ -166,7 +166,7 @@ def test_questions_and_answers_have_no_more_tokens_than_is_said(tokenizer, tmp_p
         assert written(task, tmp_path, "dev", [logits])[0] == {"q0": answer}
 
 
-def test_an_answer_inside_a_token_is_learnt_where_it_stands_by_itself(tokenizer, tmp_path):
+def test_an_answer_inside_of_a_token_is_learned_where_it_is_a_whole_word(tokenizer, tmp_path):
     notes: list[str] = []
     questions: list[Question] = [
         ("who", "ten, a contenders ten ten", [("ten", 10)]),  # the file gives a position inside the longer word
@@ -186,7 +186,7 @@ def test_an_answer_inside_a_token_is_learnt_where_it_stands_by_itself(tokenizer,
     assert len(notes) == 3, "the reader's word of q4, and these two once"
 
 
-def test_scores_are_the_official_ones_of_the_file_that_is_written(tokenizer, tmp_path):
+def test_scores_equal_the_official_ones_on_the_written_file(tokenizer, tmp_path):
     draw = np.random.default_rng(0)
     questions: list[Question] = [("who", " ".join(draw.choice(list(LETTERS), 40)), None) for _ in range(30)]
     questions = [(q, text, [(text[2 * i : 2 * i + 5], 2 * i)] * 2) for i, (q, text, _) in enumerate(questions)]
@@ -224,7 +224,7 @@ def unanswerable(directory: pathlib.Path, **settings) -> SpanTask:
     return squad_task(directory, [answered, impossible], [answered, answered, impossible, impossible], version="v2.0", **settings)
 
 
-def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, tmp_path):
+def test_the_no_answer_threshold_is_tuned_on_dev_logits_only(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
     features = task.features("dev", tokenizer)
     logits = margins(features, [-3, 2, 4, 8])
@@ -247,7 +247,7 @@ def test_the_threshold_of_no_answer_is_tuned_on_the_dev_logits_alone(tokenizer, 
     }
 
 
-def test_the_threshold_is_the_best_for_f1_rather_than_for_exact_matches(tokenizer, tmp_path):
+def test_the_threshold_maximises_f1_not_exact_matches(tokenizer, tmp_path):
     """Only F1 prefers a partly right answer to no answer."""
     answered: Question = ("who", "paris lyon", [("paris lyon", 0)])
     questions: list[Question] = [answered, ("who", "lyon", None)]
@@ -256,7 +256,7 @@ def test_the_threshold_is_the_best_for_f1_rather_than_for_exact_matches(tokenize
     assert (scores["threshold"], scores["f1"], scores["exact"]) == (1.0, pytest.approx(100 * (2 / 3 + 1) / 2), 50.0)
 
 
-def test_other_splits_take_the_threshold_tuned_last_on_dev(tokenizer, tmp_path):
+def test_other_splits_use_the_last_threshold_tuned_on_dev(tokenizer, tmp_path):
     task = unanswerable(tmp_path)
     train, dev = (task.features(split, tokenizer) for split in ("train", "dev"))
     assert task.scores("train", margins(train, [1, 1]))["threshold"] == 0.0
@@ -267,7 +267,7 @@ def test_other_splits_take_the_threshold_tuned_last_on_dev(tokenizer, tmp_path):
         assert predictions == {"q0": "paris", "q1": ""}
 
 
-def test_a_question_without_any_span_has_margins_that_json_can_hold(tokenizer, tmp_path):
+def test_a_question_without_any_span_has_finite_margins(tokenizer, tmp_path):
     questions: list[Question] = [("who", "\u200b", None), ("who", "paris", [("paris", 0)])]
     task = squad_task(tmp_path, questions, questions, version="v2.0")
     features = task.features("dev", tokenizer)
@@ -337,7 +337,7 @@ def test_own_questions_are_scored_as_squad_2_where_one_is_impossible(tokenizer, 
     assert {text.partition(", used")[0] for text in notes} == {"own/span, test: 1 question without an answer in the file"}
 
 
-def test_without_a_directory_the_questions_are_those_of_the_catalogue(monkeypatch):
+def test_without_a_directory_questions_come_from_the_catalogue(monkeypatch):
     asked = []
 
     def examples(name: str, split: str, *, say) -> list[QuestionExample]:
@@ -349,7 +349,7 @@ def test_without_a_directory_the_questions_are_those_of_the_catalogue(monkeypatc
     assert asked == [("squad/v2.0", "train"), ("squad/v2.0", "dev")]
 
 
-def test_faults_are_named(tokenizer, tmp_path):
+def test_bad_files_are_refused(tokenizer, tmp_path):
     with pytest.raises(UserError, match=r"question q1 has no answer, .* set config.task.name=squad/v2.0"):
         squad_task(tmp_path, [("who", "a", [("a", 0)])] * 2, [("who", "a", [("a", 0)]), ("who", "a", None)])
     row = {"question": "who", "context": "paris", "answers": ["paris"], "id": "one"}

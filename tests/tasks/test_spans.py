@@ -64,7 +64,7 @@ def slow_answer(starts, ends, rows, context, offsets, n_best, candidates, most, 
     return entries, verdict, margin
 
 
-def test_answers_are_those_of_a_slow_search_for_any_logits():
+def test_answers_equal_an_exhaustive_search_for_any_logits():
     rng = np.random.default_rng(1)
     several = unanswered = 0
     for _ in range(300):
@@ -120,12 +120,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory):
         ("Japanese", 0, 0, "Jap"),
     ],
 )
-def test_an_answer_is_the_contexts_own_characters(tokenizer, context, first, last, text):
+def test_an_answer_consists_of_the_characters_of_the_context(tokenizer, context, first, last, text):
     _, offsets = tokenizer.encode_with_offsets(context)
     assert answer_for(context, offsets, first, last).best.text == text
 
 
-def test_answers_grow_to_whole_words_on_memory_advice(tokenizer):
+def test_answers_grow_to_whole_words_on_request(tokenizer):
     context = "a Japanese cafe, in Japanese."
     ids, offsets = tokenizer.encode_with_offsets(context)
     continuation = tokenizer.is_continuation(np.array(ids))
@@ -168,14 +168,14 @@ def test_no_answer_takes_the_smallest_score_of_all_windows():
     assert math.isclose(sum(span.probability for span in answer.spans), 1)
 
 
-def test_the_threshold_moves_the_verdict_not_the_list():
+def test_the_threshold_changes_the_answer_and_not_the_candidates():
     answers = [unanswerable([5.0, 5.0, 5.0], no_answer_threshold=threshold) for threshold in (0.0, 1.0, 1.5)]
     assert [answer.best.text for answer in answers] == ["", "z", "z"]  # a margin of 1 exceeds 0, not 1
     assert len({answer.spans for answer in answers}) == 1
     assert unanswerable([5.0] * 3, n_best=1, no_answer_threshold=2.0).best.text == "z"
 
 
-def test_an_example_without_any_span_is_answered_with_no_answer():
+def test_an_example_without_any_span_has_no_answer():
     (window,) = cut(2, 0, 9, 4)
     logits = np.zeros(len(window.input_ids))
     for may_be in (False, True):
@@ -188,14 +188,14 @@ def test_an_example_without_any_span_is_answered_with_no_answer():
     assert [span.text for span in answer.spans] == [""]
 
 
-def test_the_settings_of_the_original_are_the_defaults():
+def test_the_defaults_equal_the_original():
     assert SpanSearch() == SpanSearch(n_best=20, candidates=20, max_answer_tokens=30, no_answer_threshold=0.0)
     config = TaskConfig()
     assert (config.n_best, config.max_answer, config.doc_stride, config.max_question, config.length) == (20, 30, 128, 64, 128)
     assert (config.train_rows, config.dev_rows) == (0, 0), "all of them"
 
 
-def test_settings_without_sense_are_refused():
+def test_invalid_settings_are_refused():
     for flags in ({"n_best": 0}, {"candidates": 0}, {"max_answer_tokens": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(flags))}=0"):
             SpanSearch(**flags)

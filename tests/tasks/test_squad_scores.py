@@ -40,14 +40,14 @@ def test_normalising_lowers_and_drops_punctuation_then_articles(text, normal):
     assert exact_match(text, normal)
 
 
-def test_f1_is_of_bags_of_words():
+def test_f1_compares_bags_of_words():
     assert word_f1("the black cat", "cat, black") == 1.0
     assert word_f1("cat cat dog", "cat") == 2 * (1 / 3) * 1 / (1 / 3 + 1)
     assert word_f1("cat cat", "cat cat cat") == 2 * 1 * (2 / 3) / (1 + 2 / 3)
     assert word_f1("cat", "dog") == word_f1("the", "a") == word_f1("", "cat") == 0.0
 
 
-def test_squad_1_takes_the_best_gold_answer_and_counts_what_is_not_answered():
+def test_squad_1_uses_the_best_gold_answer_and_counts_missing_predictions():
     gold = {"a": ["black cat", "cat"], "b": ["dog"], "c": ["1990", "in 1990"]}
     # a: equal to the second; b: two words, one correct, F1 2/3; c: not answered
     found = squad1_scores(gold, {"a": "The cat", "b": "big dog", "other": "x"})
@@ -56,7 +56,7 @@ def test_squad_1_takes_the_best_gold_answer_and_counts_what_is_not_answered():
     assert squad1_scores({"a": ["the"]}, {"a": "A."}) == {"exact_match": 100.0, "f1": 0.0}
 
 
-def test_squad_1_has_only_questions_with_answers():
+def test_squad_1_refuses_questions_without_answers():
     for gold in ({}, {"a": ["x"], "b": []}):
         with pytest.raises(ValueError, match=r"no questions|'b' has no gold answer"):
             squad1_scores(gold, {})
@@ -141,7 +141,7 @@ def test_squad_2_is_the_mean_over_every_question_and_each_kind():
             assert (best[f"best_{name}"], best[f"best_{name}_thresh"]) == find_threshold(own, gold, said, no_answer)
 
 
-def test_the_official_sweep_lets_one_prediction_after_the_other_in():
+def test_the_official_threshold_search_accepts_predictions_one_by_one():
     gold = {"a": ["cat"], "b": [], "c": ["dog"], "d": []}
     said = {"a": "cat", "b": "cat", "c": "dog", "d": "dog"}
     margins = {"a": 0.1, "b": 0.3, "c": 0.6, "d": 0.9}
@@ -153,7 +153,7 @@ def test_the_official_sweep_lets_one_prediction_after_the_other_in():
     assert find_threshold(own, gold, said, {"b": 0.1, "d": 0.2, "a": 0.3, "c": 0.4}) == (50.0, 0.0)
 
 
-def test_the_official_sweep_is_every_prefix_of_the_order():
+def test_the_official_threshold_search_covers_every_prefix():
     draw = random.Random(1)
     for _ in range(300):
         gold, said, no_answer = questions(draw)
@@ -171,7 +171,7 @@ def test_the_official_sweep_is_every_prefix_of_the_order():
             assert threshold == (no_answer[order[firsts[0] - 1]] if firsts[0] else 0.0)
 
 
-def test_an_attainable_threshold_is_the_best_there_is_and_gives_its_score():
+def test_the_attainable_threshold_is_the_best_and_gives_its_score():
     draw = random.Random(2)
     better = 0
     for _ in range(300):
@@ -194,12 +194,12 @@ def test_a_threshold_ignores_numbers_of_other_questions():
         assert find_threshold(own, gold, said, {"z": -1.0, "a": 0.2, "b": 0.4}, attainable=attainable) == (100.0, 0.2)
 
 
-def test_without_a_threshold_it_is_that_of_a_certain_probability():
+def test_the_default_threshold_is_a_fixed_probability():
     gold = {"a": ["cat"], "b": ["cat"]}
     assert squad2_scores(gold, dict.fromkeys(gold, "cat"), {"a": 1.0, "b": 1.5})["exact"] == 50.0
 
 
-def test_squad_2_needs_a_prediction_and_a_number_for_every_question():
+def test_squad_2_requires_a_prediction_and_a_number_for_every_question():
     gold = {"a": ["cat"], "b": [], "c": []}
     with pytest.raises(UserError, match=r"no prediction for 2 of 3 questions, first 'b'"):
         squad2_scores(gold, {"a": "cat"})

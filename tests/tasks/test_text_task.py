@@ -57,7 +57,7 @@ def logits(task: TextTask, *answers: int) -> list[np.ndarray]:
     return [np.eye(task.head.num_outputs, dtype=np.float32)[answer] * 3 for answer in answers]
 
 
-def test_a_feature_is_a_pair_with_its_label_by_the_heads_order(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_a_feature_is_a_pair_with_its_label_number_in_the_head(tmp_path: pathlib.Path, tiny: Tokenizer):
     task = load(config("glue/rte", rte(tmp_path)))
     assert task.head.labels == ("entailment", "not_entailment")
     first, second = task.features("dev", tiny)
@@ -71,7 +71,7 @@ def test_a_feature_is_a_pair_with_its_label_by_the_heads_order(tmp_path: pathlib
     assert all(feature.target is None for feature in task.features("test", tiny))
 
 
-def test_long_texts_are_cut_to_the_length_and_hostile_ones_yield_features(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_long_texts_are_truncated_and_hostile_texts_give_features(tmp_path: pathlib.Path, tiny: Tokenizer):
     lines = [f"{text} {text} {text * 3}\t{i % 2}" for i, text in enumerate(HOSTILE)]
     for split in ("train", "dev"):
         put(tmp_path / "SST-2" / f"{split}.tsv", "sentence\tlabel", *lines)
@@ -84,12 +84,12 @@ def test_long_texts_are_cut_to_the_length_and_hostile_ones_yield_features(tmp_pa
         assert sum(i == tiny.cls_id for i in feature.ids[0]) == sum(i == tiny.sep_id for i in feature.ids[0]) == 1
 
 
-def test_only_training_is_cut_to_train_rows(tmp_path: pathlib.Path):
+def test_train_rows_limits_only_training(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path), train_rows=1))
     assert {split: len(examples) for split, examples in task.splits.items()} == {"train": 1, "dev": 2, "test": 3}
 
 
-def test_only_dev_splits_are_cut_to_dev_rows(tmp_path: pathlib.Path):
+def test_dev_rows_limits_only_dev_splits(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path), dev_rows=1))
     assert {split: len(examples) for split, examples in task.splits.items()} == {"train": 4, "dev": 1, "test": 3}
     splits = {split: ["a", "b"] for split in ("train", "dev_matched", "dev_mismatched", "test_matched")}
@@ -97,7 +97,7 @@ def test_only_dev_splits_are_cut_to_dev_rows(tmp_path: pathlib.Path):
     assert {split: len(examples) for split, examples in cut.items()} == dict(zip(splits, (2, 1, 1, 2), strict=True))
 
 
-def test_scores_are_the_official_ones_and_a_split_without_labels_has_none(tmp_path: pathlib.Path):
+def test_scores_are_official_and_unlabelled_splits_have_none(tmp_path: pathlib.Path):
     rows = [f"{label}\t1\t2\tA\tB" for label in "110"]
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows)
@@ -109,7 +109,7 @@ def test_scores_are_the_official_ones_and_a_split_without_labels_has_none(tmp_pa
     assert task.scores("test", logits(task, 1)) == task.baseline("test").scores == {}
 
 
-def test_the_metric_that_selects_is_1_where_all_is_right_and_less_of_the_majority(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_the_selection_metric_is_1_if_all_is_right_and_lower_for_the_majority(tmp_path: pathlib.Path, tiny: Tokenizer):
     files = {
         "cola": ("CoLA", "", "x\t1\t\tA", "x\t0\t*\tB"),
         "sst2": ("SST-2", "sentence\tlabel", "A\t1", "B\t0"),
@@ -131,7 +131,7 @@ def test_the_metric_that_selects_is_1_where_all_is_right_and_less_of_the_majorit
         assert not task.degeneracy("dev", said)
 
 
-def test_values_are_learnt_as_they_are_and_cut_only_in_a_submission(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_values_are_learned_unchanged_and_clipped_only_in_a_submission(tmp_path: pathlib.Path, tiny: Tokenizer):
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", "index\tsentence1\tsentence2\tscore", "0\tA\tB\t4.8", "1\tA\tB\t0.2", "2\tA\tB\t2.5")
     put(tmp_path / "test.tsv", "index\tsentence1\tsentence2", "0\tA\tB", "1\tA\tB")
@@ -153,14 +153,14 @@ def test_values_are_learnt_as_they_are_and_cut_only_in_a_submission(tmp_path: pa
     ("values", "degenerate"),
     [([1.0, 4.0, 2.0], False), ([2.0, 2.0, 2.0], True), ([2.0, 2.01, 2.0], True), ([1.0, np.nan, 4.0], True)],
 )
-def test_values_that_hardly_differ_are_degenerate(tmp_path: pathlib.Path, values: list[float], degenerate: bool):
+def test_nearly_constant_values_are_degenerate(tmp_path: pathlib.Path, values: list[float], degenerate: bool):
     for split in ("train", "dev"):
         put(tmp_path / f"{split}.tsv", "index\tsentence1\tsentence2\tscore", *(f"{i}\tA\tB\t{i}" for i in range(3)))
     task = load(config("glue/stsb", tmp_path))
     assert bool(task.degeneracy("dev", [np.array([v], np.float32) for v in values])) is degenerate
 
 
-def test_one_class_for_all_is_degenerate(tmp_path: pathlib.Path):
+def test_a_single_class_for_all_is_degenerate(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path)))
     assert task.degeneracy("dev", logits(task, 1, 1))
     assert task.degeneracy("dev", [np.array([np.nan, np.nan], np.float32)] * 2)
@@ -181,7 +181,7 @@ def mnli(directory: pathlib.Path, *splits: str) -> pathlib.Path:
     return directory
 
 
-def test_mnli_has_two_dev_and_two_test_sets_and_answers_ax(tmp_path: pathlib.Path):
+def test_mnli_has_two_dev_and_two_test_sets_and_predicts_ax(tmp_path: pathlib.Path):
     mnli(tmp_path, "train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
     assert list(load(config("glue/mnli", tmp_path)).splits) == [
         "train",
@@ -217,7 +217,7 @@ def test_ax_is_mnli_with_another_test_set(tmp_path: pathlib.Path):
     assert (path.name, path.read_text()) == ("AX.tsv", "index\tprediction\n0\tneutral\n")
 
 
-def test_a_missing_file_is_named_with_where_it_was_sought(tmp_path: pathlib.Path):
+def test_a_missing_file_is_refused_with_the_searched_directory(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"RTE/train\.tsv"):
         load(config("glue/rte", tmp_path))
     mnli(tmp_path, "train", "dev_mismatched")
@@ -228,7 +228,7 @@ def test_a_missing_file_is_named_with_where_it_was_sought(tmp_path: pathlib.Path
     assert "test" not in load(config("glue/rte", rte(tmp_path, test=0))).splits
 
 
-def test_mnli_from_the_catalogue_can_do_without_ax_and_ax_not_without_mnli(monkeypatch: pytest.MonkeyPatch):
+def test_mnli_works_without_ax_and_ax_requires_mnli(monkeypatch: pytest.MonkeyPatch):
     lacking = "glue/ax"
 
     def examples(task: str, split: str, **_: object) -> list[TextExample]:
@@ -248,7 +248,7 @@ def test_mnli_from_the_catalogue_can_do_without_ax_and_ax_not_without_mnli(monke
             load(TaskConfig(name=name))
 
 
-def test_what_a_file_says_is_said_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_messages_about_a_file_are_printed_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     rte(tmp_path)
     put(tmp_path / "RTE" / "train.tsv", PAIRS + "label", "0\t\tworld\tentailment", "1\tA\tB\tnot_entailment")
     said: list[str] = []
@@ -258,7 +258,7 @@ def test_what_a_file_says_is_said_once(tmp_path: pathlib.Path, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
-def test_other_splits_are_written_to_be_read(tmp_path: pathlib.Path):
+def test_predictions_of_other_splits_are_readable_tables(tmp_path: pathlib.Path):
     task = load(config("glue/rte", rte(tmp_path)))
     with pytest.raises(ValueError, match="zip"):
         task.write_predictions(tmp_path, "dev", logits(task, 1))
@@ -320,7 +320,7 @@ def own(tmp_path: pathlib.Path, problem: str, *rows: str, **fields: str) -> Task
     return TaskConfig(name="own/sequence", own=OwnDataConfig(train=path, dev=path, problem=problem, separator=",", **fields))
 
 
-def test_ones_own_classes_values_and_sets_are_learnt_and_scored(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_own_classes_values_and_label_sets_are_learned_and_scored(tmp_path: pathlib.Path, tiny: Tokenizer):
     classes = load(own(tmp_path, "classification", "a\tyes", "b\tno", "c\tyes"))
     assert classes.head.labels == ("no", "yes")
     assert classes.baseline("dev").scores == {"accuracy": pytest.approx(2 / 3), "macro_f1": pytest.approx(0.4), "matthews": 0.0}
@@ -349,7 +349,7 @@ def test_ones_own_classes_values_and_sets_are_learnt_and_scored(tmp_path: pathli
     ]
 
 
-def test_ones_own_test_set_may_be_labelled_in_part(tmp_path: pathlib.Path, tiny: Tokenizer):
+def test_an_own_test_set_may_be_partly_labelled(tmp_path: pathlib.Path, tiny: Tokenizer):
     path = put(tmp_path / "a.tsv", "text\tlabel", "a\tyes", "b\tno")
     test = put(tmp_path / "b.tsv", "text\tlabel", "a\t", "b\tno", "c\tyes")
     task = load(TaskConfig(name="own/sequence", own=OwnDataConfig(train=str(path), dev=str(path), test=str(test))))
@@ -365,7 +365,7 @@ def test_ones_own_test_set_may_be_labelled_in_part(tmp_path: pathlib.Path, tiny:
         ("a\tyes\nb\tno", None, r"no examples of its dev split; give them with config\.task\.own\.dev"),
     ],
 )
-def test_ones_own_data_that_cannot_be_learnt_from_is_refused(tmp_path: pathlib.Path, train: str, dev: str | None, message: str):
+def test_unusable_own_data_is_refused(tmp_path: pathlib.Path, train: str, dev: str | None, message: str):
     files = {"train": str(put(tmp_path / "train.tsv", "text\tlabel", train))}
     if dev:
         files["dev"] = str(put(tmp_path / "dev.tsv", "text\tlabel", dev))

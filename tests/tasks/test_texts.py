@@ -14,7 +14,7 @@ from bert_jax.tasks.texts import documents, write_texts
 SST2 = "sentence\tlabel\n"
 
 
-def test_the_training_texts_alone_are_written_one_document_a_line(tmp_path: pathlib.Path):
+def test_only_training_texts_are_written_one_document_per_line(tmp_path: pathlib.Path):
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2" / "train.tsv").write_text(SST2 + "it was fine\t1\nit was bad\t0\n")
     (tmp_path / "SST-2" / "dev.tsv").write_text(SST2 + "nobody reads this\t1\n")
@@ -25,17 +25,17 @@ def test_the_training_texts_alone_are_written_one_document_a_line(tmp_path: path
         write_texts("glue/sst2", str(tmp_path), tmp_path / "none" / "out.jsonl")
 
 
-def test_ones_own_files_are_texts_already(tmp_path: pathlib.Path):
+def test_own_tasks_are_refused_since_their_files_are_texts(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"--task=own/sequence has its texts in your own files; give them to bert_jax\.corpus"):
         write_texts("own/sequence", "", tmp_path / "out.jsonl")
 
 
-def test_a_text_that_occurred_before_is_left_out():
+def test_repeated_texts_are_left_out():
     asked = [QuestionExample(str(i), f"question {i}", "the context") for i in range(2)]
     assert list(documents(example.texts for example in [*asked, asked[0]])) == ["the context\nquestion 0", "question 1"]
 
 
-def test_every_kind_of_example_has_its_texts_without_wrong_choices():
+def test_every_kind_of_example_gives_its_texts_without_wrong_choices():
     assert TextExample("0", "a\nb", "c").texts == ("a\nb", "c")
     assert list(documents([("a\nb", "c", " ")])) == ["a b\nc"]
     assert WordsExample("0", ("it", "was"), None, 0).texts == ("it was",)

@@ -42,7 +42,7 @@ def wnut(directory: pathlib.Path, train: Sentences, dev: Sentences, say=print, *
     return load(TaskConfig(name="wnut17", data_dir=str(directory), **settings), say)
 
 
-def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_path: pathlib.Path):
+def test_words_longer_than_a_row_are_reported_once(tokenizer: Tokenizer, tmp_path: pathlib.Path):
     said: list[str] = []
     sentences = [[("a", "O"), ("\u200b", "O"), ("abcdefghij" * 2, "O"), ("abcdefghij", "O")]]
     task = wnut(tmp_path, sentences, [[("b", "O")]], said.append, length=12)
@@ -55,9 +55,7 @@ def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_p
     ]
 
 
-def test_a_sentence_is_one_row_if_it_fits_and_else_parts_of_half_a_row_with_a_quarter_on_either_side(
-    tokenizer: Tokenizer, tmp_path: pathlib.Path
-):
+def test_a_long_sentence_is_split_into_overlapping_rows(tokenizer: Tokenizer, tmp_path: pathlib.Path):
     letters = [(letter, "O") for letter in "abcdefghijab"]
     task = wnut(tmp_path, [letters[:8]], [letters], length=10)
     (whole,) = task.features("train", tokenizer)
@@ -100,7 +98,7 @@ def random_sentences(draw: random.Random, count: int, longest: int, tags: str) -
 
 
 @pytest.mark.parametrize("context", ["sentence", "document"])
-def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as_fits(context, tokenizer, tmp_path):
+def test_every_word_is_labelled_once_with_as_much_context_as_fits(context, tokenizer, tmp_path):
     draw = random.Random(0)
     for length in (8, 13, 30, 64):
         room = length - 2
@@ -137,7 +135,7 @@ def test_every_word_is_labelled_once_at_its_first_piece_among_as_much_context_as
 
 
 @pytest.mark.parametrize("scheme", ["", *SCHEMES])
-def test_logits_that_say_the_labels_score_1_in_every_scheme(scheme, tokenizer, tmp_path):
+def test_correct_logits_score_1_in_every_scheme(scheme, tokenizer, tmp_path):
     draw = random.Random(1)
     tags = "O O B-PER I-PER E-PER S-LOC I-LOC B-LOC"  # not in the order of any scheme
     train, dev = (random_sentences(draw, 60, 30, tags) for _ in range(2))
@@ -151,7 +149,7 @@ def test_logits_that_say_the_labels_score_1_in_every_scheme(scheme, tokenizer, t
         assert {label[0] for label in task.labels} == set(prefixes[scheme])
 
 
-def test_scores_are_those_of_seqeval(tokenizer, tmp_path):
+def test_scores_equal_seqeval(tokenizer, tmp_path):
     for case in GOLDEN:
         tags = {tag for part in ("labels", "predictions") for own in case[part] for tag in own}
         dev = [[("abc", tag) for tag in own] for own in case["labels"]]
@@ -164,7 +162,7 @@ def test_scores_are_those_of_seqeval(tokenizer, tmp_path):
             assert scores[f"f1_{kind}"] == pytest.approx(f1, abs=1e-12)
 
 
-def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, tmp_path):
+def test_a_label_unseen_in_training_is_reported_and_counts_as_wrong(tokenizer, tmp_path):
     notes: list[str] = []
     train = [[("a", "B-PER"), ("b", "O")]]
     dev = [[("a", "B-PER"), ("b", "B-LOC"), ("c", "I-LOC"), ("d", "O")]]
@@ -180,7 +178,7 @@ def test_a_label_that_training_never_saw_is_said_and_counts_as_wrong(tokenizer, 
     assert (scores["precision"], scores["recall"], scores["accuracy"], scores["f1_LOC"]) == (1 / 3, 1 / 2, 1 / 2, 0.0)
 
 
-def test_a_type_that_is_neither_there_nor_predicted_has_an_f1_of_zero(tokenizer, tmp_path):
+def test_an_absent_entity_type_has_an_f1_of_zero(tokenizer, tmp_path):
     task = wnut(tmp_path, [[("a", "B-ORG"), ("b", "O")]], [[("b", "O")]])
     features = task.features("dev", tokenizer)
     logits = from_targets(task, features)
@@ -189,14 +187,14 @@ def test_a_type_that_is_neither_there_nor_predicted_has_an_f1_of_zero(tokenizer,
         task.scores("dev", [*logits, *logits])
 
 
-def test_a_label_that_training_never_saw_is_found_in_its_file_in_whatever_scheme(tmp_path):
+def test_a_label_unseen_in_training_is_named_with_its_file_in_every_scheme(tmp_path):
     notes: list[str] = []
     wnut(tmp_path, [[("a", "B-PER"), ("b", "O")]], [[("a", "O")], [("b", "I-LOC")]], notes.append, scheme="BIOES")
     (note,) = notes
     assert note.startswith(f"{tmp_path}/emerging.dev.conll, line 3: the training set has no S-LOC; 1 word of dev")
 
 
-def test_both_names_of_the_conll_2003_files_are_known_and_the_tag_is_the_last_column(tokenizer, tmp_path):
+def test_both_file_names_of_conll_2003_are_read_with_the_last_column_as_tag(tokenizer, tmp_path):
     for names in (("train.txt", "valid.txt", "test.txt"), ("eng.train", "eng.testa", "eng.testb")):
         directory = tmp_path / names[0]
         directory.mkdir()
@@ -246,7 +244,7 @@ def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
         load(TaskConfig(name="pos", data_dir=str(tmp_path)))
 
 
-def test_the_baselines_are_one_tag_throughout_and_the_usual_tag_of_a_word(tokenizer, tmp_path):
+def test_the_baselines_are_a_single_tag_and_the_usual_tag_of_a_word(tokenizer, tmp_path):
     train = [[("a", "B-PER"), ("b", "O"), ("b", "B-PER"), ("c", "O")], [("a", "B-PER"), ("b", "O"), ("c", "O"), ("d", "O")]]
     dev = [[("a", "B-PER"), ("b", "B-PER"), ("j", "O"), ("c", "O")]]
     found = wnut(tmp_path, train, dev).baseline("dev").scores
@@ -255,7 +253,7 @@ def test_the_baselines_are_one_tag_throughout_and_the_usual_tag_of_a_word(tokeni
     assert found == pytest.approx(same | usual)
 
 
-def test_one_label_for_every_word_is_degenerate_whatever_the_other_pieces_say(tokenizer, tmp_path):
+def test_a_single_label_for_every_word_is_degenerate(tokenizer, tmp_path):
     train = [[("abc", "B-PER"), ("ab", "O")], [("a", "O")]]
     task = wnut(tmp_path, train, train)
     features = task.features("dev", tokenizer)
@@ -265,7 +263,7 @@ def test_one_label_for_every_word_is_degenerate_whatever_the_other_pieces_say(to
         task.scores("train", [])
 
 
-def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(tokenizer, tmp_path):
+def test_words_without_a_piece_or_with_too_many_are_reported_once_and_predicted(tokenizer, tmp_path):
     notes: list[str] = []
     train = [[("\u200b", "B-PER"), ("abcdefghij", "O"), ("b", "B-LOC")]]
     task = wnut(tmp_path, train, train, notes.append, length=8)
@@ -280,7 +278,7 @@ def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(token
     assert task.scores("dev", from_targets(task, features))["f1"] == 1.0
 
 
-def test_predictions_are_conllevals_input(tokenizer, tmp_path):
+def test_predictions_are_written_for_conlleval(tokenizer, tmp_path):
     train = [[("a", "B-PER"), ("ab", "I-PER"), ("c\u00a0d", "O")], [("b", "B-LOC")]]
     task = wnut(tmp_path, train, train, scheme="BIOES")
     features = task.features("dev", tokenizer)
@@ -293,7 +291,7 @@ def test_predictions_are_conllevals_input(tokenizer, tmp_path):
     assert overall.f1 == task.scores("dev", said)["f1"] == 0.5
 
 
-def test_labels_that_are_no_tags_are_refused_where_entities_are_asked_for(tmp_path):
+def test_labels_that_are_not_tags_are_refused_for_entities(tmp_path):
     with pytest.raises(UserError, match=r"emerging\.dev\.conll, line 1 has the label 'PER', not an entity tag such as O"):
         wnut(tmp_path, [[("a", "O")]], [[("a", "PER")]])
     for name in ("train", "valid"):
@@ -309,7 +307,7 @@ def test_labels_that_are_no_tags_are_refused_where_entities_are_asked_for(tmp_pa
 
 
 @pytest.mark.parametrize(("tag", "metric"), [("B-x", "f1"), ("x", "accuracy"), ("O", "accuracy")])
-def test_own_tags_are_entities_if_all_are_tags_and_one_is_not_outside(tag: str, metric: str, tmp_path):
+def test_own_labels_are_entity_tags_if_all_are_valid_tags(tag: str, metric: str, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps({"words": ["a"], "labels": [label]}) + "\n" for label in ("O", tag)))
     assert load(TaskConfig(name="own/token", own=OwnDataConfig(train=str(path), dev=str(path)))).metric == metric
@@ -332,7 +330,7 @@ def test_tags_of_other_schemes_are_entities(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("labels", ["B-X L-X E-X O", "B-X I-X O MISC", "B-X I-X X-I O", "B-X I-X 0"])
-def test_why_tags_are_scored_as_words_is_said(labels: str, tmp_path):
+def test_the_reason_for_scoring_tags_as_words_is_reported(labels: str, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"words": labels.split(), "labels": labels.split()}) + "\n")
     notes: list[str] = []
@@ -353,7 +351,7 @@ def test_words_with_classes_of_their_own_need_no_warning(tmp_path):
     assert notes == []
 
 
-def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_file(tokenizer, tmp_path):
+def test_own_sentences_get_their_document_as_context_in_any_order(tokenizer, tmp_path):
     rows = [(["a", "b"], ["x", "y"], "one"), (["c"], ["x"], "two"), (["d", "e"], ["y", "y"], "one")]
     labelled = [{"words": words, "labels": labels, "document": document} for words, labels, document in rows]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
@@ -380,7 +378,7 @@ def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_
     assert path.read_text() == "a y\nb y\n\nc y\n\nd y\ne y\n\n"
 
 
-def test_without_a_directory_the_sentences_are_those_of_the_catalogue(monkeypatch):
+def test_without_a_directory_sentences_come_from_the_catalogue(monkeypatch):
     held = {"train": [WordsExample("0", ("a",), ("B-PER",), 0)], "dev": [WordsExample("0", ("b",), ("O",), 0)], "test": []}
     monkeypatch.setattr(catalogue, "examples", lambda name, split, *, say: held[split] if name == "conll2003" else [])
     notes: list[str] = []
@@ -389,7 +387,7 @@ def test_without_a_directory_the_sentences_are_those_of_the_catalogue(monkeypatc
     assert said.startswith("conll2003, dev: the training set has no O; 1 word of dev cannot be predicted correctly;")
 
 
-def test_the_first_training_rows_are_learnt_with_the_labels_of_all(tokenizer, tmp_path):
+def test_train_rows_keeps_the_labels_of_all_rows(tokenizer, tmp_path):
     notes: list[str] = []
     train = [[("a", "B-PER")], [("b", "O")], [("c", "B-LOC")]]
     task = wnut(tmp_path, train, train, notes.append, train_rows=2, context="document")

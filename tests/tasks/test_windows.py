@@ -34,7 +34,7 @@ def slow_owner(token: int, spans: list[tuple[int, int]]) -> int:
     return max(inside, key=lambda w: (min(token - spans[w][0], spans[w][1] - 1 - token) + 0.01 * (spans[w][1] - spans[w][0]), -w))
 
 
-def test_windows_are_those_of_a_slow_reader_for_any_lengths():
+def test_windows_equal_a_slow_reference_for_any_lengths():
     rng = np.random.default_rng(0)
     several = 0
     for _ in range(400):
@@ -57,7 +57,7 @@ def test_windows_are_those_of_a_slow_reader_for_any_lengths():
     assert several > 100
 
 
-def test_every_length_of_the_last_window_is_weighed_as_by_the_slow_reader():
+def test_every_length_of_the_last_window_equals_the_slow_reference():
     # with rows of 384 and a question of 64 tokens, a last window shorter than a stride may still lose to the previous one
     for context in range(317, 317 + 2 * 128, 3):
         spans = slow_spans(context, 317, 128)
@@ -67,12 +67,12 @@ def test_every_length_of_the_last_window_is_weighed_as_by_the_slow_reader():
         assert [w.max_context[w.offset : -1].tolist() for w in made] == ours
 
 
-def test_every_context_token_hasmost_context_in_exactly_one_window():
+def test_every_context_token_has_most_context_in_exactly_one_window():
     owned = [w.context_start + i - w.offset for w in cut(4, 333, stride=3) for i in np.flatnonzero(w.max_context)]
     assert sorted(owned) == list(range(333))
 
 
-def test_the_example_that_explainsmost_context_in_the_original():
+def test_the_most_context_rule_gives_the_example_of_the_original():
     # windows A "the man went to the", B "to the store and bought", C "and bought a gallon of", ...: C has most context for
     # "bought"
     made = cut(1, 11, length=9, stride=3)
@@ -80,7 +80,7 @@ def test_the_example_that_explainsmost_context_in_the_original():
     assert [w.context_start for w in made if w.max_context[w.offset + bought - w.context_start :][:1].any()] == [6]
 
 
-def test_a_shorter_last_window_needs_a_token_of_more_context_for_every_hundred_it_lacks():
+def test_a_shorter_last_window_needs_proportionally_more_context():
     # windows [0, 300) and [150, 350); around token 225 they have at least 74 and 75 tokens, around 226 73 and 76
     first, last = cut(1, 350, length=304, stride=150)
     assert (first.context_length, last.context_length) == (300, 200)
@@ -92,7 +92,7 @@ def test_arrays_are_int32_and_bool():
     assert (window.input_ids.dtype, window.token_type_ids.dtype, window.max_context.dtype) == (np.int32, np.int32, bool)
 
 
-def test_a_context_without_tokens_still_gets_a_window():
+def test_an_empty_context_gets_a_window():
     (window,) = cut(2, 0)
     assert window.input_ids.tolist() == [CLS, 1000, 1001, SEP, SEP]
     assert window.token_type_ids.tolist() == [0, 0, 0, 0, 1]
@@ -100,24 +100,24 @@ def test_a_context_without_tokens_still_gets_a_window():
     assert window.context_length == 0
 
 
-def test_a_row_without_room_for_context_is_refused_with_its_numbers():
+def test_a_row_without_space_for_context_is_refused():
     assert len(cut(6, 3, length=10)) == 3
     with pytest.raises(UserError, match="rows of 9 tokens leave no room for the context next to a question of 6 tokens"):
         cut(9, 3, length=9)
 
 
-def test_a_question_has_at_most_64_tokens_unless_that_is_said_otherwise():
+def test_a_question_has_at_most_64_tokens_by_default():
     (window,) = windows(range(100), range(3), length=128, stride=1, special_ids=(CLS, SEP))
     assert window.offset == 64 + 2
 
 
-def test_settings_without_sense_are_refused():
+def test_invalid_settings_are_refused():
     for settings in ({"stride": 0}, {"max_question": -1}):
         with pytest.raises(ValueError, match=str(next(iter(settings)))):
             cut(1, 1, **settings)
 
 
-def test_a_context_of_twice_the_length_with_dense_windows_takes_twice_the_work(monkeypatch: pytest.MonkeyPatch):
+def test_dense_windows_take_linear_work(monkeypatch: pytest.MonkeyPatch):
     """Work is the numbers held at once while the windows are chosen, plus the numbers compared while they are cut; comparing
     every token with every window would be four times as much."""
 

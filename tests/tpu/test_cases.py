@@ -58,11 +58,11 @@ def test_a_wrong_flag_is_an_error_that_names_it(flags: list[str], says: str):
 @pytest.mark.parametrize(
     "flags", [("--slices=65536",), ("--phase=0",), ("--price=0", "--no-remedies"), ("--price=1e9", "--step=train")]
 )
-def test_flags_at_their_limits_are_taken(flags: tuple[str, ...]):
+def test_flags_at_their_limits_are_accepted(flags: tuple[str, ...]):
     assert wanted(f"--config={BASE}", "--topology=v5e:4x4", *flags)
 
 
-def test_the_key_of_another_experiment_is_that_of_against_and_an_error_names_its_flag():
+def test_against_overrides_apply_to_the_other_experiment():
     with pytest.raises(UserError, match=r"--against\.sede=1: .* did you mean 'seed'"):
         cases(BASE, [("sede", "1")], parse_flags("", [f"--config={BASE}", "--topology=v5e:1x1"])[0], "against")
     flags = [f"--config={BASE}", "--config.seed=1", "--against=b.py", "--against.seed=2", "--topology=v5e:1x1"]
@@ -102,7 +102,7 @@ def test_rows_give_the_steps_of_a_pass():
     assert steps_of(16, f"--config={BASE}", "--phase=0") == (900_000, "experiment")
 
 
-def test_a_step_is_described_by_its_experiment_and_program():
+def test_a_step_is_named_after_its_experiment_and_program():
     program = types.SimpleNamespace(mesh=types.SimpleNamespace(shape={"data": 4}), rows=16, length=128, flops=3.0)
     names = {}
     for flags in ((f"--config={BASE}", "--phase=1"), (f"--config={BASE}", "--phase=0", "--step=eval"), (MRPC,),
@@ -116,7 +116,7 @@ def test_a_step_is_described_by_its_experiment_and_program():
                      "finetune step (1 of 18 runs)": grid}  # fmt: skip
 
 
-def test_each_kind_of_step_is_lowered_by_its_own_function(monkeypatch: pytest.MonkeyPatch):
+def test_each_kind_of_step_has_its_own_lowering(monkeypatch: pytest.MonkeyPatch):
     for name in ("finetuning_step", "evaluation_step", "pretraining_step"):
         monkeypatch.setattr(module, name, lambda *given, name=name: (name, *given))
     monkeypatch.setattr(module, "model_config_to_finetune", lambda model: f"the {model} model")
@@ -134,7 +134,7 @@ def test_each_kind_of_step_is_lowered_by_its_own_function(monkeypatch: pytest.Mo
     assert task.lower(devices) == ("finetuning_step", task.experiment, "the large model", devices)
 
 
-def test_microbatches_are_those_of_the_phase_or_of_the_task():
+def test_microbatches_come_from_the_phase_or_the_task():
     (train, evaluation), (task,) = (
         [
             wanted(f"--config={BASE}", "--phase=1", "--config.phases.1.accumulation=4", TOPOLOGY, *step)[0]
@@ -146,9 +146,7 @@ def test_microbatches_are_those_of_the_phase_or_of_the_task():
     assert train.changed({"seed": 7}).experiment.seed == 7
 
 
-def test_the_model_to_finetune_is_the_one_that_is_named_or_the_one_to_begin_from_if_it_is_here(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_model_to_finetune_is_the_named_or_the_local_initial_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "find_model_directory", lambda path: pathlib.Path(path) / "found")
     here = f"--config.init_from={tmp_path}"
     assert [wanted(MRPC, TOPOLOGY, *flags)[0].model for flags in ((), ("--config.init_from=OWNER/NAME",), (here,))] == [
@@ -158,7 +156,7 @@ def test_the_model_to_finetune_is_the_one_that_is_named_or_the_one_to_begin_from
     assert wanted(MRPC, TOPOLOGY, here)[0].experiment.init_from == str(tmp_path)
 
 
-def test_the_size_of_the_vocabulary_is_that_of_the_corpus_if_it_is_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_vocabulary_size_comes_from_a_local_corpus(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         module, "open_corpus", lambda path: types.SimpleNamespace(vocabulary=types.SimpleNamespace(size=len(path)))
     )
@@ -178,9 +176,7 @@ def test_the_size_of_the_vocabulary_is_that_of_the_corpus_if_it_is_here(tmp_path
     assert fetched == [f"gs://bucket/corpus/{module.MANIFEST}"]
 
 
-def test_settings_are_inferred_from_what_is_here_and_what_changes_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_settings_are_inferred_from_local_files_and_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def infer(values: dict[str, Any], given: set[str], *, vocabulary_size: int | None, download: bool) -> Any:
         assert (given, vocabulary_size, download) == ({"seed"}, 77, False)
         return values | {"seed": 5}, ["a note"]

@@ -66,7 +66,7 @@ def donated(program: StepProgram) -> list[bool]:
     return [flags.pop() for flags in found]
 
 
-def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
+def test_operations_of_a_training_step_are_named_after_model_parts():
     """A profile uses these names to add up the time by part."""
     phase = {"steps": 1, "length": 16, "batch_size": 4, "max_predictions": 3}
     model = SIZES | {"num_layers": 1, "scan_layers": True}
@@ -79,19 +79,19 @@ def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
     assert parts - names == set()
 
 
-def test_of_a_sweep_the_run_with_most_rows_is_taken_on_the_devices_of_one_run(unlowered):
+def test_the_largest_run_of_a_sweep_is_lowered_on_the_devices_of_one_run(unlowered):
     alone, pair = step("grid.py:glue/rte"), step("grid.py:glue/rte", ("sweep.devices_per_run", "2"))
     assert (alone.mesh.size, alone.rows, pair.mesh.size, pair.rows) == (1, 32, 2, 32)
     assert step("glue.py:mrpc").mesh.size == 8
 
 
-def test_the_costliest_run_of_a_sweep_has_most_rows_and_then_most_epochs():
+def test_the_costliest_sweep_run_has_most_rows_then_most_epochs():
     sweep = {"batch_sizes": [16, 32], "epochs": [2, 4, 3]}
     run = costliest_run(FinetuningExperiment.from_dict({"init_from": "model", "sweep": sweep}))
     assert (run.training.batch_size, run.training.epochs) == (32, 4)
 
 
-def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possible():
+def test_overrides_change_only_their_keys_and_are_validated():
     experiment = PretrainingExperiment.from_dict({"phases": [{"steps": 1}, {"steps": 2}]})
     changed = with_overrides(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
     assert (changed.phases[1].accumulation, changed.mesh.fsdp) == (4, 2)
@@ -100,14 +100,14 @@ def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possi
         with_overrides(experiment, {"phases.0.accumulation": 3})
 
 
-def test_rows_hold_all_candidates_of_a_choice(unlowered):
+def test_rows_have_slots_for_all_candidates_of_a_choice(unlowered):
     program = step("swag.py:swag")
     assert (program.rows, program.length) == (16, 512)
     assert shapes(program)["cls_positions"] == (16, 8)
     assert shapes(program)["labels"] == (16, 2)
 
 
-def test_the_batch_of_a_pupil_has_its_teachers_answers(unlowered):
+def test_the_batch_of_a_student_has_the_outputs_of_its_teacher(unlowered):
     program = step("distil.py:glue/mrpc")
     assert shapes(program)["teacher_logits"] == (32, 2, 3)
     assert shapes(program)["teacher_hidden_states"] == (32, 5, 128, 32)
@@ -134,21 +134,21 @@ def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
     "config",
     ["squad.py:v1.1", "ner.py:conll2003", "gap.py", "ulmfit.py:glue/sst2", "ner_features.py", "distil.py:glue/mrpc"],
 )
-def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
+def test_steps_of_every_kind_of_head_can_be_lowered(config: str):
     program = step(config)
     assert program.flops > 0
     assert program.rows % 8 == 0
     assert donated(program) == [True, False, False]
 
 
-def test_the_step_without_pairs_is_lowered_without_pooler_and_next_sentence_head(unlowered):
+def test_a_step_without_pairs_has_neither_pooler_nor_nsp_head(unlowered):
     values = {"model": {**SIZES, "scan_layers": True}, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "batch_size": 8}]}
     experiment = PretrainingExperiment.from_dict(values)
     for program in (pretraining_step(experiment, 0, jax.devices()), evaluation_step(experiment, 0, jax.devices())):
         assert program.arguments()["parameters"].keys() == {"embeddings", "encoder", "mlm_head"}
 
 
-def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():
+def test_an_unknown_task_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"config\.task\.name='conll20003' is not a task; did you mean 'conll2003'"):
         step("ner.py:conll2003", ("task.name", "conll20003"))
 
@@ -170,7 +170,7 @@ PLAIN = {"model": {**SIZES, "scan_layers": True}, "phases": PHASES, "evaluation"
 
 
 @pytest.mark.parametrize("targets", TARGETS)
-def test_the_shapes_of_a_batch_are_those_of_batches(targets: str):
+def test_batch_shapes_equal_real_batches(targets: str):
     corpus = corpus_of([[9, 9]] * 20)
     config = ExampleConfig(
         length=48, max_predictions=11, packed_examples=3, targets=targets, pairs="none" if targets == "translated" else "original"
@@ -182,7 +182,7 @@ def test_the_shapes_of_a_batch_are_those_of_batches(targets: str):
     assert {name: (x.shape, x.dtype) for name, x in found.items()} == {name: (x.shape, x.dtype) for name, x in rows.items()}
 
 
-def test_the_step_of_a_phase_has_its_rows_and_the_work_of_all_of_them(unlowered):
+def test_the_step_of_a_phase_has_its_rows_and_flops(unlowered):
     experiment, devices = PretrainingExperiment.from_dict(PLAIN), jax.devices()[:2]
     program = pretraining_step(experiment, 1, devices)
     ((mesh, (state, batch, scalars)),) = unlowered
@@ -195,7 +195,7 @@ def test_the_step_of_a_phase_has_its_rows_and_the_work_of_all_of_them(unlowered)
     assert program.arguments() == {"parameters": state.params, "optimizer": state.opt_state, "batch": batch}
 
 
-def test_an_evaluation_has_the_rows_of_its_own_and_a_third_of_the_work(unlowered):
+def test_an_evaluation_has_its_own_rows_and_a_third_of_the_flops(unlowered):
     experiment = PretrainingExperiment.from_dict(PLAIN)
     program = evaluation_step(experiment, 1, jax.devices()[:8])
     ((mesh, (params, batch)),) = unlowered
@@ -205,7 +205,7 @@ def test_an_evaluation_has_the_rows_of_its_own_and_a_third_of_the_work(unlowered
     assert program.arguments() == {"parameters": params, "batch": batch}
 
 
-def test_a_described_teacher_is_an_argument_of_the_step_and_part_of_its_work(unlowered):
+def test_a_described_teacher_is_an_argument_and_counts_in_the_flops(unlowered):
     values = PLAIN | {"teacher": str(TEACHER), "distillation": {"hidden_weight": 0.5}}
     program = pretraining_step(PretrainingExperiment.from_dict(values), 1, jax.devices()[:1])
     ((_, (state, _, _, params)),) = unlowered
@@ -228,7 +228,7 @@ def test_rows_that_do_not_divide_among_the_devices_are_refused(make, key, unlowe
 
 
 @pytest.mark.parametrize(("batch", "accumulation", "rows"), [(32, 1, 32), (33, 1, 40), (7, 1, 8), (20, 4, 32)])
-def test_a_tasks_rows_are_enough_for_its_batch_and_divide_among_devices_and_microbatches(batch, accumulation, rows, unlowered):
+def test_task_rows_fit_the_batch_and_divide_over_devices_and_microbatches(batch, accumulation, rows, unlowered):
     flags = (("training.batch_size", f"{batch}"), ("training.accumulation", f"{accumulation}"))
     program = step("glue.py:mrpc", *flags)
     assert (program.rows, program.length, program.batch["labels"].shape[0]) == (rows, 128, rows)
@@ -236,7 +236,7 @@ def test_a_tasks_rows_are_enough_for_its_batch_and_divide_among_devices_and_micr
     assert program.flops == rows * task_row_flops(SMALL, head, RowShape(head.layout, 128, 2))
 
 
-def test_the_step_of_a_task_is_made_of_the_settings_of_its_costliest_run(unlowered, monkeypatch):
+def test_the_step_of_a_task_has_the_settings_of_its_costliest_run(unlowered, monkeypatch):
     made: list[Any] = []
     make = programs.finetuning.finetuning_program
     monkeypatch.setattr(programs.finetuning, "finetuning_program", lambda *given: made.append(given) or make(*given))
@@ -250,7 +250,7 @@ def test_the_step_of_a_task_is_made_of_the_settings_of_its_costliest_run(unlower
     assert taught[0].training.epochs == 9
 
 
-def test_the_model_to_fine_tune_is_one_of_a_published_size_or_that_of_a_directory(tmp_path: pathlib.Path):
+def test_the_model_to_fine_tune_is_a_published_size_or_a_directory(tmp_path: pathlib.Path):
     assert (model_config_to_finetune("large").num_layers, model_config_to_finetune(str(TEACHER)).hidden_size) == (24, 20)
     with pytest.raises(UserError, match=r"--model=.* has no config\.json; give a Hugging Face directory, or a published size"):
         model_config_to_finetune(str(tmp_path))

@@ -133,7 +133,7 @@ def cloud(tmp_path: pathlib.Path) -> Cloud:
 RUN = "run pod --restarts=3 pretrain --workdir=gs://my-bucket/a '--config.b=[1, 2]'"
 
 
-def test_from_the_queue_to_the_results_and_back(cloud: Cloud):
+def test_a_pod_run_from_the_request_to_the_results(cloud: Cloud):
     made = cloud.pod("create pod --zone=us-west4-a --type=v5litepod-16 --spot")
     assert made.returncode == 0
     assert "nothing is charged before it is ACTIVE" in made.stderr
@@ -163,7 +163,7 @@ def test_from_the_queue_to_the_results_and_back(cloud: Cloud):
     assert cloud.asked()[-1] == "compute tpus queued-resources delete pod --force --quiet"
 
 
-def test_several_slices_are_one_request_and_every_worker_of_each_is_started(tmp_path: pathlib.Path):
+def test_several_slices_are_one_request_and_every_worker_is_started(tmp_path: pathlib.Path):
     cloud = Cloud(tmp_path, slices=2)
     made = cloud.pod("create pod --type=v6e-16 --slices=2 --zone=z")
     assert made.returncode == 0, made.stderr
@@ -194,7 +194,7 @@ def test_a_dry_run_prints_the_commands_and_runs_none(cloud: Cloud):
     assert cloud.asked() == []
 
 
-def test_a_quota_that_is_refused_names_the_ways_out(cloud: Cloud):
+def test_a_refused_quota_is_reported_with_remedies(cloud: Cloud):
     (cloud.directory / "refusal").write_text(
         "ERROR: RESOURCE_EXHAUSTED: Quota limit 'TPUV5sLitepodPerProject' exceeded. Limit: 0\n"
     )
@@ -220,7 +220,7 @@ def test_a_slice_preempted_while_queued_ends_the_wait_with_the_remedy(cloud: Clo
     assert not [line for line in cloud.asked() if "scp" in line]
 
 
-def test_one_worker_that_cannot_install_is_named_and_nothing_is_started(cloud: Cloud):
+def test_a_worker_that_cannot_install_is_named_and_nothing_is_started(cloud: Cloud):
     (cloud.directory / "w-1" / "broken").touch()
     failed = cloud.pod(RUN)
     assert failed.returncode == 1
@@ -235,7 +235,7 @@ def test_one_worker_that_cannot_install_is_named_and_nothing_is_started(cloud: C
     assert "w-1: ended with exit status 0" in cloud.ended()
 
 
-def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
+def test_lost_ssh_connections_are_retried_and_runs_continue(cloud: Cloud):
     (cloud.checkout / "bert_jax" / "runtime" / "restarts.py").write_text(UNTIL_THE_END)
     lost, end = cloud.directory / "lost", cloud.directory / "end"
     lost.write_text("1\n2\n")
@@ -280,7 +280,7 @@ def test_ssh_that_is_lost_is_tried_again_and_what_runs_goes_on(cloud: Cloud):
         ("fetch pod a", "fetch takes PATH and DIR"),
     ],
 )
-def test_a_mistake_in_the_command_is_one_sentence_and_asks_gcloud_for_nothing(tmp_path: pathlib.Path, arguments: str, says: str):
+def test_a_mistake_in_the_command_is_refused_without_calling_gcloud(tmp_path: pathlib.Path, arguments: str, says: str):
     (tmp_path / "gcloud").write_text("#!/bin/sh\necho asked >&2\nexit 99\n")
     (tmp_path / "gcloud").chmod(0o755)
     refused = bash(f"'{REPOSITORY}/tpu_scripts/pod.sh' {arguments}", PATH=f"{tmp_path}:/usr/bin:/bin")
@@ -296,7 +296,7 @@ def test_doctor_runs_on_all_workers_without_restarts():
     assert r"start\ doctor\ --workdir=gs://my-bucket/a" in started
 
 
-def test_a_request_that_is_not_there_is_named(cloud: Cloud):
+def test_a_missing_request_is_named(cloud: Cloud):
     cloud.states("ERROR")
     missing = cloud.pod("status pod")
     assert missing.returncode == 1
@@ -304,7 +304,7 @@ def test_a_request_that_is_not_there_is_named(cloud: Cloud):
     assert "error: pod cannot be described (gcloud's message is above)" in cloud.pod(RUN).stderr
 
 
-def test_a_machine_without_gcloud_is_told_where_it_is(tmp_path: pathlib.Path):
+def test_a_missing_gcloud_is_refused_with_its_source(tmp_path: pathlib.Path):
     for tool in ("bash", "dirname"):
         (tmp_path / tool).symlink_to(f"/bin/{tool}" if (pathlib.Path("/bin") / tool).exists() else f"/usr/bin/{tool}")
     refused = bash(f"'{REPOSITORY}/tpu_scripts/pod.sh' status pod", PATH=str(tmp_path))

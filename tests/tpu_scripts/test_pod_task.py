@@ -28,7 +28,7 @@ def task() -> dict[str, Any]:
     return yaml.safe_load(TASK.read_text())
 
 
-def test_the_fields_are_those_that_a_recovering_slice_needs(task: dict[str, Any]):
+def test_the_task_has_the_fields_for_recovering_slices(task: dict[str, Any]):
     assert set(task) == {"envs", "num_nodes", "resources", "workdir", "setup", "run"}
     assert task["envs"] == {"RUN": None, "RESTARTS": "20"}  # None: it has to be set
     assert task["num_nodes"] == 1
@@ -42,21 +42,21 @@ def test_the_fields_are_those_that_a_recovering_slice_needs(task: dict[str, Any]
     assert used == set(task["envs"])
 
 
-def test_the_runtime_and_its_alternatives_are_those_of_the_script(task: dict[str, Any]):
+def test_the_runtimes_equal_those_of_the_script(task: dict[str, Any]):
     made = (REPOSITORY / "tpu_scripts" / "pod.sh").read_text()
     runtimes = set(re.findall(r"runtime=([\w-]+)", made))
     assert runtimes == set(re.findall(r"(?:v2-alpha-\w+(?:-lite)?|tpu-ubuntu\w+-base)", TASK.read_text()))
     assert f"v5litepod-*) runtime={task['resources']['accelerator_args']['runtime_version']} ;;" in made
 
 
-def test_what_a_restart_mends_is_restarted_and_nothing_else(task: dict[str, Any]):
+def test_only_statuses_that_a_restart_can_fix_are_restarted(task: dict[str, Any]):
     recovery = task["resources"]["job_recovery"]
     assert recovery["recover_on_exit_codes"] == sorted(set(MENDED_BY_RESTART) - {ENDED_BY_SKYPILOT})
     assert recovery["max_restarts_on_errors"] == 0  # would restart after every status
     assert HUNG in recovery["recover_on_exit_codes"]  # the status of run.sh when its own restarts are used up
 
 
-def test_its_commands_start_the_scripts_with_the_arguments_as_they_were_quoted(task: dict[str, Any]):
+def test_the_commands_keep_the_quoting_of_arguments(task: dict[str, Any]):
     for command, wanted in (
         (task["setup"], ["tpu_scripts/worker.sh", "prepare"]),
         (task["run"], ["tpu_scripts/run.sh", "--restarts=20", "pretrain", "--workdir=gs://my-bucket/a", "--config.b=[1, 2]"]),
@@ -68,7 +68,7 @@ def test_its_commands_start_the_scripts_with_the_arguments_as_they_were_quoted(t
         assert (done.stdout.splitlines(), done.stderr) == (wanted, "")
 
 
-def test_the_version_of_skypilot_is_the_pinned_one_wherever_it_is_named():
+def test_every_named_version_of_skypilot_is_the_pinned_one():
     (pinned,) = re.findall(
         r'^(skypilot\[gcp\]==\S+) ; extra == "sky"', (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE
     )
@@ -97,7 +97,7 @@ print(json.dumps({
 
 
 @pytest.mark.skipif(not SKY.exists(), reason="SkyPilot is not installed: .ci/run installs it into .venv-sky")
-def test_skypilot_reads_the_task_as_it_was_meant(task: dict[str, Any], tmp_path: pathlib.Path):
+def test_skypilot_parses_the_task_correctly(task: dict[str, Any], tmp_path: pathlib.Path):
     environment = os.environ | {"HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     command = [str(SKY), "-c", READ, str(TASK), json.dumps(GIVEN)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)

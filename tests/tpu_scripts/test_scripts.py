@@ -12,13 +12,13 @@ import pytest
 from tests.tpu_scripts.checkout import REPOSITORY, bash, make_checkout, script
 
 
-def test_a_second_start_runs_the_command_and_nothing_else(ready: pathlib.Path):
+def test_a_second_start_only_runs_the_command(ready: pathlib.Path):
     again = script(ready, "run", "corpus", "--output=a b", "x")
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout == f"corpus|{ready.parent}|--output=a b|x\n"  # in the caller's directory, with unchanged arguments
 
 
-def test_alone_it_runs_the_quickstart_in_order(ready: pathlib.Path):
+def test_run_sh_without_a_command_runs_the_quickstart(ready: pathlib.Path):
     done = script(ready, "run")
     assert done.returncode == 0
     steps = [line.split("|") for line in done.stdout.splitlines()]
@@ -40,7 +40,7 @@ def test_the_quickstart_stops_at_the_first_step_that_fails(tmp_path: pathlib.Pat
     assert "Done" not in done.stderr
 
 
-def test_restarts_hand_the_command_to_the_module_that_starts_it_again(ready: pathlib.Path):
+def test_restarts_pass_the_command_to_the_restarts_module(ready: pathlib.Path):
     done = script(ready, "run", "--restarts=5", "pretrain", "--workdir=a b")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"restarts|{ready.parent}|5|pretrain|--workdir=a b\n"
@@ -55,13 +55,13 @@ def test_restarts_hand_the_command_to_the_module_that_starts_it_again(ready: pat
         (["--restarts=5"], "--restarts=5 goes before pretrain, finetune or study"),
     ],
 )
-def test_restarts_that_cannot_be_made_are_refused_before_anything_is_installed(arguments: list[str], says: str):
+def test_invalid_restarts_are_refused_before_installing(arguments: list[str], says: str):
     done = bash(f"'{REPOSITORY}/tpu_scripts/run.sh' {' '.join(arguments)}")
     assert done.returncode == 2
     assert says in done.stderr
 
 
-def test_the_code_is_that_of_the_script_not_of_the_current_directory(tmp_path: pathlib.Path, ready: pathlib.Path):
+def test_code_comes_from_the_script_directory_not_the_current_one(tmp_path: pathlib.Path, ready: pathlib.Path):
     other = make_checkout(tmp_path / "other")
     (other / "bert_jax" / "pretrain.py").write_text("raise SystemExit('the wrong checkout')")
     done = bash(f"'{ready}/tpu_scripts/run.sh' pretrain", cwd=other)
@@ -85,7 +85,7 @@ def test_an_unknown_command_names_the_nearest_and_installs_nothing(tmp_path: pat
     assert not (checkout / ".venv").exists()
 
 
-def test_a_half_made_or_moved_environment_is_made_anew(tmp_path: pathlib.Path, python: str):
+def test_an_incomplete_or_moved_environment_is_recreated(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "requirements.txt").write_text("no-such-package==1.0\n")  # fails where a kill would interrupt
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 1
@@ -99,7 +99,7 @@ def test_a_half_made_or_moved_environment_is_made_anew(tmp_path: pathlib.Path, p
     assert "making .venv" in done.stderr
 
 
-def test_a_topology_that_does_not_exist_is_refused_before_the_compiler_is_installed(tmp_path: pathlib.Path):
+def test_an_unknown_topology_is_refused_before_the_compiler_is_installed(tmp_path: pathlib.Path):
     checkout = make_checkout(tmp_path / "checkout")
     shutil.copytree(REPOSITORY / "bert_jax", checkout / "bert_jax", dirs_exist_ok=True)
     for flags in (("--topology=v5e:5x5",), ("--topology", "v5e:5x5", "--config=x.py")):
@@ -110,7 +110,7 @@ def test_a_topology_that_does_not_exist_is_refused_before_the_compiler_is_instal
     assert not (checkout / ".venv-setup").exists()
 
 
-def test_an_environment_of_someone_else_is_left_alone(tmp_path: pathlib.Path, python: str):
+def test_a_foreign_environment_is_not_changed(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "mine").write_text("")
@@ -123,7 +123,7 @@ def test_an_environment_of_someone_else_is_left_alone(tmp_path: pathlib.Path, py
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 0
 
 
-def test_the_estimate_of_costs_has_an_environment_with_the_tpu_compiler_of_its_own(tmp_path: pathlib.Path, python: str):
+def test_aot_has_its_own_environment_with_the_tpu_compiler(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "requirements.txt").write_text('no-such-package==1.0 ; extra == "tpu"\n')
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).returncode == 0
@@ -143,7 +143,7 @@ def test_the_estimate_of_costs_has_an_environment_with_the_tpu_compiler_of_its_o
     assert "extras: cpu" in stamp
 
 
-def test_changed_requirements_are_installed_and_a_failure_shows_the_log_and_is_recoverable(tmp_path: pathlib.Path, python: str):
+def test_changed_requirements_are_installed_and_a_failure_shows_the_log(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     requirements = checkout / "requirements.txt"
     requirements.write_text('no-such-package==1.0 ; extra == "test"\n')
@@ -160,7 +160,7 @@ def test_changed_requirements_are_installed_and_a_failure_shows_the_log_and_is_r
     assert script(checkout, "run", "pretrain", BERT_JAX_PYTHON=python).stderr == ""  # the extra stays installed
 
 
-def test_two_starts_at_once_set_up_once(tmp_path: pathlib.Path, python: str):
+def test_two_simultaneous_starts_set_up_once(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     start = f"'{checkout}/tpu_scripts/run.sh' pretrain"
     done = bash(f"{start} & first=$!; {start}; second=$?; wait $first && exit $second", cwd=tmp_path, BERT_JAX_PYTHON=python)
@@ -184,14 +184,14 @@ def sourced(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         ("failed", "cpu"),
     ],
 )
-def test_the_driver_and_the_card_choose_the_cuda_version(tmp_path: pathlib.Path, driver: str, device: str):
+def test_the_cuda_version_follows_the_driver_and_the_gpu(tmp_path: pathlib.Path, driver: str, device: str):
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{driver}'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     found = sourced("find_device", BERT_JAX_DEVICE="", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert found.stdout == f"{device}\n"
 
 
-def test_the_device_can_be_named_and_a_wrong_one_is_an_error():
+def test_the_device_can_be_given_and_a_wrong_one_is_refused():
     assert sourced("find_device", BERT_JAX_DEVICE="tpu").stdout == "tpu\n"
     wrong = sourced("set_up", BERT_JAX_DEVICE="gpu")
     assert wrong.returncode == 1
@@ -206,7 +206,7 @@ def test_an_accelerator_adds_the_same_jax_with_its_plugin(device: str):
     assert not [line for line in lines if line.startswith(("pytest", "uv=="))]
 
 
-def test_every_requirement_is_pinned_and_neither_tensorflow_nor_torch_is_one():
+def test_requirements_are_pinned_and_without_tensorflow_and_torch():
     lines = sourced("requirements all test tpu cuda13 cuda12 python").stdout.split()
     assert len(lines) > 50
     assert [line for line in lines if "==" not in line] == []
@@ -249,7 +249,7 @@ def test_a_machine_with_an_old_python_gets_one_through_uv(tmp_path: pathlib.Path
     assert (tmp_path / "asked").read_text().splitlines() == ["uv python install 3.12", "uv python find >=3.11,<3.15"]
 
 
-def test_where_no_python_can_be_had_the_remedy_is_named(tmp_path: pathlib.Path):
+def test_without_any_python_the_remedy_is_named(tmp_path: pathlib.Path):
     checkout = without_system_pythons(make_checkout(tmp_path / "checkout"))
     done = script(checkout, "run", "pretrain", PATH=old_machine(tmp_path), HOME=str(tmp_path), BERT_JAX_PYTHON="")
     assert done.returncode == 1

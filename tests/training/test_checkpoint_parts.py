@@ -82,7 +82,7 @@ def noted(notes: Notes, name: str, result: Any = None) -> Callable[..., Any]:
         (RuntimeError(), True, 2, []),  # the others may be dead
     ],
 )
-def test_the_end_waits_for_the_save_in_progress_alone_after_an_error_and_not_at_all_where_a_device_of_several_failed(
+def test_closing_waits_for_the_save_unless_a_device_of_several_processes_failed(
     error, of_device, processes, done, notes, machine, monkeypatch
 ):
     machine(processes)
@@ -106,7 +106,7 @@ def test_the_end_waits_for_the_save_in_progress_alone_after_an_error_and_not_at_
         (None, True, True, None),
     ],
 )
-def test_a_save_has_failed_where_any_process_could_not_write(own, agreed, together, reason, notes, machine, caplog):
+def test_a_save_fails_if_any_process_cannot_write(own, agreed, together, reason, notes, machine, caplog):
     machine(2, 1, agreed)
     of = checkpoints_of(notes, error=own, _saving=7)
     of._wait_for_save(together)
@@ -118,7 +118,7 @@ def test_a_save_has_failed_where_any_process_could_not_write(own, agreed, togeth
 @pytest.mark.parametrize(
     ("index", "bucket", "removed"), [(0, False, True), (1, False, False), (0, True, False), (1, True, False)]
 )
-def test_the_first_process_removes_from_a_disk_what_a_failed_save_has_left(index, bucket, removed, notes, machine, monkeypatch):
+def test_the_first_process_removes_leftovers_of_a_failed_save(index, bucket, removed, notes, machine, monkeypatch):
     machine(2, index, bucket=bucket)
     monkeypatch.setattr(manager, "_remove_partial", noted(notes, "removed"))
     checkpoints_of(notes)._note_failure(7, OSError(28, "full"))
@@ -138,9 +138,7 @@ def saving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager.ocp.args, "Composite", lambda **parts: parts)
 
 
-def test_saves_of_several_processes_wait_for_that_of_another_instance_and_those_of_one_do_not(
-    notes, machine, saving, monkeypatch
-):
+def test_saves_of_several_processes_wait_for_other_instances(notes, machine, saving, monkeypatch):
     first, second = (checkpoints_of(notes) for _ in range(2))
     for processes, waited in ((1, ["first saves", "second saves"]), (2, ["first saves", "first waits", "second saves"])):
         machine(processes)
@@ -159,7 +157,7 @@ def test_saves_of_several_processes_wait_for_that_of_another_instance_and_those_
 
 
 @pytest.mark.parametrize(("failed", "bucket", "reopened"), [(True, True, True), (True, False, False), (False, True, False)])
-def test_after_a_failed_save_a_bucket_is_opened_anew(failed, bucket, reopened, notes, machine, saving, monkeypatch):
+def test_a_bucket_is_reopened_after_a_failed_save(failed, bucket, reopened, notes, machine, saving, monkeypatch):
     machine(bucket=bucket)
     monkeypatch.setattr(Checkpoints, "_open", lambda self: Orbax([*notes, "anew"]))
     of = checkpoints_of(notes, _failed=(5, OSError()) if failed else None)
@@ -168,7 +166,7 @@ def test_after_a_failed_save_a_bucket_is_opened_anew(failed, bucket, reopened, n
     assert of._saving == 7
 
 
-def test_an_error_while_a_save_begins_is_noted_as_its_failure(notes, machine, saving, caplog):
+def test_an_error_at_the_start_of_a_save_counts_as_its_failure(notes, machine, saving, caplog):
     machine(2, 1)
     of = checkpoints_of(notes)
     of._manager.save = lambda *_, **__: 1 / 0
@@ -177,16 +175,14 @@ def test_an_error_while_a_save_begins_is_noted_as_its_failure(notes, machine, sa
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_the_first_of_several_processes_lists_the_place_of_a_state_in_a_bucket_before_it_begins_to_save(
-    index, notes, machine, monkeypatch
-):
+def test_the_first_process_lists_a_bucket_directory_before_saving(index, notes, machine, monkeypatch):
     machine(2, index, bucket=True)
     monkeypatch.setattr(manager, "listed", noted(notes, "listed"))
     assert checkpoints_of(notes)._refusal(7) is None
     assert notes == ([("listed", "DIRECTORY/7", False)] if index == 0 else [])
 
 
-def test_the_probe_of_a_disk_is_taken_away_again_and_a_process_that_is_alone_makes_none(notes, machine, tmp_path):
+def test_the_probe_file_is_removed_and_single_processes_make_none(notes, machine, tmp_path):
     machine(2)
     assert checkpoints_of(notes, tmp_path)._refusal(7) is None
     assert list(tmp_path.iterdir()) == []
@@ -199,7 +195,7 @@ def test_the_probe_of_a_disk_is_taken_away_again_and_a_process_that_is_alone_mak
 # ---------------------------------------------------------------------------------------------------------------------- a restore
 
 
-def test_a_restore_needs_room_for_one_state_more_and_waits_for_the_save_in_progress(notes, machine, monkeypatch):
+def test_a_restore_needs_disk_space_for_one_more_state_and_waits_for_a_save(notes, machine, monkeypatch):
     machine()
     monkeypatch.setattr(manager, "require_room", noted(notes, "room"))
     monkeypatch.setattr(Checkpoints, "_try_restore", lambda self, step, layout: ((step, layout), None))
@@ -218,7 +214,7 @@ def test_a_restore_needs_room_for_one_state_more_and_waits_for_the_save_in_progr
         ([True, False], ValueError("changed on disk"), "changed on disk"),
     ],
 )
-def test_a_state_that_one_process_cannot_use_is_used_by_none(agreements, error, reason, notes, monkeypatch):
+def test_a_checkpoint_unusable_for_one_process_is_used_by_none(agreements, error, reason, notes, monkeypatch):
     answers = iter(agreements)
     asked: list[bool] = []
     monkeypatch.setattr(manager, "_on_all_processes", lambda here: asked.append(here) or next(answers))
@@ -245,9 +241,7 @@ def _raise(error: Exception) -> Any:
         (2, 1, ["closed", ("met", "states taken away")]),
     ],
 )
-def test_one_process_takes_states_away_while_the_manager_is_closed_and_the_others_wait(
-    processes, index, done, notes, machine, monkeypatch
-):
+def test_one_process_removes_checkpoints_while_the_others_wait(processes, index, done, notes, machine, monkeypatch):
     machine(processes, index)
     monkeypatch.setattr(manager.multihost_utils, "sync_global_devices", noted(notes, "met"))
     monkeypatch.setattr(Checkpoints, "_open", lambda self: Orbax(notes))
@@ -258,7 +252,7 @@ def test_one_process_takes_states_away_while_the_manager_is_closed_and_the_other
     assert (notes, of._saved) == (done, 5)
 
 
-def test_states_are_removed_from_the_earliest_on(notes, machine, monkeypatch):
+def test_checkpoints_are_removed_earliest_first(notes, machine, monkeypatch):
     machine()
     monkeypatch.setattr(manager, "remove_tree", lambda path: notes.append(path.name))
     monkeypatch.setattr(Checkpoints, "_open", lambda self: Orbax(notes))
@@ -267,7 +261,7 @@ def test_states_are_removed_from_the_earliest_on(notes, machine, monkeypatch):
 
 
 @pytest.mark.parametrize("bucket", [False, True])
-def test_only_in_a_bucket_the_folder_of_unreadable_states_says_that_it_is_complete(bucket, notes, machine, monkeypatch, tmp_path):
+def test_only_a_bucket_marks_the_folder_of_unreadable_checkpoints_as_complete(bucket, notes, machine, monkeypatch, tmp_path):
     """There, Orbax removes every directory without this marker."""
     machine(bucket=bucket)
     monkeypatch.setattr(Checkpoints, "_open", lambda self: Orbax(notes))
@@ -282,7 +276,7 @@ def test_only_in_a_bucket_the_folder_of_unreadable_states_says_that_it_is_comple
 
 
 @pytest.mark.parametrize(("others", "agreed"), [([True, True], True), ([True, False], False)])
-def test_all_of_several_processes_have_to_agree_and_one_asks_nobody(others, agreed, monkeypatch):
+def test_all_of_several_processes_must_agree(others, agreed, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(manager.multihost_utils, "process_allgather", lambda here: np.array([bool(here), *others[1:]]))
     assert manager._on_all_processes(True) is agreed
@@ -291,7 +285,7 @@ def test_all_of_several_processes_have_to_agree_and_one_asks_nobody(others, agre
     assert (manager._on_all_processes(True), manager._on_all_processes(False)) == (True, False)
 
 
-def test_one_array_is_named_and_of_several_the_first_and_how_many_more():
+def test_one_array_is_named_or_the_first_of_several_with_their_number():
     assert str(manager._not_finite(["a.b"])) == "NaN or infinity in a.b"
     assert str(manager._not_finite(["a.b", "c", "d"])) == "NaN or infinity in a.b and 2 more arrays"
 
@@ -311,5 +305,5 @@ LONG = "Error writing: No space left on device [os_error_code='28'] more of the 
         (KeyboardInterrupt(), "KeyboardInterrupt"),
     ],
 )
-def test_the_cause_of_a_failure_is_told_in_the_words_of_the_system_or_in_one_line(error, text):
+def test_the_cause_of_a_failure_is_the_system_message_or_one_line(error, text):
     assert manager._cause(error) == text

@@ -60,7 +60,7 @@ def restored(directory: pathlib.Path) -> Any:
         return checkpoints.restore_latest(abstract(state_at(0)))
 
 
-def test_a_training_state_comes_back_bit_for_bit_optimizer_slots_included(tmp_path: pathlib.Path):
+def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathlib.Path):
     experiment = experiment_on(MeshConfig())
     state, _ = train(experiment, devices=1, steps=2)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
@@ -73,7 +73,7 @@ def test_a_training_state_comes_back_bit_for_bit_optimizer_slots_included(tmp_pa
     assert any(np.any(np.asarray(x)) for x in jax.tree.leaves(found.opt_state[0].mu))
 
 
-def test_a_state_comes_back_on_another_mesh(tmp_path: pathlib.Path):
+def test_a_state_is_restored_on_another_mesh(tmp_path: pathlib.Path):
     """The state is saved from 8 devices along fsdp and tensor, and restored on 1 and on 4 along data: the same numbers, with the
     requested layout."""
     state = jax.device_put(first_state(), program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))).shardings)
@@ -88,7 +88,7 @@ def test_a_state_comes_back_on_another_mesh(tmp_path: pathlib.Path):
             assert all(jax.tree.leaves(same))
 
 
-def test_steps_that_follow_at_once_do_not_change_what_is_being_saved(tmp_path: pathlib.Path):
+def test_later_steps_do_not_change_a_save_in_progress(tmp_path: pathlib.Path):
     """The step donates the buffers of the state that is still being written."""
     step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
     state = step(state_at(0, size=4_000_000))
@@ -102,11 +102,11 @@ def test_steps_that_follow_at_once_do_not_change_what_is_being_saved(tmp_path: p
         assert_equal(checkpoints.restore_latest(abstract(state)), wanted)
 
 
-def test_nothing_saved_is_no_state(tmp_path: pathlib.Path):
+def test_without_checkpoints_nothing_is_restored(tmp_path: pathlib.Path):
     assert restored(tmp_path) is None
 
 
-def test_the_newest_are_kept_one_by_default(tmp_path: pathlib.Path):
+def test_the_newest_checkpoint_is_kept_by_default(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2, 3, 4, keep=2)
     assert steps_in(tmp_path) == [3, 4]
     with Checkpoints(tmp_path) as checkpoints:
@@ -117,7 +117,7 @@ def test_the_newest_are_kept_one_by_default(tmp_path: pathlib.Path):
     assert steps_in(tmp_path) == [3, 5]
 
 
-def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
+def test_chosen_steps_are_kept_in_addition_to_the_newest(tmp_path: pathlib.Path):
     for first, last in ((1, 4), (5, 6)):  # in two starts
         with Checkpoints(tmp_path, keep=2, keep_at=(2, 3)) as checkpoints:
             for step in range(first, last + 1):
@@ -131,7 +131,7 @@ def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
     assert not (tmp_path / "none").exists()
 
 
-def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_parallel_runs_may_save_simultaneously(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Orbax counts saves per process: the second to start would take the first one's number, and both would wait for minutes. The
     pause after counting makes them collide every time."""
     count = OperationIdGenerator.next_operation_id
@@ -150,7 +150,7 @@ def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, m
     assert [steps_in(tmp_path / name) for name in "abc"] == [[1, 2]] * 3
 
 
-def test_an_error_that_ends_the_run_lets_the_save_in_progress_end(tmp_path: pathlib.Path):
+def test_a_save_in_progress_completes_after_an_error(tmp_path: pathlib.Path):
     def run() -> None:
         with Checkpoints(tmp_path, keep=2) as checkpoints:
             checkpoints.save(1, state_at(1, size=4_000_000))
@@ -161,7 +161,7 @@ def test_an_error_that_ends_the_run_lets_the_save_in_progress_end(tmp_path: path
     assert steps_in(tmp_path) == [1]
 
 
-def test_a_damaged_newest_state_is_passed_over_put_aside_and_saved_anew(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_a_damaged_newest_checkpoint_is_set_aside_and_saved_again(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     save_all(tmp_path, 1, 2, 3)
     damage(tmp_path / "3")
     with Checkpoints(tmp_path, keep=2) as checkpoints, caplog.at_level(logging.WARNING):
@@ -181,7 +181,7 @@ def flipped(path: pathlib.Path, share: float) -> None:
     path.write_bytes(data)
 
 
-def test_a_flipped_bit_in_any_file_of_a_state_never_changes_what_is_restored(tmp_path: pathlib.Path, caplog):
+def test_a_flipped_bit_never_changes_the_restored_state(tmp_path: pathlib.Path, caplog):
     """Either the state is skipped and the one before is used, or the bit means nothing: then the arrays are those that were
     saved."""
     save_all(tmp_path / "saved", 1, 2)
@@ -201,7 +201,7 @@ def test_a_flipped_bit_in_any_file_of_a_state_never_changes_what_is_restored(tmp
     assert "its contents differ from the saved digests: weights changed on disk" in caplog.text
 
 
-def test_a_flipped_bit_is_found_on_another_mesh_too(tmp_path: pathlib.Path, caplog):
+def test_a_flipped_bit_is_detected_on_another_mesh(tmp_path: pathlib.Path, caplog):
     def spread(devices: int, axes: PartitionSpec, step: int = 0) -> Any:
         mesh = make_mesh(MeshConfig(data=devices // 2, tensor=2) if devices > 1 else MeshConfig(), jax.devices()[:devices])
         weights = {"weights": np.asarray(state_at(step, size=64_000)["weights"]).reshape(64, 1000)}
@@ -220,13 +220,13 @@ def test_a_flipped_bit_is_found_on_another_mesh_too(tmp_path: pathlib.Path, capl
     assert "weights changed on disk" in caplog.text
 
 
-def test_a_state_saved_before_there_were_digests_is_read(tmp_path: pathlib.Path):
+def test_a_checkpoint_without_digests_is_read(tmp_path: pathlib.Path):
     with ocp.CheckpointManager(tmp_path) as manager:
         manager.save(1, args=ocp.args.Composite(state=ocp.args.StandardSave(state_at(1))))
     assert_equal(restored(tmp_path), state_at(1))
 
 
-def test_a_state_that_is_not_finite_is_neither_saved_nor_read(tmp_path: pathlib.Path, caplog):
+def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: pathlib.Path, caplog):
     broken = state_at(3) | {"weights": state_at(3)["weights"].at[7].set(jnp.nan)}
     save_all(tmp_path, 1)
     with ocp.CheckpointManager(tmp_path) as manager:  # like an earlier version
@@ -240,7 +240,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_read(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
-def test_a_state_for_which_memory_does_not_suffice_is_not_put_aside(tmp_path: pathlib.Path, monkeypatch, error: Exception):
+def test_a_checkpoint_that_does_not_fit_in_memory_is_not_set_aside(tmp_path: pathlib.Path, monkeypatch, error: Exception):
     save_all(tmp_path, 1, 2)
 
     def short(*_: object, **__: object) -> None:
@@ -256,7 +256,7 @@ def test_a_state_for_which_memory_does_not_suffice_is_not_put_aside(tmp_path: pa
     assert_equal(restored(tmp_path), state_at(2))
 
 
-def test_a_second_damaged_state_of_the_same_step_is_put_aside_too(tmp_path: pathlib.Path):
+def test_a_second_damaged_checkpoint_of_the_same_step_is_set_aside(tmp_path: pathlib.Path):
     for _ in range(2):
         save_all(tmp_path, *({1, 2} - set(steps_in(tmp_path) if tmp_path.exists() else ())))
         damage(tmp_path / "2")
@@ -265,14 +265,14 @@ def test_a_second_damaged_state_of_the_same_step_is_put_aside_too(tmp_path: path
 
 
 @pytest.mark.parametrize("missing", ["state", "manifest.ocdbt", "d"])
-def test_a_state_with_something_missing_is_passed_over(tmp_path: pathlib.Path, missing: str):
+def test_an_incomplete_checkpoint_is_skipped(tmp_path: pathlib.Path, missing: str):
     save_all(tmp_path, 1, 2)
     for path in sorted((tmp_path / "2").rglob(missing)):
         path.rename(tmp_path / f"taken-{path.parent.name}")
     assert_equal(restored(tmp_path), state_at(1))
 
 
-def test_when_no_state_can_be_read_it_is_an_error_every_time_and_they_stay_where_they_are(tmp_path: pathlib.Path):
+def test_unreadable_checkpoints_stay_in_place_if_none_can_be_read(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2)
     for step in (1, 2):
         damage(tmp_path / str(step))
@@ -283,7 +283,7 @@ def test_when_no_state_can_be_read_it_is_an_error_every_time_and_they_stay_where
 
 
 @pytest.mark.parametrize("removed", [0, 1, 6, None])
-def test_a_kill_while_orbax_removes_a_state_for_a_newer_one_stops_no_run(tmp_path: pathlib.Path, removed: int | None):
+def test_a_kill_during_the_removal_of_a_checkpoint_does_not_block_a_run(tmp_path: pathlib.Path, removed: int | None):
     """The states are best weights: the run continues from before the newer ones were found, and finds them again."""
     save_all(tmp_path, 3, 6)
     files = sorted(path for path in (tmp_path / "3").rglob("*") if path.is_file())
@@ -304,7 +304,7 @@ def test_a_kill_while_orbax_removes_a_state_for_a_newer_one_stops_no_run(tmp_pat
     assert_equal(restored(newest), state_at(6))
 
 
-def test_states_that_are_repeated_are_removed_and_the_one_before_them_is_read(tmp_path: pathlib.Path):
+def test_checkpoints_after_a_rollback_are_removed(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2, 3)
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         assert_equal(checkpoints.restore_latest(abstract(state_at(0)), until=1), state_at(1))
@@ -313,7 +313,7 @@ def test_states_that_are_repeated_are_removed_and_the_one_before_them_is_read(tm
     assert steps_in(tmp_path) == []
 
 
-def test_a_state_that_a_kill_left_half_written_is_no_state(tmp_path: pathlib.Path):
+def test_a_partly_written_checkpoint_is_ignored(tmp_path: pathlib.Path):
     save_all(tmp_path, 1, 2)
     unfinished = (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
     (unfinished / "commit_success.txt").unlink()

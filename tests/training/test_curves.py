@@ -36,7 +36,7 @@ def coloured(path: pathlib.Path, rgb: tuple[int, int, int]) -> int:
     return int((np.abs(pixels - np.array(rgb) / 255).max(axis=-1) < 0.02).sum())
 
 
-def test_the_figure_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
+def test_the_figure_has_curves_and_the_baseline(tmp_path: pathlib.Path):
     metrics = run(tmp_path / "metrics.jsonl", baseline=0.05)
     assert draw_curves(metrics, tmp_path / "curves.png", SCORES, title="a run", phases=[(0, "length 128"), (60, "length 512")])
     assert coloured(tmp_path / "curves.png", (0x1F, 0x4E, 0x9C)) > 300  # held out
@@ -44,7 +44,7 @@ def test_the_figure_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
 
 
-def test_a_figure_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_a_figure_that_cannot_be_written_is_reported_and_ends_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     metrics, path = run(tmp_path / "metrics.jsonl", baseline=0.05), tmp_path / "curves.png"
     draw_curves(metrics, path, SCORES, title="an earlier one")
     before = path.read_bytes()
@@ -93,7 +93,7 @@ def lines(figure: Figure, title: str, label: str) -> list[tuple[list[float], lis
     return [(list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))) for line in alike]
 
 
-def test_each_phase_has_the_baselines_of_its_own_rows(tmp_path: pathlib.Path, figures: list[Figure]):
+def test_each_phase_has_its_own_baselines(tmp_path: pathlib.Path, figures: list[Figure]):
     def evaluated(step: int, unigram: float, majority: float) -> dict[str, float]:
         scores = {"mlm_accuracy": 0.3, "unigram_accuracy": unigram, "nsp_accuracy": 0.9, "nsp_majority_accuracy": majority}
         return {"step": step, **{f"eval/{name}": score for name, score in scores.items()}}
@@ -137,7 +137,7 @@ def test_every_baseline_is_drawn_with_its_name(tmp_path: pathlib.Path, figures: 
         assert named.items() >= {f"{name}, {bar:.4g}": bar for name, bar in bars.items()}.items()
 
 
-def test_a_window_that_was_cut_short_is_no_spike(tmp_path: pathlib.Path, figures: list[Figure]):
+def test_a_short_window_is_not_drawn_as_a_spike(tmp_path: pathlib.Path, figures: list[Figure]):
     """A stop after step 52 wrote a line for two steps, and the resumed run wrote the next one for eight."""
     steps = [*range(10, 60, 10), 52, *range(60, 110, 10)]
     records = [{"step": s, "train/mlm_loss": 25.0 if s == 52 else 5.0} for s in steps]
@@ -149,7 +149,7 @@ def test_a_window_that_was_cut_short_is_no_spike(tmp_path: pathlib.Path, figures
     assert drawn[60.0] == pytest.approx((2 * 25 + 8 * 5) / 10)
 
 
-def test_windows_of_usual_length_are_drawn_as_they_are_and_none_is_lost():
+def test_windows_of_usual_length_are_drawn_unchanged():
     steps, values = merge_short_windows(np.array([10, 20, 30]), np.array([3.0, 1.0, 2.0]))
     assert (steps.tolist(), values.tolist()) == ([10, 20, 30], [3.0, 1.0, 2.0])
     steps, values = merge_short_windows(np.array([10, 20, 30, 31]), np.array([3.0, 1.0, 2.0, 13.0]))  # the last is short
@@ -179,7 +179,7 @@ def test_a_window_is_short_below_half_the_median(steps: list[int], merged: list[
         assert means.tolist() == values.tolist()
 
 
-def test_nothing_to_draw_draws_nothing(tmp_path: pathlib.Path):
+def test_no_figure_is_drawn_without_records(tmp_path: pathlib.Path):
     metrics = write(tmp_path / "metrics.jsonl", {"step": 3, "train/rows_per_second": 3.0})
     assert not draw_curves(metrics, tmp_path / "curves.png", SCORES, title="a run")
     assert not draw_curves(tmp_path / "absent.jsonl", tmp_path / "curves.png", SCORES, title="a run")

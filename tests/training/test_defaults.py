@@ -42,11 +42,11 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
         ),
     ],
 )
-def test_settings_that_are_not_given_are_these(settings: type[Any], wanted: dict[str, Any]):
+def test_settings_have_their_documented_defaults(settings: type[Any], wanted: dict[str, Any]):
     assert vars(settings()) == wanted
 
 
-def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge_unless_it_is_said():
+def test_schedule_microbatches_and_spike_filter_have_their_defaults():
     plain = Span(schedule="original", start=0, steps=1, warmup_steps=0, peak=1.0)
     assert (plain.decay_power, plain.end_learning_rate) == (1.0, 0.0)
     program = {field.name: field.default for field in dataclasses.fields(Program) if field.default is not dataclasses.MISSING}
@@ -71,7 +71,7 @@ def test_settings_out_of_range_are_refused(settings, values, says):
 
 
 @pytest.mark.parametrize("values", [{"decay_power": 0.5, "end_learning_rate": 0.1}, {"schedule": "slanted_triangular"}])
-def test_settings_of_the_other_schedule_are_not_refused(values):
+def test_settings_of_unused_schedules_are_accepted(values):
     assert OptimizerConfig(**values)
 
 

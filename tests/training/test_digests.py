@@ -23,7 +23,7 @@ def digest(array: Any) -> int:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int8, jnp.bfloat16, bool])
-def test_a_digest_is_the_sum_of_a_hash_of_each_elements_bits_and_its_place(dtype: Any):
+def test_a_digest_is_the_sum_of_hashes_of_elements_and_positions(dtype: Any):
     array = np.asarray((10 * WEIGHTS).astype(dtype))
     bits = array.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[array.dtype.itemsize]).astype(np.uint32).reshape(-1)
     places = np.arange(array.size, dtype=np.uint32) * np.uint32(0x9E3779B9)
@@ -31,7 +31,7 @@ def test_a_digest_is_the_sum_of_a_hash_of_each_elements_bits_and_its_place(dtype
     assert digest(array) == wanted
 
 
-def test_a_digest_does_not_depend_on_the_sharding_and_scalars_without_a_mesh_have_one():
+def test_a_digest_does_not_depend_on_the_sharding():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
     spread = jax.device_put(WEIGHTS, NamedSharding(mesh, PartitionSpec("data", "fsdp")))
     found, nonfinite = digests({"params": {"w": spread}, "step": jnp.int32(7)})
@@ -39,7 +39,7 @@ def test_a_digest_does_not_depend_on_the_sharding_and_scalars_without_a_mesh_hav
     assert nonfinite == []
 
 
-def test_a_changed_element_and_two_that_change_places_are_told():
+def test_changed_and_swapped_elements_change_the_digest():
     changed, swapped = WEIGHTS.copy(), WEIGHTS.copy()
     changed[2, 3] = np.nextafter(changed[2, 3], np.float32(9))
     swapped[0, 1], swapped[1, 0] = WEIGHTS[1, 0], WEIGHTS[0, 1]
@@ -54,6 +54,6 @@ def test_arrays_that_are_not_finite_are_named(value: float):
     assert nonfinite == ["b.0"]
 
 
-def test_differing_names_the_arrays_that_changed_and_those_that_only_one_has():
+def test_differing_names_changed_and_missing_arrays():
     assert differing({"a": 1, "b": 2, "d": 4}, {"a": 1, "b": 3, "c": 0}) == ["b", "c", "d"]
     assert list(by_name({"x": {"y": 1}, "z": [2, 3]})) == ["x.y", "z.0", "z.1"]

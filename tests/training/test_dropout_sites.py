@@ -115,9 +115,7 @@ def places(seen: list[Site]) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("kernels", [False, True])
-def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch_a_seed_of_its_own(
-    kernels: bool, sites: list[Site]
-):
+def test_pretraining_dropout_sites_have_their_rates_and_unique_seeds(kernels: bool, sites: list[Site]):
     config = with_kernels(CONFIG, sites) if kernels else CONFIG
     walk(objective_for(config), random_parameters(), random_batch(rows=4), steps=2, microbatches=2)
     assert places(sites) == ENCODER * 4
@@ -125,7 +123,7 @@ def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str, sites: list[Site]):
+def test_a_task_head_has_its_own_dropout_rate_and_seed(kind: str, sites: list[Site]):
     head = dataclasses.replace(HEADS[kind], dropout=HEAD)
     shape = RowShape(head.layout, 32, 1, CANDIDATES if head.layout.logits_per_candidate else 1)
     rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, shape, 0)
@@ -136,7 +134,7 @@ def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str,
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
-def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(direction: str, sites: list[Site]):
+def test_lstm_dropout_sites_have_their_rates_and_unique_seeds(direction: str, sites: list[Site]):
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
     params, batch = random_parameters(config), random_batch(rows=4)
     walk(objective_for(config, False), params, batch, steps=2, microbatches=2)
@@ -235,7 +233,7 @@ def losses_of_replayed_rows(rate: float, seed: int) -> Any:
         pytest.param(losses_of_replayed_rows, id="the losses of replayed rows"),
     ],
 )
-def test_nothing_is_dropped_where_the_rate_is_high_and_a_seed_is_given(computed: Callable[[float, int], Any]):
+def test_teachers_frozen_encoders_and_evaluations_run_without_dropout(computed: Callable[[float, int], Any]):
     plain = computed(0.0, 1)
     for seed in (1, 2):
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), plain, computed(0.5, seed))

@@ -53,13 +53,13 @@ def fill_disk_of(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(safetensors.numpy, "save_file", save_elsewhere)
 
 
-def test_a_model_and_its_results_go_to_the_workdir(model, workdir):
+def test_a_model_and_its_results_are_written_to_the_workdir(model, workdir):
     export_trained(workdir, model, {"step": 3}, {"steps": 3})
     assert sorted(path.name for path in workdir.iterdir()) == ["model", "results.json"]
     assert import_model(workdir).config == dataclasses.replace(model.config, vocab_multiple=1)
 
 
-def test_a_model_whose_workdir_is_full_goes_elsewhere_and_the_error_names_where(model, workdir, monkeypatch):
+def test_a_full_workdir_makes_the_model_go_to_another_directory(model, workdir, monkeypatch):
     fill_disk_of(workdir, monkeypatch)
     with pytest.raises(UserError) as error:
         export_trained(workdir, model, {"step": 3}, {"steps": 3})
@@ -73,7 +73,7 @@ def test_a_model_whose_workdir_is_full_goes_elsewhere_and_the_error_names_where(
     assert list(workdir.iterdir()) == []
 
 
-def test_a_run_without_results_of_its_own_exports_the_model_alone(model, workdir, monkeypatch):
+def test_a_run_without_own_results_exports_only_the_model(model, workdir, monkeypatch):
     export_trained(workdir, model, {}, None)
     assert [path.name for path in workdir.iterdir()] == ["model"]
     shutil.rmtree(workdir / "model")
@@ -100,7 +100,7 @@ def test_parameters_are_gathered_whole_from_all_devices(devices):
     np.testing.assert_array_equal(found, np.arange(8.0))
 
 
-def test_where_no_disk_takes_the_model_the_error_names_all_that_were_tried(model, workdir):
+def test_the_error_names_all_tried_directories_if_none_is_writable(model, workdir):
     with files_of_at_most(8_000), pytest.raises(UserError) as error:
         export_trained(workdir, model, {}, {})
     assert "No other directory could be written either: " in str(error.value)
@@ -120,7 +120,7 @@ def test_weights_that_are_not_finite_are_never_exported(model, workdir):
 
 
 @pytest.mark.parametrize(("steps", "skipped"), [(10, 6), (1, 1), (3, 2)])
-def test_a_run_of_which_less_than_half_of_the_steps_counted_is_a_failure(steps, skipped):
+def test_a_run_with_less_than_half_of_its_steps_counted_fails(steps, skipped):
     with pytest.raises(UserError, match=f"only {steps - skipped} of {steps} steps? changed the weights"):
         require_learned(steps, skipped)
 
@@ -137,12 +137,12 @@ def test_the_error_begins_with_the_first_skipped_step_beyond_half(steps, most_sk
     assert [is_refused(skipped) for skipped in range(steps + 1)] == [skipped > most_skipped for skipped in range(steps + 1)]
 
 
-def test_a_window_adds_sums_and_keeps_the_last_rate():
+def test_a_log_window_adds_sums_and_keeps_the_last_rate():
     first, second = ({"rows": np.float32(n), "learning_rate": np.float32(rate)} for n, rate in ((8, 0.5), (4, 0.25)))
     assert add_sums(add_sums({}, first), second) == {"rows": 12.0, "learning_rate": 0.25}
 
 
-def test_the_devices_compute_until_the_last_step_that_was_added_is_done(tmp_path):
+def test_devices_count_as_busy_until_the_last_step_is_done(tmp_path):
     class Step:
         done = False
 
@@ -160,7 +160,7 @@ def test_the_devices_compute_until_the_last_step_that_was_added_is_done(tmp_path
     assert not sums.is_computing()
 
 
-def test_a_diverged_run_says_so_on_a_full_disk_too(tmp_path):
+def test_divergence_is_reported_even_on_a_full_disk(tmp_path):
     def rows(step: int) -> dict[str, np.ndarray]:
         return {"input_ids": np.random.default_rng(step).integers(0, 1 << 30, (64, 64))}
 

@@ -22,7 +22,7 @@ SMALL_FILES = 20_000
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def test_files_that_a_failed_save_is_still_writing_are_removed_too(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_still_being_written_by_a_failed_save_are_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     partial = tmp_path / f"3{UNFINISHED}"
     (partial / "state").mkdir(parents=True)
     written = iter(range(3))
@@ -81,7 +81,7 @@ def test_three_failed_saves_in_a_row_are_an_error_in_the_log(
     assert errors()[0].endswith(f"all progress since {since} is lost")
 
 
-def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_path: pathlib.Path):
+def test_a_failed_last_save_is_an_error_with_a_remedy(tmp_path: pathlib.Path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, state_at(1))
         checkpoints._wait_for_save()
@@ -94,7 +94,7 @@ def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_several_processes_agree_that_process_0_can_write_before_they_begin_a_save(
+def test_several_processes_save_only_if_process_0_can_write(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, index: int
 ):
     """If it cannot, none of them starts: they would wait for it in Orbax."""

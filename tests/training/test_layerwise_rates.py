@@ -75,7 +75,7 @@ def test_depths_count_from_the_head_down_to_the_embeddings():
     assert {depth_of(path) for path in spread} == {0, 1, 2, 3, 4}
 
 
-def test_vectors_without_layers_are_one_below_the_head():
+def test_static_vectors_have_depth_one():
     found = depths({"embeddings": {"words": np.zeros((3, 2))}, "skip_gram_head": {"bias": np.zeros(3)}})
     assert found["embeddings"]["words"].tolist() == [[1.0]]
     assert found["skip_gram_head"]["bias"].tolist() == [0.0]
@@ -86,11 +86,11 @@ def test_every_factor_has_as_many_axes_as_its_parameter():
     assert all(jax.tree.leaves(jax.tree.map(lambda f, x: jnp.ndim(f) == x.ndim, factors, PARAMS)))
 
 
-def test_neutral_settings_cost_nothing():
+def test_neutral_settings_add_no_factors():
     assert learning_rate_multipliers(PARAMS) is None
 
 
-def test_layer_decay_multiplies_the_update_of_each_layer():
+def test_layer_decay_scales_the_update_of_each_layer():
     """This includes weight decay, which is a part of the update."""
     step, optimizer = compiled_step()
     whole, _ = step(new_state(PARAMS, optimizer), batch(), neutral())
@@ -101,7 +101,7 @@ def test_layer_decay_multiplies_the_update_of_each_layer():
         assert np.abs(x).max() > 1e-4 or path.endswith("key/bias"), path  # a key's bias has no gradient
 
 
-def test_a_frozen_part_does_not_change_by_a_bit_and_the_rest_does():
+def test_only_frozen_parts_do_not_change():
     step, optimizer = compiled_step()
     factors = learning_rate_multipliers(PARAMS, frozen=("embeddings", "encoder"))(jnp.int32(0))
     state = new_state(PARAMS, optimizer)
@@ -112,7 +112,7 @@ def test_a_frozen_part_does_not_change_by_a_bit_and_the_rest_does():
     assert float(sums["grad_norm"]) > 0
 
 
-def test_the_gradient_norm_is_of_what_is_trained():
+def test_the_gradient_norm_covers_only_trained_parameters():
     """Otherwise clipping would depend on layers that do not move."""
     step, optimizer = compiled_step()
     _, whole = step(new_state(PARAMS, optimizer), batch(), neutral())
@@ -124,7 +124,7 @@ def test_the_gradient_norm_is_of_what_is_trained():
     assert clipped == pytest.approx(min(1.0, float(sums["grad_norm"])), rel=1e-4)
 
 
-def test_the_layers_of_an_lstm_language_model_have_depths_as_those_of_a_transformer():
+def test_lstm_layers_have_depths_like_transformer_layers():
     """So ULMFiT's rates and its gradual unfreezing apply to either encoder."""
     lstm = dataclasses.replace(CONFIG, encoder="bilm", direction="left_to_right", scan_layers=False)
     params = random_label_parameters(dataclasses.replace(HEAD, pooling="concat"), lstm)
@@ -136,7 +136,7 @@ def test_the_layers_of_an_lstm_language_model_have_depths_as_those_of_a_transfor
     assert {float(x.max()) for path, x in found.items() if path.startswith("sequence_head/")} == {0.0}
 
 
-def test_the_transitions_of_a_crf_have_a_rate_of_their_own():
+def test_crf_transitions_have_their_own_rate():
     params = random_label_parameters(dataclasses.replace(HEADS["token"], crf="free"), CONFIG)
     factors = learning_rate_multipliers(params, decay=0.5, crf_multiplier=100.0)
     assert factors is not None
@@ -146,7 +146,7 @@ def test_the_transitions_of_a_crf_have_a_rate_of_their_own():
     }
 
 
-def test_gradual_unfreezing_thaws_one_layer_an_epoch_from_the_top():
+def test_gradual_unfreezing_thaws_one_layer_per_epoch_from_the_top():
     step, optimizer = compiled_step()
     steps_per_epoch = 2
     factors = learning_rate_multipliers(PARAMS, unfreeze_every=steps_per_epoch)
@@ -159,7 +159,7 @@ def test_gradual_unfreezing_thaws_one_layer_an_epoch_from_the_top():
         assert moved == {path: depth_of(path) <= epoch for path in moved}, number
 
 
-def test_unfreezing_and_decay_go_together():
+def test_unfreezing_and_decay_can_be_combined():
     factors = learning_rate_multipliers(PARAMS, decay=0.5, unfreeze_every=10)(jnp.int32(25))
     kernel = factors["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
     np.testing.assert_array_equal(np.ravel(kernel), [0.0, 0.25, 0.5])  # the first layer waits for step 30

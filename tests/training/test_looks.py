@@ -77,7 +77,7 @@ FIGURES: dict[str, tuple[str, Draw]] = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_the_one_that_was_looked_at_last(name: str, tmp_path: pathlib.Path):
+def test_figures_equal_the_golden_descriptions(name: str, tmp_path: pathlib.Path):
     lines, draw = FIGURES[name]
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(lines)

@@ -166,7 +166,7 @@ def test_the_loop_logs_before_it_evaluates_and_evaluates_before_it_saves(monkeyp
     ]
 
 
-def test_the_stages_follow_each_other_and_one_that_goes_on_is_not_evaluated_at_its_beginning(monkeypatch: pytest.MonkeyPatch):
+def test_stages_run_in_order_and_a_resumed_stage_is_not_evaluated_at_its_start(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 2, 4)
     assert run(1).state == State(4)  # type: ignore[comparison-overlap]
     assert run.notes == [
@@ -175,7 +175,7 @@ def test_the_stages_follow_each_other_and_one_that_goes_on_is_not_evaluated_at_i
     ]
 
 
-def test_a_run_that_is_asked_to_stop_saves_after_the_step_under_way_and_says_so(monkeypatch: pytest.MonkeyPatch):
+def test_a_stop_request_saves_after_the_current_step(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 6, stops=(1,))
     assert not run().is_whole
     said = "say stopped at step 1 of 6, saved; the same command resumes"
@@ -183,7 +183,7 @@ def test_a_run_that_is_asked_to_stop_saves_after_the_step_under_way_and_says_so(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_run_that_is_asked_to_stop_and_could_not_save_is_an_error(which: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_stopped_run_that_cannot_save_fails(which: int, monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 6, stops=(1,))
     full = UserError("disk full")
     run.unsaved = (full, None) if which == 0 else (None, full)
@@ -191,7 +191,7 @@ def test_a_run_that_is_asked_to_stop_and_could_not_save_is_an_error(which: int, 
         run()
 
 
-def test_a_run_that_is_asked_to_stop_after_its_last_step_is_whole_and_what_is_not_saved_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_stop_request_after_the_last_step_completes_the_run(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 6, stops=(6,))
     run.unsaved = (UserError("the state"), UserError("the best weights"))
     trained = run(4)
@@ -209,7 +209,7 @@ def test_early_stopping_ends_the_run_after_an_evaluation_and_a_save(monkeypatch:
     assert run.notes == []
 
 
-def test_after_spikes_a_run_goes_on_from_an_earlier_state_in_the_stage_of_that(monkeypatch: pytest.MonkeyPatch):
+def test_a_rollback_continues_in_the_stage_of_the_restored_state(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 2, 4, spikes=(3,))
     assert run().state == State(4)  # type: ignore[comparison-overlap]
     stages = [note for note in run.notes if note.startswith(("stage", "spike", "back"))]
@@ -219,7 +219,7 @@ def test_after_spikes_a_run_goes_on_from_an_earlier_state_in_the_stage_of_that(m
     ]
 
 
-def test_spikes_in_a_run_without_a_way_back_are_an_error(monkeypatch: pytest.MonkeyPatch):
+def test_spikes_without_rollback_fail_the_run(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 4, spikes=(2,))
     with pytest.raises(LossSpike):
         run(rollback=None)
@@ -231,7 +231,7 @@ def test_a_run_most_of_whose_steps_were_skipped_has_no_model(monkeypatch: pytest
         train(run.parts, State(4, skipped=3))  # type: ignore[arg-type]
 
 
-def test_the_ledger_counts_steps_and_saving(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_goodput_counts_steps_and_saving(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     run = Run(monkeypatch, 4)
     run()

@@ -48,17 +48,17 @@ def saver(calls: list[Any], failed: int = 0, best: int | None = None, *, writes:
 @pytest.mark.parametrize(
     ("step", "every", "last", "wanted"), [(10, 5, 12, True), (11, 5, 12, False), (12, 5, 12, True), (4, 5, 12, False)]
 )
-def test_a_save_is_due_every_so_many_steps_and_after_the_last(step: int, every: int, last: int, wanted: bool):
+def test_saves_are_due_at_intervals_and_after_the_last_step(step: int, every: int, last: int, wanted: bool):
     assert due(step, every, last=last) is wanted
 
 
-def test_a_save_comes_after_what_must_be_on_disk_before_it_and_is_no_hang():
+def test_a_save_comes_after_its_prerequisites_and_is_not_a_hang():
     calls: list[Any] = []
     saver(calls, best=0).save(7, "state")  # type: ignore[arg-type]
     assert calls == ["before", ("save", 7, "state"), "saving"]
 
 
-def test_saves_that_failed_are_recorded_by_their_kind():
+def test_failed_saves_are_recorded_by_kind():
     calls: list[Any] = []
     of_both = saver(calls, 2, 3)
     of_both.save(7, "state")  # type: ignore[arg-type]
@@ -74,13 +74,13 @@ def test_saves_that_failed_are_recorded_by_their_kind():
     assert calls == ["wait", ("record", 9, {"best/failed_saves_in_a_row": 1})]
 
 
-def test_a_process_that_writes_no_metrics_saves_all_the_same():
+def test_processes_without_metrics_save_too():
     calls: list[Any] = []
     saver(calls, 2, writes=False).save(7, "state")  # type: ignore[arg-type]
     assert calls == ["before", ("save", 7, "state"), "saving"]
 
 
-def test_the_metrics_reach_the_bucket_as_early_as_the_state():
+def test_metrics_are_uploaded_with_the_checkpoint():
     calls: list[Any] = []
     notes: Any = Notes(calls)
     mirror: Any = types.SimpleNamespace(soon=lambda: calls.append("mirror"))

@@ -33,7 +33,7 @@ def test_every_step_is_in_one_window(tmp_path: pathlib.Path):
     assert sums.take() == {}
 
 
-def test_a_run_ends_one_step_after_the_last_of_too_many_that_were_not_finite(tmp_path: pathlib.Path):
+def test_a_run_ends_one_step_after_too_many_steps_that_are_not_finite(tmp_path: pathlib.Path):
     sums = StepSums(3, tmp_path, rows)
     sums.add(8, of_step(1, 2))
     sums.add(9, of_step(1, 3))
@@ -45,7 +45,7 @@ def test_a_run_ends_one_step_after_the_last_of_too_many_that_were_not_finite(tmp
         np.testing.assert_array_equal(batch["input_ids"], rows(8)["input_ids"])  # step 9 used the rows of step 8
 
 
-def test_where_the_batch_cannot_be_kept_the_error_says_why(tmp_path: pathlib.Path):
+def test_the_error_explains_why_the_batch_was_not_saved(tmp_path: pathlib.Path):
     sums = StepSums(3, tmp_path / "gone", rows)
     sums.add(9, of_step(1, 3))
     with pytest.raises(UserError, match=r"could not be kept in .*nonfinite-step-9-process-0\.npz \(No such file or directory\)"):
@@ -63,7 +63,7 @@ def test_where_the_batch_cannot_be_kept_the_error_says_why(tmp_path: pathlib.Pat
         ("rollback", 9, LossSpike),
     ],
 )
-def test_a_series_of_spikes_ends_the_run_or_takes_it_back(
+def test_a_series_of_spikes_fails_the_run_or_rolls_it_back(
     policy: str, spikes: int, raises: type[Exception] | None, tmp_path: pathlib.Path
 ):
     sums = StepSums(5, tmp_path, rows, SpikeConfig(policy=policy, in_a_row=3))

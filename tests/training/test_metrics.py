@@ -27,7 +27,7 @@ def events(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
     return found
 
 
-def test_lines_and_events_say_the_same_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_lines_and_tensorboard_events_agree_immediately(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(time, "time", lambda: 1234.5678901)
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         metrics.write(10, {"train/loss": 9.5, "train/rows": 3})
@@ -53,7 +53,7 @@ def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
     assert [(step, value) for step, _, value in events(tmp_path)] == wanted
 
 
-def test_event_files_of_other_runs_where_a_link_leads_to_stay(tmp_path: pathlib.Path):
+def test_event_files_of_other_runs_behind_a_link_are_kept(tmp_path: pathlib.Path):
     (tmp_path / "board").mkdir()
     (tmp_path / "board" / "events.out.tfevents.1.other").write_bytes(b"another run's")
     (tmp_path / "run").mkdir()
@@ -64,7 +64,7 @@ def test_event_files_of_other_runs_where_a_link_leads_to_stay(tmp_path: pathlib.
     assert len(list((tmp_path / "board").iterdir())) == 2
 
 
-def test_a_run_that_goes_back_has_every_step_once_too(tmp_path: pathlib.Path):
+def test_a_rolled_back_run_has_every_step_once(tmp_path: pathlib.Path):
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         for step in (10, 20, 30):
             metrics.write(step, {"train/loss": float(step)})
@@ -85,7 +85,7 @@ def test_a_run_that_goes_back_has_every_step_once_too(tmp_path: pathlib.Path):
     "debris",
     ['{"step": 20, "train/lo', "\x00\x00\x00", '{"step": 20}', "[1]\n", "\n", '{"time": 1.0}\n', '{"step": "20"}\n'],
 )
-def test_what_a_kill_left_in_the_last_line_does_not_survive(tmp_path: pathlib.Path, debris: str):
+def test_a_last_line_truncated_by_a_kill_is_removed(tmp_path: pathlib.Path, debris: str):
     path = tmp_path / "metrics.jsonl"
     whole = '{"step": 10, "time": 1.0, "train/loss": 9.5}\n'
     path.write_text(whole + debris)
@@ -110,7 +110,7 @@ def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
     )
 
 
-def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_lines_refused_by_a_full_disk_are_written_later(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     """The disk refuses forty lines, more than a queue or a buffer in between would hold."""
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         metrics.write(1, {"train/loss": 1.0})
@@ -127,7 +127,7 @@ def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pa
     ]
 
 
-def test_every_outage_of_the_disk_is_told_once_and_what_came_last_is_written_at_the_end(
+def test_each_disk_outage_is_reported_once_and_pending_lines_written_at_the_end(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
@@ -141,7 +141,7 @@ def test_every_outage_of_the_disk_is_told_once_and_what_came_last_is_written_at_
     assert len(caplog.records) == 3
 
 
-def test_lines_that_could_not_be_written_to_the_end_are_counted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+def test_lines_that_were_never_written_are_counted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     metrics = MetricsWriter(tmp_path, resume_step=0)
     with files_of_at_most(10):
         for step in (1, 2):
@@ -150,7 +150,7 @@ def test_lines_that_could_not_be_written_to_the_end_are_counted(tmp_path: pathli
     assert caplog.messages[-1] == f"lost 2 lines of {tmp_path / 'metrics.jsonl'}"
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: pathlib.Path):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: pathlib.Path):
     path = tmp_path / "results.json"
     write_json(path, {"loss": 1.0})
     with pytest.raises(TypeError):

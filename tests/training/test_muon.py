@@ -35,7 +35,7 @@ def axes(tree):
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def test_an_optimizer_is_told_which_dimensions_of_a_kernel_are_inputs_and_outputs():
+def test_an_optimizer_gets_the_input_and_output_dimensions_of_kernels():
     found = {path: p.axes for path, p in axes(described(abstract_parameters(TINY))).items()}
     layer = "encoder/layers"
     assert found[f"{layer}/attention/query/kernel"] == ("layer", "in", "out", "out")
@@ -78,7 +78,7 @@ def unstacked(tree, take=operator.itemgetter):
     return {**tree, "encoder": {f"layer_{n}": jax.tree.map(take(n), layers) for n in range(TINY.num_layers)}}
 
 
-def test_each_layers_matrix_is_orthogonalised_alone_as_those_of_unstacked_layers_are():
+def test_stacked_layers_are_orthogonalised_like_separate_layers():
     boxed, params = abstract_parameters(TINY), random_parameters()
 
     def layer(n):
@@ -100,7 +100,7 @@ def test_each_layers_matrix_is_orthogonalised_alone_as_those_of_unstacked_layers
     np.testing.assert_allclose(singular, 1.0, atol=0.5)  # Newton-Schulz brings them near 1
 
 
-def test_the_rest_gets_adam_and_weight_decay_leaves_biases_and_layer_norms_alone():
+def test_other_parameters_get_adam_and_biases_and_layer_norms_do_not_decay():
     params = random_parameters()
     found = directions(abstract_parameters(TINY), params)
     optimizer = make_optimizer(OptimizerConfig(name="adamw", weight_decay=0.1), abstract_parameters(TINY))
@@ -113,7 +113,7 @@ def test_the_rest_gets_adam_and_weight_decay_leaves_biases_and_layer_norms_alone
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=2, fsdp=2, tensor=2)], ids=["zero", "2x2x2"])
-def test_the_state_of_any_optimizer_is_sharded_as_the_parameters_that_its_arrays_resemble(mesh: MeshConfig):
+def test_the_state_of_any_optimizer_is_sharded_like_its_parameters(mesh: MeshConfig):
     model = dataclasses.replace(TINY, vocab_size=4096, num_heads=4, hidden_size=256, intermediate_size=512)
     experiment = PretrainingExperiment(model=model, optimizer=CONFIG, mesh=mesh)
     shardings = pretraining_program(experiment, make_mesh(mesh)).shardings
@@ -161,25 +161,25 @@ def test_weight_decay_is_added_to_the_directions_of_any_optimizer(own: str):
         ("", r"does not name an object in the file"),
     ],
 )
-def test_an_optimizer_that_cannot_be_used_is_refused_in_a_sentence(own: str, name: str, says: str):
+def test_an_unusable_optimizer_is_refused_in_one_sentence(own: str, name: str, says: str):
     with pytest.raises(UserError, match=says):
         make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
 
 
-def test_what_an_optimizer_raises_in_a_step_is_its_own_traceback(own: str):
+def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
     optimizer = make_optimizer(OptimizerConfig(name=f"{own}:fails_later"), abstract_parameters(TINY))
     params = random_parameters()
     with pytest.raises(UserError, match=r"mine.py raises KeyError; correct the file here:"):
         jax.jit(optimizer.update)(params, optimizer.init(params), params)
 
 
-def test_parameters_without_axes_are_refused_by_their_name():
+def test_parameters_without_axes_are_refused_by_name():
     boxed = abstract_parameters(TINY) | {"mine": {"kernel": jnp.ones((2, 2))}}
     with pytest.raises(UserError, match=r"the parameter mine/kernel has no axis names, .*; make it with .*layers\.parameter"):
         make_optimizer(OptimizerConfig(), boxed)
 
 
-def test_parameters_that_flax_boxes_have_the_axes_of_their_names():
+def test_boxed_parameters_have_the_axes_of_their_names():
     assert described({"a": nn.LogicallyPartitioned(jnp.ones((2, 3)), ("layers", None))}) == {
         "a": Parameter((2, 3), ("layer", ""))
     }

@@ -71,7 +71,7 @@ def run_optax(optimizer, params, split=lambda tree: tree):
     return expected
 
 
-def test_bert_adam_is_the_originals_update_written_out_in_numpy():
+def test_bert_adam_equals_the_original_update_in_numpy():
     params = {"layer": {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}}
     ours = run(make_optimizer(OptimizerConfig(), boxed(params)), jax.tree.map(jnp.asarray, params))
     for name, decay in (("kernel", 0.01), ("bias", 0.0)):
@@ -83,14 +83,14 @@ def test_bert_adam_is_the_originals_update_written_out_in_numpy():
         np.testing.assert_allclose(ours["layer"][name], p, rtol=1e-5)
 
 
-def test_adamw_is_optax_adamw_with_decay_on_kernels_and_embeddings_only():
+def test_adamw_equals_optax_with_decay_on_kernels_and_embeddings_only():
     params = random_parameters()
     config = OptimizerConfig(name="adamw", epsilon=1e-8, weight_decay=0.1)
     theirs = optax.adamw(0.1, eps=1e-8, weight_decay=0.1, mask=decayed(params))
     assert largest_difference(run_optax(theirs, params), run(make_optimizer(config, boxed(params)), params)) < 1e-5
 
 
-def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
+def test_lamb_equals_optax_applied_to_each_layer():
     params = random_parameters()
     ours = run(make_optimizer(OptimizerConfig(name="lamb"), boxed(params)), params)
 
@@ -106,7 +106,7 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
     assert largest_difference(run_optax(theirs, params, split), split(ours)) < 1e-5
 
 
-def test_the_trust_ratio_is_that_of_the_norms_of_each_layer_and_one_where_either_is_0():
+def test_the_trust_ratio_uses_the_norms_of_each_layer_and_is_one_if_either_is_zero():
     weights = {"layers": {"kernel": np.array([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]], np.float32)}, "bias": np.float32([0.06, 0.08])}
     updates = {"layers": {"kernel": np.array([[0.0, 0.5], [0.6, 0.8], [0.0, 0.0]], np.float32)}, "bias": np.float32([0.5, 0.0])}
     found, _ = layerwise_trust_ratio(described(boxed(weights))).update(updates, optax.EmptyState(), weights)
@@ -155,7 +155,7 @@ def stable(tree_of, run, place=lambda tree: tree):
 
 @pytest.mark.parametrize("run", make_stable_adamw.RUNS)
 @pytest.mark.parametrize("tree_of", [stacked_tree, unstacked_tree])
-def test_stable_adamw_is_its_authors_rule_with_stacked_layers_or_without(tree_of, run):
+def test_stable_adamw_equals_its_authors_with_and_without_stacked_layers(tree_of, run):
     """The authors have query, key and value, and the halves of the gated feed-forward, in one tensor each."""
     authors = tree_of({name: AUTHORS[f"{run}/{name}"].astype(np.float64) for name in make_stable_adamw.random_arrays(0)})
     assert largest_difference(authors, stable(tree_of, run)) < 1e-6
@@ -177,7 +177,7 @@ def test_stable_adamw_is_the_same_with_sharded_arrays():
     assert largest_difference(stable(stacked_tree, "decoupled"), stable(stacked_tree, "decoupled", place)) < 1e-6
 
 
-def test_the_spikes_of_the_authors_gradients_are_clipped_by_the_rule():
+def test_the_golden_gradients_trigger_the_clipping_of_stable_adamw():
     """Without it, AdamW ends elsewhere, so the comparison above can distinguish them."""
     params = stacked_tree(make_stable_adamw.random_arrays(0))
     config = OptimizerConfig(name="adamw", b2=0.98, epsilon=1e-6, weight_decay=0.1)
@@ -225,27 +225,27 @@ def every_parameter():
         yield {"/".join(key.key for key in path): flag for path, flag in flags}, foreign
 
 
-def test_every_parameter_of_every_head_decays_as_the_golden_list_says():
+def test_weight_decay_of_every_parameter_equals_the_golden_list():
     found = {}
     for flags, _ in every_parameter():
         found |= flags
     assert {path: flag for path, flag in found.items() if path in DECAYED} == DECAYED  # of heads added since, the test below
 
 
-def test_what_decays_is_what_the_originals_exclusion_list_leaves():
+def test_weight_decay_equals_the_exclusion_list_of_the_original():
     for flags, foreign in every_parameter():
         trained = {path: flag for path, flag in flags.items() if path.split("/")[-1] not in VOCABULARY_ARRAYS}
         assert trained == {path: not any(re.search(name, foreign[path]) for name in EXCLUDED) for path in trained}
 
 
-def test_every_array_of_facts_about_the_vocabulary_is_in_the_walk_and_decays_nowhere():
+def test_arrays_derived_from_the_vocabulary_never_decay():
     found = [(path, flag) for flags, _ in every_parameter() for path, flag in flags.items()]
     facts = [(path, flag) for path, flag in found if path.split("/")[-1] in VOCABULARY_ARRAYS]
     assert facts == [("embeddings/characters/symbols", False), ("skip_gram_head/counts", False)]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_optimizer_changes_the_symbols_of_words(name):
+def test_no_optimizer_changes_the_characters_of_words(name):
     config = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False, character_cnn=True)
     shapes = nn.unbox(abstract_parameters(config, next_sentence=False))["embeddings"]["characters"]
     params = jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), shapes) | {
@@ -260,6 +260,6 @@ def test_no_optimizer_changes_the_symbols_of_words(name):
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "adm"), ("b1", 1.0), ("weight_decay", -0.1)])
-def test_an_impossible_optimizer_is_an_error_naming_the_key(field, value):
+def test_an_impossible_optimizer_is_refused_with_the_key(field, value):
     with pytest.raises(UserError, match=f"optimizer.{field}"):
         OptimizerConfig(**{field: value})

@@ -55,7 +55,7 @@ def rollback(checkpoints: Any, rollbacks: int = 0, **config: Any) -> Rollback:
 STAGE: Any = types.SimpleNamespace(skipped_batches=40)
 
 
-def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
+def test_a_state_without_a_spike_policy_has_no_skipped_batches():
     assert skipped_batches(plain()) == 0
     assert skipped_batches(watched(skipped_batches=7)) == 7
 
@@ -64,9 +64,7 @@ def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
     ("saved", "until", "step", "skipped"),
     [((50, 100, 110), 100, 100, 40 + 20), ((50, 99), 100, 99, 40 + 21), ((101,), 100, 0, 40 + 120)],
 )
-def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first_of_the_spikes(
-    saved, until, step, skipped, caplog
-):
+def test_a_rollback_restores_the_newest_trusted_checkpoint_before_the_spikes(saved, until, step, skipped, caplog):
     """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; without such a checkpoint, the run starts
     again."""
     caplog.set_level(logging.WARNING)
@@ -81,14 +79,14 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
     assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
 
 
-def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
+def test_a_rollback_without_checkpoint_restarts_the_run():
     checkpoints = Kept(0)
     rollback(checkpoints, rollback_steps=100)(STAGE, LossSpike(4, 3))
     assert checkpoints.asked == [("layout", 0)]
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
-def test_a_run_goes_back_only_so_often(before):
+def test_the_number_of_rollbacks_is_limited(before):
     roll_back = rollback(Kept(9), before, max_rollbacks=3)
     for _ in range(before, 3):
         roll_back(STAGE, LossSpike(120, 3))
@@ -113,7 +111,7 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
     return initial_state(experiment, program, corpus), starts
 
 
-def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
+def test_a_run_starts_with_random_weights_or_those_of_another_model(monkeypatch):
     monkeypatch.setattr(module, "pretraining_start", lambda experiment, vocabulary: (experiment.init_from, vocabulary))
     params = {"mlm_head": {"bias": jnp.ones(3)}}
     state, starts = begun(TINY, params)
@@ -121,7 +119,7 @@ def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch)
     assert begun(TINY, params, init_from="m")[1] == [("m", CORPUS.vocabulary)]
 
 
-def test_static_vectors_begin_with_the_counts_of_the_corpus_and_none_of_the_padding():
+def test_static_vectors_start_with_the_counts_of_the_corpus():
     size = CORPUS.vocabulary.size
     model = dataclasses.replace(TINY, encoder="static", num_layers=0, vocab_size=size, vocab_multiple=64)
     rows = model.padded_vocab_size
@@ -136,7 +134,7 @@ def test_static_vectors_begin_with_the_counts_of_the_corpus_and_none_of_the_padd
     np.testing.assert_array_equal(state.params["skip_gram_head"]["context_embeddings"], jnp.ones((rows, 2)))
 
 
-def test_a_model_of_characters_begins_with_those_of_the_pieces():
+def test_a_character_model_starts_with_the_characters_of_the_pieces():
     model = dataclasses.replace(TINY, encoder="bilm", num_heads=1, tied_decoder=False, character_cnn=True)
     pieces = [f"w{i}" for i in range(TINY.vocab_size)]
     corpus = dataclasses.replace(CORPUS, tokenizer=types.SimpleNamespace(pieces=pieces))  # type: ignore[arg-type]

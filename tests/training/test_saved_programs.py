@@ -31,7 +31,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-def test_a_name_tells_the_program_the_compiler_and_the_kind_number_and_places_of_the_devices(versions):
+def test_the_name_of_a_program_depends_on_step_compiler_and_devices(versions):
     at = [device(coords=(0, 0, 0), slice_index=0), device(coords=(1, 0, 0), slice_index=0)]
     first = program_name(lowered(), at)
     others = [
@@ -48,20 +48,20 @@ def test_a_name_tells_the_program_the_compiler_and_the_kind_number_and_places_of
     assert program_name(lowered(), at) == first
 
 
-def test_a_name_does_not_tell_where_in_the_source_a_program_stands_or_that_there_is_one_slice():
+def test_the_name_of_a_program_does_not_depend_on_source_lines_or_a_single_slice():
     text = 'func @main() { loc("file.py":1:2)\n  return loc(unknown)\n}\n#loc1 = loc("file.py":1:2)\n'
     alone = [device(), device(slice_index=None), device(slice_index=0)]
     assert len({program_name(lowered(text), [one]) for one in alone}) == 1
     assert program_name(lowered(text), alone) == program_name(lowered(text.replace("1:2", "3:4")), alone)
 
 
-def test_the_devices_and_versions_of_a_program_are_told():
+def test_the_devices_and_versions_of_a_program_are_described():
     assert compatibility([device(), device("none")]) == f"2 x TPU v5 lite, jax {jax.__version__}, libtpu 0.0.42"
     cpus = [device("cpu", "cpu"), device()]
     assert compatibility(cpus) == f"2 x cpu, jax {jax.__version__}, jaxlib 0.10.2"
 
 
-def test_a_saved_program_is_one_file_that_begins_with_what_it_is_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_saved_program_is_one_file_with_a_header(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(serialize_executable, "serialize", lambda executable: (executable.payload, None, None))
     monkeypatch.setattr(serialize_executable, "deserialize_and_load", lambda payload, *_, **__: payload)
     executable: Any = types.SimpleNamespace(payload=b"compiled\nfor a step")

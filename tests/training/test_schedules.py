@@ -22,7 +22,7 @@ def original(step: int, peak: float, warmup: int, total: int, power: float) -> f
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
-def test_the_rate_is_the_originals_at_every_step(power):
+def test_the_rate_equals_the_original_at_every_step(power):
     schedule = Span(schedule="original", start=0, steps=1000, warmup_steps=100, peak=1e-4, decay_power=power)
     ours = [float(schedule.rate()(jnp.int32(step))) for step in range(0, 1001, 7)]
     np.testing.assert_allclose(
@@ -30,7 +30,7 @@ def test_the_rate_is_the_originals_at_every_step(power):
     )
 
 
-def test_the_first_step_has_rate_zero_and_the_end_of_the_warmup_jumps_down():
+def test_the_rate_starts_at_zero_and_drops_at_the_end_of_the_warmup():
     schedule = Span(schedule="original", start=0, steps=1000, warmup_steps=100, peak=1.0)
     assert float(schedule.rate()(jnp.int32(0))) == 0.0
     assert float(schedule.rate()(jnp.int32(99))) == pytest.approx(0.99)
@@ -41,7 +41,7 @@ def test_no_warmup_starts_at_the_peak():
     assert float(Span(schedule="original", start=0, steps=10, warmup_steps=0, peak=1.0).rate()(jnp.int32(0))) == 1.0
 
 
-def test_each_schedule_of_an_experiment_counts_from_its_own_start():
+def test_each_schedule_counts_from_its_own_start():
     rate = piecewise(
         [
             Span(schedule="original", start=0, steps=100, warmup_steps=10, peak=1.0),
@@ -77,7 +77,7 @@ def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
 
 @pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (345, 34), (7, 0), (5, 5), (1, 0), (6, 1)])
 @pytest.mark.parametrize("name", ["linear", "constant", "original"])
-def test_schedules_are_the_published_formulas_at_every_step(name, steps, warmup_steps):
+def test_schedules_equal_the_published_formulas_at_every_step(name, steps, warmup_steps):
     """The formulas are transformers' linear and constant schedules with warmup, and the original's, in plain Python."""
 
     def published(step: int) -> float:
@@ -92,7 +92,7 @@ def test_schedules_are_the_published_formulas_at_every_step(name, steps, warmup_
 
 
 @pytest.mark.parametrize(("steps", "cut_fraction"), [(100, 0.1), (1000, 0.25), (40, 0.5)])
-def test_the_slanted_triangle_is_ulmfits_equation_3(steps, cut_fraction):
+def test_the_slanted_triangle_equals_equation_3_of_ulmfit(steps, cut_fraction):
     cut, ratio = int(steps * cut_fraction), 32
 
     def published(t: int) -> float:
@@ -103,7 +103,7 @@ def test_the_slanted_triangle_is_ulmfits_equation_3(steps, cut_fraction):
     np.testing.assert_allclose(found, [published(t) for t in range(steps + 1)], rtol=1e-5)
 
 
-def test_every_schedule_reaches_its_peak_and_never_passes_it():
+def test_every_schedule_reaches_and_never_exceeds_its_peak():
     for name in SCHEDULES:
         found = rates(name, 100, 10, 2e-5)
         assert max(found) == pytest.approx(2e-5 * (0.9 if name == "original" else 1.0)), name  # the original jumps down
@@ -111,7 +111,7 @@ def test_every_schedule_reaches_its_peak_and_never_passes_it():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_has_one_rate_in_pretraining_and_in_fine_tuning(name):
+def test_schedules_are_equal_in_pretraining_and_fine_tuning(name):
     """The numbers are once constants of the program, and once traced, so that runs can share the program."""
     rate = Span(schedule=name, start=7, steps=100, warmup_steps=10, peak=2e-5).rate()
     pretraining = jax.jit(jax.vmap(rate))(jnp.arange(7, 7 + 102))
@@ -126,7 +126,7 @@ def fails(step, steps): return [][1]
 """
 
 
-def test_a_schedule_in_a_file_of_the_users_own_takes_the_keys_that_it_names_and_is_refused_where_it_needs_others(tmp_path):
+def test_a_user_schedule_gets_the_keys_that_it_names(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
 
     def at(name):
@@ -159,7 +159,7 @@ GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "schedules_g
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: "{decay} {warmup}-{stable}-{falling}".format(**case))
-def test_a_constant_phase_and_a_decay_are_transformers_wsd_schedule_at_every_step(case):
+def test_a_constant_phase_and_a_decay_equal_the_wsd_schedule_of_transformers(case):
     steady = case["warmup"] + case["stable"]
     spans = [
         Span(schedule="constant", start=0, steps=steady, warmup_steps=case["warmup"], peak=1.0),
@@ -200,7 +200,7 @@ def test_a_phase_of_warmup_rises_from_0_to_its_end_fraction(end):
     np.testing.assert_allclose(found, [2.0 * (end or 1.0) * step / 40 for step in (0, 1, 20, 39, 40)], rtol=1e-6)
 
 
-def test_pieces_follow_each_other_without_a_jump_where_a_phase_begins_at_the_rate_at_which_the_last_one_ended():
+def test_schedule_pieces_continue_at_the_rate_of_the_previous_end():
     """These are ModernBERT's and Ettin's phases in small: warmup, constant, 1-sqrt to a half, 1-sqrt from there to 0.04."""
     rate = piecewise(
         [
@@ -215,14 +215,14 @@ def test_pieces_follow_each_other_without_a_jump_where_a_phase_begins_at_the_rat
 
 
 @pytest.mark.parametrize("name", ["constant", "original", "slanted_triangular"])
-def test_an_end_fraction_is_refused_where_a_schedule_has_none(name):
+def test_an_end_fraction_is_refused_for_schedules_without_one(name):
     span = Span(schedule=name, key="config.phases.1.schedule", start=0, steps=9, warmup_steps=0, peak=1.0, end_fraction=0.1)
     with pytest.raises(UserError, match=f"end_fraction=0.1 of a phase is not for config.phases.1.schedule={name}"):
         span.rate()
 
 
 @pytest.mark.parametrize(("width", "warmup", "steps"), [(512, 4_000, 100_000), (1_024, 4_000, 300_000), (64, 7, 50)])
-def test_the_transformers_schedule_is_that_of_the_paper_with_steps_from_1(width: int, warmup: int, steps: int):
+def test_the_inverse_sqrt_schedule_equals_the_transformer_paper(width: int, warmup: int, steps: int):
     span = Span(schedule="inverse_sqrt", start=0, steps=steps, warmup_steps=warmup, peak=(width * warmup) ** -0.5)
     rate = span.rate()
     for done in (0, 1, 5, warmup - 2, warmup - 1, warmup, warmup + 1, 3 * warmup, steps - 1):

@@ -54,7 +54,7 @@ def table(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
         return [(int(row["step"]), row["name"], float(row["value"])) for row in csv.DictReader(file) if row["name"] != "time"]
 
 
-def test_a_sink_of_a_file_shows_every_step_once_however_a_run_was_interrupted(tmp_path: pathlib.Path):
+def test_a_user_sink_has_every_step_once_after_interruptions(tmp_path: pathlib.Path):
     with MetricsWriter(tmp_path, 0, [CSV]) as metrics:
         for step in (10, 20, 30):
             metrics.write(step, {"train/loss": float(step)})
@@ -66,7 +66,7 @@ def test_a_sink_of_a_file_shows_every_step_once_however_a_run_was_interrupted(tm
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_sink_is_given_the_configuration_and_all_numbers_so_far_and_is_closed(tmp_path: pathlib.Path, own: str):
+def test_a_sink_gets_the_configuration_and_all_earlier_numbers_and_is_closed(tmp_path: pathlib.Path, own: str):
     with MetricsWriter(tmp_path, 0, []) as metrics:
         metrics.write(1, {"train/loss": 1.0})
     with MetricsWriter(tmp_path, 1, [f"{own}:Kept"], {"seed": 7}) as metrics:
@@ -76,7 +76,7 @@ def test_a_sink_is_given_the_configuration_and_all_numbers_so_far_and_is_closed(
 
 
 @pytest.mark.parametrize("name", ["Fails", "Never"])
-def test_an_error_is_logged_once_and_the_other_sinks_and_the_record_go_on(
+def test_an_error_of_a_sink_is_logged_once_and_others_continue(
     tmp_path: pathlib.Path, own: str, name: str, caplog: pytest.LogCaptureFixture
 ):
     with MetricsWriter(tmp_path, 0, [f"{own}:{name}", CSV]) as metrics:
@@ -90,7 +90,7 @@ def test_an_error_is_logged_once_and_the_other_sinks_and_the_record_go_on(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_sink_whose_disk_was_full_is_made_anew_with_every_number(
+def test_a_sink_is_recreated_with_every_number_after_a_full_disk(
     tmp_path: pathlib.Path, own: str, caplog: pytest.LogCaptureFixture
 ):
     with MetricsWriter(tmp_path, 0, [f"{own}:Full"]) as metrics:
@@ -103,7 +103,7 @@ def test_a_sink_whose_disk_was_full_is_made_anew_with_every_number(
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])
-def test_a_sink_whose_package_is_not_installed_is_refused_with_the_remedy(
+def test_a_sink_without_its_package_is_refused_with_a_remedy(
     tmp_path: pathlib.Path, package: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -113,7 +113,7 @@ def test_a_sink_whose_package_is_not_installed_is_refused_with_the_remedy(
     assert str(error.value) == says
 
 
-def test_an_unknown_sink_is_an_error_with_the_nearest_name():
+def test_an_unknown_sink_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"log\.sinks\.0='tensorbord' is not one of .*; did you mean 'tensorboard'"):
         LogConfig(sinks=("tensorbord",))
     values = {"phases": [{"steps": 1}], "log": {"sinks": ["tensorboard", "mine.py:Sink"]}}

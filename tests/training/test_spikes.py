@@ -36,7 +36,7 @@ def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], W
     return found, bare
 
 
-def test_a_loss_far_above_the_moving_mean_is_a_spike_once_the_window_is_full_and_leaves_the_averages_alone(fresh):
+def test_a_loss_far_above_the_moving_mean_is_a_spike_and_not_averaged(fresh):
     rng = np.random.default_rng(0)
     usual = (5 + 0.1 * rng.normal(size=30)).tolist()
     assert judged(fresh, [*usual[:9], 9.0])[0] == [True] * 10  # too few losses to decide
@@ -50,7 +50,7 @@ def test_a_loss_far_above_the_moving_mean_is_a_spike_once_the_window_is_full_and
     assert float(state.loss_variance) == pytest.approx(variance, rel=1e-3)
 
 
-def test_counters_are_whole_numbers_and_averages_are_not(fresh):
+def test_counters_are_integers_and_averages_floats(fresh):
     floats = {"loss_mean", "loss_variance"}
     names = {field.name for field in dataclasses.fields(fresh)} - {"params", "opt_state"}
     assert {name: str(getattr(fresh, name).dtype) for name in names} == {
@@ -70,21 +70,21 @@ def test_counters_are_whole_numbers_and_averages_are_not(fresh):
         (50, 0.0, 4.161, True),
     ],
 )
-def test_a_spike_is_above_so_many_deviations_of_the_mean(losses, variance, loss, spike, fresh):
+def test_the_spike_limit_is_a_number_of_deviations_above_the_mean(losses, variance, loss, spike, fresh):
     state = dataclasses.replace(fresh, losses=jnp.int32(losses), loss_mean=jnp.float32(4.0), loss_variance=jnp.float32(variance))
     assert bool(is_spike(state, jnp.float32(loss), CONFIG)) == spike
 
 
-def test_the_error_that_sends_a_run_back_says_where_it_was():
+def test_the_rollback_error_names_its_step():
     assert str(LossSpike(120, 3)) == "3 spikes in a row up to step 120"
 
 
-def test_a_loss_that_falls_or_trembles_by_rounding_has_no_spikes(fresh):
+def test_falling_losses_and_rounding_are_not_spikes(fresh):
     assert all(judged(fresh, np.linspace(10, 2, 60).tolist())[0])
     assert all(judged(fresh, [5.0] * 20 + [5.1] + [5.0] * 5)[0])
 
 
-def test_a_step_that_is_a_spike_changes_no_weight_and_is_not_counted_as_skipped(fresh):
+def test_a_spike_changes_no_weight_and_does_not_count_as_skipped(fresh):
     quiet = dataclasses.replace(fresh, losses=jnp.int32(50), loss_mean=jnp.float32(0.1))
     program = program_for(objective_for(TINY), OPTIMIZER, spike_filter=spike_filter(CONFIG))
     step = jax.jit(functools.partial(program.train_step, scalars={"seed": np.uint32(3)}))

@@ -52,7 +52,7 @@ def fresh():
     return jax.jit(new_state, static_argnums=1)(random_parameters(), OPTIMIZER)
 
 
-def test_cross_entropy_is_brute_force_and_zero_where_ignored():
+def test_cross_entropy_equals_brute_force_and_is_zero_for_ignored_targets():
     logits = np.random.default_rng(0).normal(size=(3, 4, 7)).astype(np.float32)
     targets = np.array([[0, 6, -1, 3], [2, -1, -1, 1], [5, 5, 0, -1]], np.int32)
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -69,7 +69,7 @@ def test_one_step_moves_every_parameter_and_counts_itself():
     assert float(sums["steps"]) == 1.0
 
 
-def test_without_pairs_the_rest_begins_with_the_same_weights_and_has_the_same_gradient():
+def test_without_pairs_weights_and_gradients_of_other_parts_are_the_same():
     """Rows without pairs have no next-sentence label: the pooler and its head would get no gradient."""
     begin = jax.jit(initial_parameters, static_argnums=0, static_argnames="next_sentence")
     whole, alone = (nn.unbox(begin(TINY, jax.random.key(3), next_sentence=pairs)) for pairs in (True, False))
@@ -88,7 +88,7 @@ def test_without_pairs_the_rest_begins_with_the_same_weights_and_has_the_same_gr
     assert float(sums["mlm_loss"]) == pytest.approx(float(wanted_sums["mlm_loss"]), rel=1e-6)
 
 
-def test_twenty_steps_on_one_batch_learn_it():
+def test_twenty_steps_overfit_one_batch():
     state, batch = fresh(), random_batch()
     losses = []
     for _ in range(20):
@@ -98,7 +98,7 @@ def test_twenty_steps_on_one_batch_learn_it():
 
 
 @pytest.mark.parametrize("parts", [2, 8])
-def test_accumulated_gradients_equal_the_large_batchs(parts):
+def test_accumulated_gradients_equal_the_large_batch(parts):
     params, batch = random_parameters(), random_batch()
     whole, sums = gradients_of(TINY, params, batch, 0, jnp.int32(0), 1)
     summed, sums_of_parts = gradients_of(TINY, params, batch, 0, jnp.int32(0), parts)
@@ -117,7 +117,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
     assert largest_difference(jax.tree.map(lambda g: 0.1 * g * CLIP_NORM / norm, grads), first_moments) < 1e-4
 
 
-def test_the_norms_of_a_step_once_more_are_those_of_each_layers_gradient_and_make_up_the_norm_of_the_step():
+def test_replayed_gradient_norms_equal_each_layer_and_the_step():
     state, batch = fresh(), random_batch()
     program = program_for(objective_for(TINY), OPTIMIZER, clip_norm=0.0)
     norms, sums = jax.jit(program.gradient_norms)(state, batch, SCALARS)
@@ -131,7 +131,7 @@ def test_the_norms_of_a_step_once_more_are_those_of_each_layers_gradient_and_mak
     assert float(sums["mlm_loss"]) == pytest.approx(float(of_step["mlm_loss"]), rel=1e-4)
 
 
-def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():
+def test_a_step_that_is_not_finite_changes_only_counters():
     state, _ = step(fresh(), random_batch())
     broken = jax.tree.map(lambda x: x, state)
     broken.params["pooler"]["dense"]["kernel"] = broken.params["pooler"]["dense"]["kernel"].at[0, 0].set(jnp.nan)
@@ -149,7 +149,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_counters():
     assert int(step(mended, random_batch(2))[0].skipped_in_a_row) == 0
 
 
-def test_the_rate_among_the_sums_is_the_one_that_moved_the_parameters():
+def test_the_reported_rate_is_the_applied_one():
     """It is the rate of the step before the state advances, so the first step has the schedule's first rate."""
     state = fresh()
     for wanted in (1e-3, 2e-3):
@@ -162,7 +162,7 @@ def test_the_rate_among_the_sums_is_the_one_that_moved_the_parameters():
         state = after
 
 
-def test_an_infinite_gradient_norm_with_a_finite_loss_is_skipped_too():
+def test_an_infinite_gradient_norm_with_a_finite_loss_is_skipped():
     state = fresh()
     state.params["mlm_head"]["layer_norm"]["scale"] = state.params["mlm_head"]["layer_norm"]["scale"] * 0 + 1e-30
     state.params["embeddings"]["word_embeddings"]["embedding"] = state.params["embeddings"]["word_embeddings"]["embedding"] * 1e25
@@ -171,7 +171,7 @@ def test_an_infinite_gradient_norm_with_a_finite_loss_is_skipped_too():
     assert int(after.skipped) == 1
 
 
-def test_dropout_differs_between_steps_and_microbatches_and_repeats_for_the_same():
+def test_dropout_differs_between_steps_and_microbatches_and_is_reproducible():
     seed, number, part = np.meshgrid(np.arange(4), np.arange(50), np.arange(4))
     seeds = jax.jit(jax.vmap(dropout_seed))(*(x.ravel().astype(np.int32) for x in (seed, number, part)))
     assert len(set(np.asarray(seeds).tolist())) == 4 * 50 * 4
@@ -180,7 +180,7 @@ def test_dropout_differs_between_steps_and_microbatches_and_repeats_for_the_same
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first.params, again.params)))
 
 
-def test_the_dropout_of_a_step_is_that_of_earlier_versions():
+def test_the_dropout_of_a_step_equals_earlier_versions():
     """So a run that is continued or replayed with a newer version draws the same masks."""
     numbers = [(0, 1, 0), (3, 5, 0), (3, 5, 2), (2**32 - 1, 10**6, 1)]
     assert [int(dropout_seed(np.uint32(seed), jnp.int32(step), jnp.int32(part))) for seed, step, part in numbers] == [
@@ -188,7 +188,7 @@ def test_the_dropout_of_a_step_is_that_of_earlier_versions():
     ]  # fmt: skip
 
 
-def test_sums_add_up_over_steps_but_for_the_learning_rate():
+def test_sums_add_up_over_steps_except_for_the_learning_rate():
     first, second = ({"loss": jnp.float32(loss), "learning_rate": jnp.float32(rate)} for loss, rate in ((3, 0.5), (4, 0.25)))
     assert add_sums({}, first) == first
     assert {name: float(x) for name, x in add_sums(first, second).items()} == {"loss": 7.0, "learning_rate": 0.25}

@@ -43,11 +43,11 @@ class Clock:
         ("cpu", None),
     ],
 )
-def test_peaks_are_those_of_the_data_sheets_and_match_whole_device_names(kind: str, tera: float | None):
+def test_peaks_equal_the_data_sheets_and_match_whole_device_names(kind: str, tera: float | None):
     assert peak_flops(kind) == (None if tera is None else tera * 1e12)
 
 
-def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report():
+def test_throughput_excludes_pauses_and_restarts_after_each_report():
     clock = Clock()
     goodput = GoodputRecorder(clock)
     throughput = Throughput(goodput, clock)
@@ -68,7 +68,7 @@ def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report(
     assert throughput.report(flops_left=6)["rows_per_second"] == 3e9  # a clock that has not moved divides nothing by 0
 
 
-def test_training_line_shows_utilisation_where_a_peak_is_known_and_flops_elsewhere():
+def test_training_line_shows_utilisation_or_flops_without_a_known_peak():
     scores = ["MLM loss 6.213", "MLM accuracy 18.4 %", "NSP accuracy 62.0 %"]
     rates = {"rows_per_second": 4310.4, "tokens_per_second": 478_100.0, "flops_per_second": 902e12, "seconds_left": 3722.0}
     line = "step  1,200/10,000  MLM loss 6.213  MLM accuracy 18.4 %  NSP accuracy 62.0 %  4,310 rows/s  478 k tokens/s"
@@ -82,7 +82,7 @@ def test_training_line_without_nsp_and_at_the_last_step():
     assert line == "step 500/500  MLM loss 5.000  MLM accuracy 20.0 %  30.2 rows/s  3,400 tokens/s  107 GFLOP/s"
 
 
-def test_training_line_names_the_accuracy_of_a_task_and_has_no_eta_where_the_rest_is_not_known():
+def test_training_line_of_a_task_has_its_accuracy_and_no_eta_if_unknown():
     rates = {"examples_per_second": 30.2, "tokens_per_second": 3400.0, "flops_per_second": 107e9, "seconds_left": math.inf}
     line = training_line(5, 500, ["loss 5.000", "accuracy 25.0 %"], rates, "cpu", 1)
     assert line == "step   5/500  loss 5.000  accuracy 25.0 %  30.2 examples/s  3,400 tokens/s  107 GFLOP/s"

@@ -283,7 +283,7 @@ def test_a_repeated_piece_survives_saving(tmp_path):
         ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False}, ["a", "e", "a", "##b", "中文"]),
     ],
 )
-def test_the_config_beside_a_vocab_txt_decides_casing_accents_and_ideographs(tmp_path, config, tokens):
+def test_tokenizer_config_decides_casing_accents_and_ideographs_of_a_vocab_txt(tmp_path, config, tokens):
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
     assert tokenizer.tokens(tokenizer.encode("a é Ab 中文")) == tokens
 
@@ -482,7 +482,7 @@ def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"covid": len(PIECES)}), lowercase=False)
 
 
-def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
+def test_a_file_given_by_its_path_is_read_without_its_neighbours(tmp_path):
     write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json())
     write(tmp_path, tokenizer_config={"do_lower_case": True}, added_tokens={"[E1]": 999}, special_tokens_map={"mask_token": "a"})
     for name in ("vocab.txt", "tokenizer.json"):

@@ -119,7 +119,7 @@ def glue_files(directory: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("task", GLUE_NAMES)
-def test_glue_is_that_of_its_files_in_their_order(
+def test_glue_from_the_catalogue_equals_its_files_in_order(
     task: str, root: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     files = glue_files(tmp_path / "glue")
@@ -176,7 +176,7 @@ def squad(version: str) -> str:
 
 @pytest.mark.parametrize("format", ["array_record", "tfrecord"])
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_squad_is_that_of_its_files(
+def test_squad_from_the_catalogue_equals_its_files(
     version: str, format: str, root: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     files = {name: put(tmp_path / f"{name}.json", squad(version)) for name in ("train", "dev")}
@@ -193,7 +193,7 @@ def test_squad_is_that_of_its_files(
     assert catalogue.examples(f"squad/{version}", "test") == []
 
 
-def test_gap_is_that_of_its_files_but_for_rows_that_quotes_have_moved(
+def test_gap_from_the_catalogue_equals_its_files_except_for_rows_with_quotes(
     root: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     header = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
@@ -212,7 +212,7 @@ def test_gap_is_that_of_its_files_but_for_rows_that_quotes_have_moved(
     assert said == ["tfds:gap: left out 1 row whose names are not at the stated offsets, first dev-12"]
 
 
-def test_conll_keeps_sentences_and_tags_but_neither_order_nor_documents(
+def test_conll_from_the_catalogue_keeps_sentences_but_neither_order_nor_documents(
     root: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     lines = [
@@ -236,12 +236,12 @@ def test_conll_keeps_sentences_and_tags_but_neither_order_nor_documents(
 
 
 @pytest.mark.parametrize("task", ["swag", "sick/entailment", "codah", "wnut17", "pos"])
-def test_what_the_catalogue_lacks_says_to_set_a_directory(task: str):
+def test_tasks_missing_in_the_catalogue_require_a_directory(task: str):
     with pytest.raises(UserError, match=f"{task} is not in the catalogue of tfds; set config.task.data_dir"):
         catalogue.examples(task, "train")
 
 
-def test_what_cannot_be_fetched_says_to_set_a_directory(root: pathlib.Path):
+def test_failed_downloads_suggest_a_directory(root: pathlib.Path):
     with pytest.raises(UserError, match=r"glue/rte is not available from the catalogue: .*set config\.task\.data_dir") as caught:
         catalogue.examples("glue/rte", "train")
     assert "--source" not in str(caught.value)

@@ -78,7 +78,7 @@ def test_lists_of_classes_have_the_names_in_the_file(tmp_path: pathlib.Path, kin
     ]
 
 
-def test_numbers_stay_numbers_where_no_names_are_asked_for(tmp_path: pathlib.Path):
+def test_class_numbers_stay_numbers_for_regression(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.parquet", ROWS, label=CLASSES)
     assert [e.label for e in load(train=path, problem="regression").train if isinstance(e, TextExample)] == [1.0, 0.0]
     path = put(tmp_path / "b.parquet", [{"prompt": "p", "choices": ["x y", "z"], "label": 1}], label=CLASSES)
@@ -115,13 +115,13 @@ def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
         load(train=str(converted))
 
 
-def test_parts_whose_names_end_in_a_hash_of_their_own_are_read_in_order(tmp_path: pathlib.Path):
+def test_parts_with_hashed_names_are_read_in_order(tmp_path: pathlib.Path):
     for i, row in enumerate(ROWS):
         put(tmp_path / "data" / f"train-0000{i}-of-00002-{'9a'[i] * 16}.parquet", [row], label=CLASSES)
     assert load(train=str(tmp_path)).train == EXAMPLES
 
 
-def test_a_pattern_leaves_hidden_files_out(tmp_path: pathlib.Path):
+def test_a_pattern_skips_hidden_files(tmp_path: pathlib.Path):
     put(tmp_path / "train-0.parquet", ROWS, label=CLASSES)
     put(tmp_path / ".train-1.parquet", ROWS, label=CLASSES)
     assert load(train=f"{tmp_path}/*.parquet").train == EXAMPLES
@@ -133,7 +133,7 @@ def test_scores_may_be_decimal_numbers(tmp_path: pathlib.Path):
     assert [example.label for example in data.train if isinstance(example, TextExample)] == [2.5, 3.0]
 
 
-def test_a_saved_selection_of_rows_is_refused_and_not_read_whole(tmp_path: pathlib.Path):
+def test_a_saved_selection_of_rows_is_refused(tmp_path: pathlib.Path):
     saved = save(tmp_path / "saved", table(ROWS, label=CLASSES))
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
     (tmp_path / "saved" / "state.json").write_text(json.dumps(state))
@@ -141,7 +141,7 @@ def test_a_saved_selection_of_rows_is_refused_and_not_read_whole(tmp_path: pathl
         load(train=saved)
 
 
-def test_what_save_to_disk_writes_is_read(tmp_path: pathlib.Path):
+def test_save_to_disk_directories_are_read(tmp_path: pathlib.Path):
     parts = [table([row], label=CLASSES) for row in ROWS]
     assert load(train=save(tmp_path / "one", *parts)).train == EXAMPLES
     assert load(train=save(tmp_path / "bare", *(part.replace_schema_metadata() for part in parts))).train == EXAMPLES
@@ -157,7 +157,7 @@ def test_what_save_to_disk_writes_is_read(tmp_path: pathlib.Path):
     assert load(train=str(tmp_path / "a.arrow")).train == EXAMPLES[:1]
 
 
-def test_a_column_in_another_type_is_read_if_it_holds_text(tmp_path: pathlib.Path):
+def test_a_text_column_may_have_any_text_type(tmp_path: pathlib.Path):
     columns = {"text": pyarrow.array(["a", "b"]).dictionary_encode(), "label": pyarrow.array([b"x", b"y"])}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     assert load(train=str(tmp_path / "a.parquet")).train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
@@ -172,7 +172,7 @@ def test_a_column_in_another_type_is_read_if_it_holds_text(tmp_path: pathlib.Pat
         ([{"text": "a", "label": 2.0}, {"text": "b", "label": float("nan")}], "row 2: label is NaN; fill it in"),
     ],
 )
-def test_rows_that_cannot_be_learned_are_named(tmp_path: pathlib.Path, rows: list[dict[str, Any]], message: str):
+def test_unusable_rows_are_named(tmp_path: pathlib.Path, rows: list[dict[str, Any]], message: str):
     with pytest.raises(UserError, match=message):
         load(train=put(tmp_path / "a.parquet", rows))
 
@@ -194,7 +194,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: pathlib.Path):
         load(train=str(tmp_path / "a.parquet"))
 
 
-def test_columns_of_zeros_and_ones_are_several_labels(tmp_path: pathlib.Path):
+def test_columns_of_zeros_and_ones_are_multi_label_targets(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.parquet", [{"text": "a", "x": 1, "y": 0}, {"text": "b", "x": 1, "y": 1}])
     data = load(train=path, problem="multi_label", label_names=("x", "y"))
     assert [e.label for e in data.train if isinstance(e, TextExample)] == [("x",), ("x", "y")]

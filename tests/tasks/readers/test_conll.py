@@ -34,7 +34,7 @@ SENTENCE = ["a/B-X", "b/I-X"]
     "comment",
     ["# i\tx", "# i", "#", "#\t", "# a comment of many words", "# text\t=\tx\ty", "#comment", MARK, MARK.replace(" d", "\td")],
 )
-def test_a_comment_with_tabs_does_not_decide_what_separates_columns(tmp_path: pathlib.Path, comment: str):
+def test_a_comment_does_not_determine_the_column_separator(tmp_path: pathlib.Path, comment: str):
     assert read(tmp_path, f"{comment}\n{WORDS}\n{comment}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
     tabs = WORDS.replace(" ", "\t")
     found, said = read(tmp_path, f"{comment}\n{tabs}\n{comment}\n{tabs}")
@@ -42,7 +42,7 @@ def test_a_comment_with_tabs_does_not_decide_what_separates_columns(tmp_path: pa
     assert len(said) == (comment == "# text\t=\tx\ty"), "as many columns as a word line"
 
 
-def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path):
+def test_a_comment_with_as_many_columns_as_words_is_reported(tmp_path: pathlib.Path):
     told = ["line 1: read as a comment, although it has as many columns as words; 2 such lines in the file"]
     comment = "# sent_id = 7\n"
     assert read(tmp_path, f"{comment}{WORDS}\n{comment}{WORDS}") == ([SENTENCE, SENTENCE], told)
@@ -63,17 +63,17 @@ def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path)
         ("# a\n\n# b\n", [["#/a"], ["#/b"]]),  # nothing else could be a word
     ],
 )
-def test_the_word_that_is_a_hash_stays_a_word(tmp_path: pathlib.Path, text: str, words: list[list[str]]):
+def test_a_hash_may_be_a_word(tmp_path: pathlib.Path, text: str, words: list[list[str]]):
     assert read(tmp_path, text) == (words, [])
 
 
-def test_a_single_line_that_begins_with_a_hash_is_a_word_if_its_tag_could_be_one_and_several_are_comments(tmp_path: pathlib.Path):
+def test_a_line_with_a_hash_is_a_word_if_its_tag_is_known(tmp_path: pathlib.Path):
     words = "a _ NN B-X\nb _ VB I-X\n"
     assert read(tmp_path, f"# _ SYM O\n{words}")[0] == [["#/O", "a/B-X", "b/I-X"]]
     assert read(tmp_path, f"# _ SYM O\n{words}\n# _ NUM O\n{words}")[0] == [["a/B-X", "b/I-X"]] * 2
 
 
-def test_the_sentences_of_a_document_have_its_number(tmp_path: pathlib.Path):
+def test_sentences_have_the_number_of_their_document(tmp_path: pathlib.Path):
     path = tmp_path / "a.conll"
     path.write_text("-DOCSTART- O\n\na O\n\nb O\n\n-DOCSTART- O\n\nc O\n")
     first, second, third = (example.document for example in read_conll(path))
@@ -81,18 +81,18 @@ def test_the_sentences_of_a_document_have_its_number(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(("words", "tags"), [(2, -1), (-3, -1), (0, 2), (0, -3)])
-def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path: pathlib.Path, words: int, tags: int):
+def test_a_missing_column_is_refused_with_the_available_ones(tmp_path: pathlib.Path, words: int, tags: int):
     (tmp_path / "a.conll").write_text("a O\nb O\n")
     wrong = f"word={words}" if words else f"tag={tags}"
     with pytest.raises(UserError, match=f"a.conll has 2 columns, none of them {wrong}; give one from -2 to 1"):
         read_conll(tmp_path / "a.conll", word=words, tag=tags)
 
 
-def test_a_line_with_an_id_begins_a_sentence_without_an_empty_line(tmp_path: pathlib.Path):
+def test_a_line_with_id_1_starts_a_sentence(tmp_path: pathlib.Path):
     assert read(tmp_path, f"\n{MARK}\n{WORDS}{MARK}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
 
 
-def test_the_odd_line_is_blamed_and_not_the_sound_ones(tmp_path: pathlib.Path):
+def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"a.conll, line 1: 1 column where other lines have 4; correct the line"):
         read(tmp_path, f"a\tb\n{WORDS}\n")
     with pytest.raises(UserError, match=r"line 3: 1 column where other lines have 4; correct the line"):
@@ -107,7 +107,7 @@ def test_the_odd_line_is_blamed_and_not_the_sound_ones(tmp_path: pathlib.Path):
     assert conll_width(path) == 4
 
 
-def test_lines_of_spaces_and_tabs_end_a_sentence_and_are_told(tmp_path: pathlib.Path):
+def test_blank_lines_with_spaces_end_a_sentence_and_are_reported(tmp_path: pathlib.Path):
     told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 2 such lines in the file"
     assert read(tmp_path, f"{WORDS}\t\t\n{WORDS} \n") == ([SENTENCE, SENTENCE], [told])
 
@@ -122,5 +122,5 @@ def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_line_ends_of_other_systems_are_line_ends(tmp_path: pathlib.Path, end: str):
+def test_line_ends_of_other_systems_are_accepted(tmp_path: pathlib.Path, end: str):
     assert read(tmp_path, f"{WORDS}\n{WORDS}".replace("\n", end)) == ([SENTENCE, SENTENCE], [])

@@ -62,7 +62,7 @@ def test_both_read_the_line_ends_of_other_systems(tmp_path: pathlib.Path, end: s
     assert both(tmp_path, text) == ([("the", "house")] * 2, [])
 
 
-def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_say_so(tmp_path: pathlib.Path):
+def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_report_it(tmp_path: pathlib.Path):
     told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 1 such line in the file"
     assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
 
@@ -71,7 +71,7 @@ def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_say_so(tmp_path: path
     ("marks", "documents"),
     [(("", "", ""), [0, 1, 2]), (("# newdoc id = a\n", "", "#newdoc\n"), [0, 0, 1]), (("", "# newdoc\n", ""), [0, 1, 1])],
 )
-def test_documents_begin_at_their_marks_and_every_sentence_is_one_where_there_are_none(
+def test_documents_start_at_their_marks_or_are_single_sentences(
     tmp_path: pathlib.Path, marks: tuple[str, ...], documents: list[int]
 ):
     path = tmp_path / "x.conllu"
@@ -81,11 +81,11 @@ def test_documents_begin_at_their_marks_and_every_sentence_is_one_where_there_ar
     assert [(example.id, example.document) for example in read_conllu(path)] == [(str(i), n) for i, n in enumerate(documents)]
 
 
-def test_an_empty_column_holds_nothing(tmp_path: pathlib.Path):
+def test_an_underscore_is_an_empty_column(tmp_path: pathlib.Path):
     assert both(tmp_path, GOOD.replace("_", "")) == ([("the", "house")], [])
 
 
-def test_a_file_lacks_tags_where_all_are_missing_and_a_single_missing_one_is_named(tmp_path: pathlib.Path):
+def test_a_file_may_lack_all_tags_but_not_a_single_one(tmp_path: pathlib.Path):
     path = tmp_path / "x.conllu"
     path.write_text(GOOD.replace("NOUN", "_"))
     assert [example.labels for example in read_conllu(path, may_lack_tags=True)] == [None]
@@ -97,7 +97,7 @@ def test_a_file_lacks_tags_where_all_are_missing_and_a_single_missing_one_is_nam
 
 
 @pytest.mark.parametrize("head", ["9" * 5000, "²", "+1", "-1", "1_0", "٣"])
-def test_a_head_that_is_no_word_is_named_by_the_analysis_and_tagging_does_not_read_it(tmp_path: pathlib.Path, head: str):
+def test_an_invalid_head_is_refused_only_by_the_analysis(tmp_path: pathlib.Path, head: str):
     path = tmp_path / "x.conllu"
     path.write_text(f"{row(1, 'a', head)}\n{GOOD}")
     problems: list[str] = []
@@ -109,7 +109,7 @@ def test_a_head_that_is_no_word_is_named_by_the_analysis_and_tagging_does_not_re
     assert len(read_conllu(path)) == 2
 
 
-def test_a_file_without_empty_lines_is_no_sentence_of_all_its_words(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_without_empty_lines_is_refused_as_one_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(conllu, "MOST_WORDS", 3)
     path = tmp_path / "x.conllu"
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 4)))
@@ -121,7 +121,7 @@ def test_a_file_without_empty_lines_is_no_sentence_of_all_its_words(tmp_path: pa
         list(Treebank(path, report=lambda problem: None))
 
 
-def test_heads_in_a_chain_take_time_in_proportion_to_their_number():
+def test_chains_of_heads_take_linear_time():
     conllu.check_tree("", [i - 1 for i in range(100_000)])
     conllu.check_tree("", [*range(1, 100_000), -1])
     with pytest.raises(UserError, match=r"the heads of the words 1 -> 2 -> .* -> 10 -> \.\.\. -> 1 are a cycle, not a tree"):

@@ -24,7 +24,7 @@ def put(path: pathlib.Path, text: str | bytes) -> pathlib.Path:
     return path
 
 
-def test_cola_has_no_header_but_in_its_test_set(tmp_path: pathlib.Path):
+def test_cola_has_a_header_only_in_its_test_set(tmp_path: pathlib.Path):
     put(tmp_path / "CoLA" / "train.tsv", "x1\t1\t\tBirds fly.\nx1\t0\t*\tFly birds the.\n")
     put(tmp_path / "CoLA" / "test.tsv", "index\tsentence\n0\tFish swim.\n")
     read = read_glue("CoLA", tmp_path, "train")
@@ -43,7 +43,7 @@ def test_cola_has_no_header_but_in_its_test_set(tmp_path: pathlib.Path):
         ("WNLI", PAIRS, "5\tA.\tB.\t0\n", TextExample("5", "A.", "B.", "0")),
     ],
 )
-def test_columns_are_those_of_the_official_files(tmp_path: pathlib.Path, task: str, header: str, row: str, wanted: TextExample):
+def test_columns_of_the_official_files_are_read(tmp_path: pathlib.Path, task: str, header: str, row: str, wanted: TextExample):
     put(tmp_path / "dev.tsv", header + row)
     assert read_glue(task, tmp_path, "dev") == [wanted]  # the task's own directory works as well
 
@@ -62,13 +62,13 @@ def test_mnli_takes_the_gold_label_and_leaves_out_examples_without_one(tmp_path:
 
 
 @pytest.mark.parametrize("place", ["AX/AX.tsv", "diagnostic/diagnostic.tsv"])
-def test_the_diagnostic_set_has_two_names_and_mnlis_labels(tmp_path: pathlib.Path, place: str):
+def test_the_diagnostic_set_has_two_names_and_the_labels_of_mnli(tmp_path: pathlib.Path, place: str):
     put(tmp_path / place, "index\tsentence1\tsentence2\n0\tA.\tB.\n")
     assert read_glue("AX", tmp_path, "test") == [TextExample("0", "A.", "B.", None)]
     assert TASKS["AX"].labels == TASKS["MNLI"].labels == ("contradiction", "entailment", "neutral")
 
 
-def test_quotes_are_letters_and_only_line_feeds_end_lines(tmp_path: pathlib.Path):
+def test_quotes_are_characters_and_only_line_feeds_end_lines(tmp_path: pathlib.Path):
     put(tmp_path / "dev.tsv", 'sentence\tlabel\r\n"he said\t1\r\nnext\u2028line\u0085here\t0\r\nlast\t1')
     assert [(e.text, e.label) for e in read_glue("SST-2", tmp_path, "dev")] == [
         ('"he said', "1"),
@@ -80,7 +80,7 @@ def test_quotes_are_letters_and_only_line_feeds_end_lines(tmp_path: pathlib.Path
 MSR = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t10\t11\tA.\tB.\r\n0\t20\t21\tC.\t"D.\r\n1\t30\t31\tE.\tF.\r\n'
 
 
-def test_mrpc_is_read_in_glues_layout_and_in_its_authors(tmp_path: pathlib.Path):
+def test_mrpc_is_read_in_both_layouts(tmp_path: pathlib.Path):
     put(tmp_path / "a" / "train.tsv", MSR)
     assert [e.text_b for e in read_glue("MRPC", tmp_path / "a", "train")] == ["B.", '"D.', "F."]
     put(tmp_path / "b" / "msr_paraphrase_train.txt", MSR)
@@ -93,7 +93,7 @@ def test_mrpc_is_read_in_glues_layout_and_in_its_authors(tmp_path: pathlib.Path)
     assert [(e.id, e.label) for e in read_glue("MRPC", tmp_path / "b", "test")] == [("0", "1"), ("1", "0"), ("2", "1")]
 
 
-def test_a_broken_line_is_an_error_but_in_the_files_known_to_have_them(tmp_path: pathlib.Path):
+def test_a_broken_line_is_an_error_except_in_known_files(tmp_path: pathlib.Path):
     put(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\nfine\t1\nhalf\n")
     with pytest.raises(UserError, match=r"dev\.tsv, line 3: 1 column, not the 2 of sentence, label"):
         read_glue("SST-2", tmp_path, "dev")
@@ -119,20 +119,20 @@ def test_a_broken_line_is_an_error_but_in_the_files_known_to_have_them(tmp_path:
         (b"sentence\tlabel\nfine\t2\n", "line 2: label is '2', not one of 0, 1"),
     ],
 )
-def test_bad_files_are_named_with_what_is_wrong(tmp_path: pathlib.Path, text: bytes, message: str):
+def test_bad_files_are_refused_with_the_fault(tmp_path: pathlib.Path, text: bytes, message: str):
     put(tmp_path / "SST-2" / "dev.tsv", text)
     with pytest.raises(UserError, match=message):
         read_glue("SST-2", tmp_path, "dev")
 
 
 @pytest.mark.parametrize("score", ["5.1", "-1", "high", "nan"])
-def test_a_similarity_lies_between_0_and_5(tmp_path: pathlib.Path, score: str):
+def test_a_similarity_must_be_between_0_and_5(tmp_path: pathlib.Path, score: str):
     put(tmp_path / "dev.tsv", STS + f"0\tg\tf\ty\to\ts\ts\tA\tB\t{score}\n")
     with pytest.raises(UserError, match=f"line 2: score is '{score}', not a number from 0 to 5"):
         read_glue("STS-B", tmp_path, "dev")
 
 
-def test_what_is_not_there_is_told_with_where_it_was_sought(tmp_path: pathlib.Path):
+def test_missing_files_are_refused_with_the_searched_directory(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"none is not a directory.*none/RTE/dev\.tsv, .*none/dev\.tsv"):
         read_glue("RTE", tmp_path / "none", "dev")
     with pytest.raises(UserError, match="no task 'RTF'; did you mean 'RTE'"):
@@ -144,7 +144,7 @@ def answers(name: str) -> list[str | float]:
     return [i / rows * 6 - 0.5 if task.is_regression else task.labels[i % len(task.labels)] for i in range(rows)]
 
 
-def test_a_submission_holds_every_file_in_the_leaderboards_form(tmp_path: pathlib.Path):
+def test_a_submission_has_every_file_in_leaderboard_format(tmp_path: pathlib.Path):
     path = write_submission(tmp_path / "out", {name: answers(name) for name in SUBMISSION})
     with zipfile.ZipFile(path) as archive:
         tables = {name: archive.read(name).decode().split("\n") for name in archive.namelist()}
@@ -163,7 +163,7 @@ def test_a_submission_holds_every_file_in_the_leaderboards_form(tmp_path: pathli
     assert {name: len(lines) - 2 for name, lines in tables.items()} == {f"{name}.tsv": n for name, n in rows.items()}
 
 
-def test_a_submission_that_would_be_refused_is_not_written(tmp_path: pathlib.Path):
+def test_an_invalid_submission_is_not_written(tmp_path: pathlib.Path):
     good = answers("WNLI")
     with pytest.raises(UserError, match="lacks CoLA, SST-2"):
         write_submission(tmp_path, {"WNLI": good})
@@ -190,7 +190,7 @@ def test_a_submission_that_would_be_refused_is_not_written(tmp_path: pathlib.Pat
         ("WNLI", 635, 71, 146),
     ],
 )
-def test_the_real_files_are_read_whole(shared_data: pathlib.Path, task: str, train: int, dev: int, test: int):
+def test_the_real_glue_files_are_read_completely(shared_data: pathlib.Path, task: str, train: int, dev: int, test: int):
     splits = {split: read_glue(task, shared_data / "glue", split) for split in ("train", "dev", "test")}
     assert {split: len(examples) for split, examples in splits.items()} == {"train": train, "dev": dev, "test": test}
     for split, examples in splits.items():

@@ -133,13 +133,13 @@ LITERAL: Mapping[str, tuple[str, str, Callable[[str, str], str], Read]] = {
 
 
 @pytest.mark.parametrize("name", LITERAL)
-def test_quotes_between_tabs_are_letters_whether_they_match_or_not(tmp_path: pathlib.Path, name: str):
+def test_quotes_between_tabs_are_characters(tmp_path: pathlib.Path, name: str):
     file, header, row, read = LITERAL[name]
     path = put(tmp_path / file, (header + "".join(row(*texts) for texts in TEXTS)).encode())
     assert read(path) == list(TEXTS)
 
 
-def test_quotes_of_swag_hold_commas_quotes_and_line_ends(tmp_path: pathlib.Path):
+def test_quoted_swag_cells_may_contain_commas_quotes_and_line_ends(tmp_path: pathlib.Path):
     endings = ('says "no", then "yes"', "sings,\nthen eats", '"', "runs")
     path = put(tmp_path / "val.csv", comma_separated(SWAG, (0, "v", 'Ada, "the first"', "She", "gold", *endings, 2)).encode())
     assert read_swag(path) == [ChoiceExample("0", 'Ada, "the first"', tuple(f"She {ending}" for ending in endings), 2)]
@@ -158,7 +158,7 @@ HEADED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("name", "column"), [(name, column) for name, (_, columns) in HEADED.items() for column in columns])
-def test_a_column_that_is_missing_is_named(tmp_path: pathlib.Path, name: str, column: str):
+def test_a_missing_column_is_named(tmp_path: pathlib.Path, name: str, column: str):
     (file, text, read), (delimiter, _) = FILES[name], HEADED[name]
     header, *rows = text.splitlines()
     others = delimiter.join(f"{cell}s" if cell == column else cell for cell in header.split(delimiter))

@@ -47,7 +47,7 @@ def test_every_format_gives_the_same_texts(tmp_path: pathlib.Path):
     assert read_own_data(config, "sequence", "train") == wanted
 
 
-def test_a_cell_in_quotes_may_hold_a_line_end_and_any_length(tmp_path: pathlib.Path):
+def test_a_quoted_cell_may_have_line_ends_and_any_length(tmp_path: pathlib.Path):
     long = "w " * 100_000
     path = put(tmp_path / "a.csv", "text,label", '"one\ntwo","x"', f'"{long}",y', "three,")
     assert [e.text for e in read_own_data(OwnDataConfig(test=path), "sequence", "test")] == ["one\ntwo", long, "three"]
@@ -58,7 +58,7 @@ def test_a_cell_in_quotes_may_hold_a_line_end_and_any_length(tmp_path: pathlib.P
         read_own_data(OwnDataConfig(train=torn), "sequence", "train")
 
 
-def test_labels_come_sorted_from_the_training_file_numbers_as_numbers(tmp_path: pathlib.Path):
+def test_labels_are_sorted_from_the_training_file_and_numbers_numerically(tmp_path: pathlib.Path):
     def labels(*names: object) -> tuple[str, ...]:
         path = put(tmp_path / "a.jsonl", *({"text": "t", "label": name} for name in names))
         return load_own_data(OwnDataConfig(train=path), "sequence").labels
@@ -69,7 +69,7 @@ def test_labels_come_sorted_from_the_training_file_numbers_as_numbers(tmp_path: 
     assert labels(True, False) == ("false", "true")
 
 
-def test_a_label_unknown_to_training_is_an_error_with_its_place(tmp_path: pathlib.Path):
+def test_a_label_missing_in_training_is_refused_with_its_line(tmp_path: pathlib.Path):
     train = put(tmp_path / "train.tsv", "text\tlabel", "a\tyes", "b\tno")
     dev = put(tmp_path / "dev.tsv", "text\tlabel", "a\tyes", "b\tmaybe")
     with pytest.raises(UserError, match=r"dev\.tsv, line 3: the label 'maybe' is not known; known: no, yes"):
@@ -82,14 +82,14 @@ def test_a_label_unknown_to_training_is_an_error_with_its_place(tmp_path: pathli
         load_own_data(OwnDataConfig(dev=dev), "sequence")
 
 
-def test_only_a_test_file_may_keep_its_labels_back(tmp_path: pathlib.Path):
+def test_only_a_test_file_may_be_unlabelled(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text", "a")
     assert read_own_data(OwnDataConfig(test=path), "sequence", "test") == [TextExample("0", "a", None, None)]
     with pytest.raises(UserError, match=r"a\.csv, line 1: no column 'label'; known: text"):
         read_own_data(OwnDataConfig(dev=path), "sequence", "dev")
 
 
-def test_a_missing_column_is_told_with_the_nearest_one(tmp_path: pathlib.Path):
+def test_a_missing_column_is_refused_with_the_nearest(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "Text,label", "a,b")
     with pytest.raises(UserError, match="no column 'text'; did you mean 'Text'"):
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
@@ -99,14 +99,14 @@ def test_a_missing_column_is_told_with_the_nearest_one(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("label", ["1e300", "-1e7", "nan", "inf"])
-def test_a_value_that_no_float32_can_be_trained_on_is_refused(tmp_path: pathlib.Path, label: str):
+def test_a_value_beyond_float32_is_refused(tmp_path: pathlib.Path, label: str):
     path = tmp_path / "train.csv"
     path.write_text(f"text,label\ngood,1\nbad,{label}\n")
     with pytest.raises(UserError, match=rf"train\.csv, line 3: label is '{label}', not a number from -1e\+06 to 1e\+06; correct"):
         load_own_data(OwnDataConfig(train=str(path), problem="regression"), "sequence")
 
 
-def test_regression_and_several_labels(tmp_path: pathlib.Path):
+def test_regression_and_multi_label_targets_are_read(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": 2}, {"text": "b", "label": "-0.5"})
     data = load_own_data(OwnDataConfig(train=path, problem="regression"), "sequence")
     assert ([e.label for e in data.train], data.labels) == ([2.0, -0.5], ())
@@ -143,7 +143,7 @@ def test_words_are_lists_or_cells_and_each_has_one_label(tmp_path: pathlib.Path)
         read_own_data(OwnDataConfig(train=short), "token", "train")
 
 
-def test_answers_are_found_where_they_stand(tmp_path: pathlib.Path):
+def test_answers_are_located_in_their_context(tmp_path: pathlib.Path):
     context = "one two one two"
     rows = [
         {"question": "q", "context": context, "answers": [{"text": "two", "answer_start": 12}, "one"]},
@@ -167,13 +167,13 @@ def test_answers_are_found_where_they_stand(tmp_path: pathlib.Path):
     assert read_own_data(OwnDataConfig(test=path), "span", "test") == [QuestionExample("0", "q", context)]
 
 
-def test_a_json_file_of_questions_is_squads(tmp_path: pathlib.Path):
+def test_a_json_file_of_questions_has_the_squad_format(tmp_path: pathlib.Path):
     entry = {"id": "x", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
     path = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "a b", "qas": [entry]}]}]})
     assert load_own_data(OwnDataConfig(train=path), "span").train == [QuestionExample("x", "q", "a b", (("b", 2),))]
 
 
-def test_choices_are_a_list_or_columns_and_labels_count_from_where_they_are_said_to(tmp_path: pathlib.Path):
+def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp_path: pathlib.Path):
     lists = put(tmp_path / "a.jsonl", {"prompt": "p", "choices": ["x", "y", "z"], "label": 2})
     cells = put(tmp_path / "a.csv", "prompt,c0,c1,c2,label", "p,x,y,z,3")
     wanted = [ChoiceExample("0", "p", ("x", "y", "z"), 2)]
@@ -229,13 +229,13 @@ SENTENCES = [(("a", "b"), ("B-X", "I-X")), (("a",), ("O",))]
         ("a.ndjson", "".join(f'{{"s":{s},"words":"{w}","labels":"{t}"}}\n' for s, w, t in ROWS), {"sentence": "s"}),
     ],
 )
-def test_words_on_lines_of_their_own_are_sentences(tmp_path: pathlib.Path, name: str, text: str, settings: dict[str, Any]):
+def test_words_on_separate_lines_form_sentences(tmp_path: pathlib.Path, name: str, text: str, settings: dict[str, Any]):
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     assert labels_of(str(path), "token", **settings) == SENTENCES
 
 
-def test_sentences_of_one_word_are_never_read_in_silence(tmp_path: pathlib.Path):
+def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
     for name, rows in (
         ("a.csv", ["words,labels", "a,O", "b,O"]),
         ("a.tsv", ["words\tlabels", "a\tO", "", "b\tO"]),
@@ -272,7 +272,7 @@ def test_sentences_of_one_word_are_never_read_in_silence(tmp_path: pathlib.Path)
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
     ],
 )
-def test_words_in_columns_that_cannot_be_read_are_refused(
+def test_unreadable_word_columns_are_refused(
     tmp_path: pathlib.Path, name: str, rows: list[str], settings: dict[str, Any], message: str
 ):
     with pytest.raises(UserError, match=message):
@@ -292,17 +292,17 @@ def test_rows_with_empty_lines_between_them_stay_sentences(tmp_path: pathlib.Pat
     assert labels_of(path, "token", columns=("words", "labels")) == [(("a", "b"), ("B", "O")), (("b", "a"), ("O", "O"))]
 
 
-def test_blanks_around_the_separator_are_no_part_of_an_item(tmp_path: pathlib.Path):
+def test_blanks_around_the_separator_are_stripped(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "words,labels", "a b ; c,X ;O")
     assert labels_of(path, "token", separator=";") == [(("a b", "c"), ("X", "O"))]
 
 
-def test_quoted_words_in_parentheses_are_no_list_without_commas(tmp_path: pathlib.Path):
+def test_quoted_words_in_parentheses_without_commas_are_not_a_list(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "words,labels", '"(""a"" ""b"")",X O')
     assert labels_of(path, "token") == [(('("a"', '"b")'), ("X", "O"))]
 
 
-def test_quotes_within_the_quotes_of_a_csv_are_characters(tmp_path: pathlib.Path):
+def test_doubled_quotes_in_csv_cells_are_characters(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", '"""a""",x')
     said: list[str] = []
     (example,) = read_own_data(OwnDataConfig(train=path), "sequence", "train", say=said.append)
@@ -321,7 +321,7 @@ def test_quotes_within_the_quotes_of_a_csv_are_characters(tmp_path: pathlib.Path
         ("[\n  'a',\n  'b'\n]", "[true, false]", (("a", "b"), ("true", "false"))),
     ],
 )
-def test_a_list_that_is_written_in_a_cell_is_read_as_it_was_meant(tmp_path: pathlib.Path, words: str, labels: str, wanted: Any):
+def test_a_list_written_in_a_cell_is_read(tmp_path: pathlib.Path, words: str, labels: str, wanted: Any):
     path = put(tmp_path / "a.csv", "words,labels", *('"{}","{}"'.format(*(cell.replace('"', '""') for cell in (words, labels))),))
     assert labels_of(path, "token") == [wanted]
     path = put(tmp_path / "a.jsonl", {"words": words, "labels": labels}) if words[1] != " " else path
@@ -349,7 +349,7 @@ def test_answers_may_be_written_in_a_cell(tmp_path: pathlib.Path, answers: str, 
 
 
 @pytest.mark.parametrize("label", ["\"['x']\"", '"[1, 0, 0]"'])
-def test_a_list_is_no_class(tmp_path: pathlib.Path, label: str):
+def test_a_list_is_refused_as_a_class(tmp_path: pathlib.Path, label: str):
     with pytest.raises(UserError, match=r"line 3: label is .*, a list; set problem=multi_label, or give one label per row"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,[x]", f"b,{label}"))
 
@@ -369,7 +369,7 @@ def test_a_list_is_no_class(tmp_path: pathlib.Path, label: str):
         "array( [ 1 ] )",
     ],
 )
-def test_brackets_may_be_words(tmp_path: pathlib.Path, words: str):
+def test_brackets_are_accepted_as_words(tmp_path: pathlib.Path, words: str):
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["words", "labels"], [words, "O " * len(words.split())]])
@@ -377,7 +377,7 @@ def test_brackets_may_be_words(tmp_path: pathlib.Path, words: str):
 
 
 @pytest.mark.parametrize("words", ["[a, b]", "['a', 'b'", "['a' 'b' ... 'c']", "[['a'], ['b']]", "array(['a', 'b'])", "set()"])
-def test_a_list_that_cannot_be_read_is_refused(tmp_path: pathlib.Path, words: str):
+def test_an_unreadable_list_is_refused(tmp_path: pathlib.Path, words: str):
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["words", "labels"], [words, "O " * len(words.split())]])
@@ -385,7 +385,7 @@ def test_a_list_that_cannot_be_read_is_refused(tmp_path: pathlib.Path, words: st
         labels_of(str(path), "token")
 
 
-def test_choices_may_be_a_list_that_is_written_in_a_cell(tmp_path: pathlib.Path):
+def test_choices_may_be_a_list_written_in_a_cell(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "prompt,choices,label", "p,\"['x y', 'z']\",1.0")
     assert load_own_data(OwnDataConfig(train=path), "choice").train == [ChoiceExample("0", "p", ("x y", "z"), 1)]
 
@@ -403,7 +403,7 @@ def test_choices_may_be_a_list_that_is_written_in_a_cell(tmp_path: pathlib.Path)
         ["text,label", "a,[0 2]", "b,[]"],
     ],
 )
-def test_several_labels_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Path, rows: list[str]):
+def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Path, rows: list[str]):
     path = put(tmp_path / "a.csv", *rows)
     assert labels_of(path, problem="multi_label", label_names=("x", "y", "z")) == [("x", "z"), ()]
 
@@ -424,18 +424,18 @@ def test_several_labels_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Pa
         (["a,"], r"no row of .*a\.csv has a label"),
     ],
 )
-def test_several_labels_that_are_no_list_of_names_are_refused(tmp_path: pathlib.Path, rows: list[str], message: str):
+def test_multi_label_targets_that_are_not_a_list_of_names_are_refused(tmp_path: pathlib.Path, rows: list[str], message: str):
     with pytest.raises(UserError, match=message):
         labels_of(put(tmp_path / "a.csv", "text,label", *rows), problem="multi_label")
 
 
-def test_a_separator_that_is_set_may_have_blanks_around_it(tmp_path: pathlib.Path):
+def test_a_given_separator_may_have_blanks_around_it(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", 'a,"x, very good"', "b,x")
     assert labels_of(path, problem="multi_label", separator=",") == [("x", "very good"), ("x",)]
 
 
 @pytest.mark.parametrize("value", ["NaN", '"nan"', '"None"', "null", '"<NA>"', "Infinity"])
-def test_a_missing_label_is_no_class(tmp_path: pathlib.Path, value: str):
+def test_a_missing_label_is_not_a_class(tmp_path: pathlib.Path, value: str):
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": "x"}, f'{{"text": "b", "label": {value}}}')
     with pytest.raises(UserError, match=r"line 2: label is .*; fill it in, or remove the row"):
         labels_of(path)
@@ -445,7 +445,7 @@ def test_a_missing_label_is_no_class(tmp_path: pathlib.Path, value: str):
     assert labels_of(put(tmp_path / "c.csv", "text,label", "a,x", "b,None"), label_names=("x", "None")) == ["x", "None"]
 
 
-def test_a_whole_number_is_one_class_however_it_is_written(tmp_path: pathlib.Path):
+def test_a_whole_number_is_one_class_in_any_notation(tmp_path: pathlib.Path):
     rows = [{"text": "a", "label": label} for label in (1, 1.0, "1.0", "1", 2, -0.0, "-0.0")]
     assert labels_of(put(tmp_path / "a.jsonl", *rows)) == ["1", "1", "1", "1", "2", "0", "0"]
     stars = put(tmp_path / "a.csv", "text,label", "a,1", "b,2.0", "c,1.5")
@@ -455,7 +455,7 @@ def test_a_whole_number_is_one_class_however_it_is_written(tmp_path: pathlib.Pat
     assert labels_of(put(tmp_path / "c.csv", "text,label", "a,1.10", "b,01")) == ["1.10", "01"]  # not numbers: a version, a code
 
 
-def test_numbers_are_read_as_those_of_the_named_labels_if_all_labels_are_numbers(tmp_path: pathlib.Path):
+def test_label_numbers_index_the_named_labels(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", "a,0", "b,1.0")
     said: list[str] = []
     data = load_own_data(OwnDataConfig(train=path, label_names=("no", "yes")), "sequence", say=said.append)
@@ -468,7 +468,7 @@ def test_numbers_are_read_as_those_of_the_named_labels_if_all_labels_are_numbers
         load_own_data(OwnDataConfig(train=train, dev=str(tmp_path / "a.csv")), "sequence")
 
 
-def test_a_long_list_that_is_written_in_a_cell_is_read_in_linear_time(tmp_path: pathlib.Path):
+def test_a_long_list_written_in_a_cell_is_read_in_linear_time(tmp_path: pathlib.Path):
     def seconds(count: int) -> float:
         words = json.dumps([f"w{i}" for i in range(count)])
         path = put(tmp_path / "a.jsonl", {"words": words, "labels": ["O"] * count})
@@ -480,7 +480,7 @@ def test_a_long_list_that_is_written_in_a_cell_is_read_in_linear_time(tmp_path: 
     assert seconds(40_000) < 30 * max(seconds(5_000), 0.005)  # it would be 64 times as long if each item read the whole list
 
 
-def test_labels_that_are_spelt_alike_or_lack_examples_are_reported(tmp_path: pathlib.Path):
+def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathlib.Path):
     said: list[str] = []
     rows = ["a,Pos", "b,pos", "c,very  good", "d,very good", "e,neg", "f,caf\u00e9", "g,cafe\u0301", "h,x", "i,x\u200b"]
     path = put(tmp_path / "a.csv", "text,label", *rows)
@@ -506,7 +506,7 @@ def test_the_line_of_excel_names_the_delimiter(tmp_path: pathlib.Path):
     assert labels_of(put(tmp_path / "a.csv", "text,label,,", "a,x,,")) == ["x"]
 
 
-def test_cells_in_quotes_of_a_tsv_file_are_never_kept_in_silence(tmp_path: pathlib.Path):
+def test_quoted_cells_of_a_tsv_give_a_warning(tmp_path: pathlib.Path):
     for rows in (['"text"\t"label"', "a\tx"], ["text\tlabel", '"a ""b"""\tx'], ["text\tlabel", 'a\t"x"']):
         path = put(tmp_path / "a.tsv", *rows)
         with pytest.raises(UserError, match="in double quotes; set quotes=true if"):
@@ -529,7 +529,7 @@ def test_cells_in_quotes_of_a_tsv_file_are_never_kept_in_silence(tmp_path: pathl
         ("a.jsonl", '[{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]\n'),
     ],
 )
-def test_json_is_lines_or_a_list_whatever_its_name(tmp_path: pathlib.Path, name: str, text: str):
+def test_json_is_lines_or_a_list_under_any_name(tmp_path: pathlib.Path, name: str, text: str):
     (tmp_path / name).write_text(text)
     assert labels_of(str(tmp_path / name)) == ["x", "y"]
 
@@ -551,7 +551,7 @@ def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, 
         labels_of(str(tmp_path / "a.json"))
 
 
-def test_questions_are_rows_or_squads_whatever_the_name_of_the_file(tmp_path: pathlib.Path):
+def test_questions_are_rows_or_squad_format_under_any_name(tmp_path: pathlib.Path):
     entry = {"id": "x", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
     squad = json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [entry]}]}]}, indent=1)
     rows = json.dumps({"id": "x", "question": "q", "context": "a b", "answers": ["b"]}) + "\n"
@@ -578,7 +578,7 @@ def test_compressed_tables_are_read_by_their_name(tmp_path: pathlib.Path, ending
         labels_of(str(tmp_path / "a.csv"))
 
 
-def test_a_workbook_is_told_by_its_first_bytes(tmp_path: pathlib.Path):
+def test_an_excel_workbook_is_recognised_by_its_first_bytes(tmp_path: pathlib.Path):
     for name in ("a.xlsx", "a.csv"):
         (tmp_path / name).write_bytes(b"PK\x03\x04" + bytes(60))
         with pytest.raises(UserError, match=rf"{name} is a zip archive or an Excel workbook, not text; .*save the sheet as CSV"):
@@ -592,12 +592,12 @@ def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
     assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
 
 
-def test_blanks_around_a_label_are_not_part_of_it(tmp_path: pathlib.Path):
+def test_blanks_around_a_label_are_stripped(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", "a,x", "b, x", '"c","y "')
     assert load_own_data(OwnDataConfig(train=path), "sequence").labels == ("x", "y")
 
 
-def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
+def test_missing_settings_are_refused_by_name(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="no file is given"):
         load_own_data(OwnDataConfig(), "sequence")
     with pytest.raises(UserError, match="the dev split is not given; set dev=FILE"):
@@ -621,7 +621,7 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
         load_own_data(OwnDataConfig(train=str(tmp_path / "torn.csv.gz")), "sequence")
 
 
-def test_the_columns_of_texts_are_those_with_another_name_than_the_field():
+def test_text_columns_list_only_renamed_fields():
     config = OwnDataConfig(text="review", text_b="text_b", choices=("end0", "end1"), words="w")
     assert text_columns(config, "sequence") == {"text": "review"}
     assert text_columns(config, "choice") == {"choices": ["end0", "end1"]}

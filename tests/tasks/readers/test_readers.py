@@ -48,7 +48,7 @@ def test_both_versions_of_squad_are_read(tmp_path: pathlib.Path):
     ]
 
 
-def test_an_answer_elsewhere_than_said_is_moved_to_the_nearest_place(tmp_path: pathlib.Path):
+def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_match(tmp_path: pathlib.Path):
     context = "two one two one"
     path = squad(tmp_path / "a.json", context, {"answers": [answer("two", 7), answer("one", 90), answer("six", 0)]})
     said: list[str] = []
@@ -58,7 +58,7 @@ def test_an_answer_elsewhere_than_said_is_moved_to_the_nearest_place(tmp_path: p
     assert "1 answer not contained in the context" in said[1]
 
 
-def test_the_nearest_place_is_that_of_a_search_of_all_places():
+def test_the_nearest_match_equals_an_exhaustive_search():
     context = "aabaaabab"
     for text in ("a", "ab", "ba", "aba", "c"):
         places = [i for i in range(len(context)) if context.startswith(text, i)]
@@ -79,7 +79,7 @@ def test_the_nearest_place_is_that_of_a_search_of_all_places():
         ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context: holds half a surrogate pair"),
     ],
 )
-def test_a_file_that_is_not_squads_is_told_where(tmp_path: pathlib.Path, text: str, message: str):
+def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Path, text: str, message: str):
     with pytest.raises(UserError, match=message):
         read_squad(put(tmp_path / "a.json", text))
 
@@ -104,7 +104,7 @@ def test_conll_2003_has_documents_and_columns_between_spaces(tmp_path: pathlib.P
     assert [e.labels for e in read_conll(path, tag=None)] == [None] * 3
 
 
-def test_tabs_part_columns_and_words_may_begin_with_a_hash_or_hold_strange_spaces(tmp_path: pathlib.Path):
+def test_tabs_separate_columns_and_words_may_contain_hashes_and_unusual_spaces(tmp_path: pathlib.Path):
     text = "# a comment\r\n#tag\tO\r\nx y\u2028z\tB-a\r\n\t\r\n# O\r\nlast\tO\r\n"  # in WNUT-17 a lone TAB separates sentences
     assert read_conll(put(tmp_path / "a.conll", text)) == [
         WordsExample("0", ("#tag", "x y\u2028z"), ("O", "B-a"), 0),
@@ -135,7 +135,7 @@ def test_the_mark_of_a_document_may_have_fewer_columns_than_a_word(tmp_path: pat
     assert read_conll(path, tag=-2)[0].labels == ("EU",), "the first column, from the last"
 
 
-def test_a_column_that_is_not_there_is_refused(tmp_path: pathlib.Path):
+def test_a_missing_column_is_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"has 2 columns, none of them tag=3; give one from -2 to 1"):
         read_conll(put(tmp_path / "a.conll", "a\tO\n"), tag=3)
 
@@ -147,7 +147,7 @@ CONLLU = (
 )
 
 
-def test_conllu_gives_words_without_ranges_and_empty_nodes(tmp_path: pathlib.Path):
+def test_conllu_words_leave_out_ranges_and_empty_nodes(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.conllu", CONLLU)
     assert read_conllu(path) == [
         WordsExample("0", ("I", "do", "n't"), ("PRON", "AUX", "PART"), 0),
@@ -175,7 +175,7 @@ def test_bad_lines_of_conllu_are_named(tmp_path: pathlib.Path, good: str, faulty
         read_conllu(put(tmp_path / "a.conllu", CONLLU.replace(good, faulty)))
 
 
-def test_a_treebank_without_any_tag_has_no_labels_where_it_may(tmp_path: pathlib.Path):
+def test_a_treebank_without_tags_is_unlabelled_if_allowed(tmp_path: pathlib.Path):
     bare = CONLLU.replace("PRON", "_").replace("AUX", "_").replace("PART", "_").replace("INTJ", "_")
     read = read_conllu(put(tmp_path / "a.conllu", bare), may_lack_tags=True)
     assert [(e.words, e.labels) for e in read] == [(("I", "do", "n't"), None), (("No",), None)]
@@ -188,7 +188,7 @@ def test_a_treebank_without_any_tag_has_no_labels_where_it_may(tmp_path: pathlib
 SWAG = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 
 
-def test_swag_begins_each_choice_with_the_second_sentence(tmp_path: pathlib.Path):
+def test_swag_choices_start_with_the_second_sentence(tmp_path: pathlib.Path):
     row = '0,v,1,"Ada, sits. She","Ada, sits.",She,gold,"sings, well.",eats.,"says ""no"".",runs.'
     choices = ("She sings, well.", "She eats.", 'She says "no".', "She runs.")
     assert read_swag(put(tmp_path / "a.csv", f"{SWAG},label\n{row},2\n")) == [ChoiceExample("0", "Ada, sits.", choices, 2)]

@@ -46,7 +46,7 @@ def as_table(question: dict[str, Any]) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- identifiers
-def test_a_number_is_an_id_and_a_question_without_one_has_its_number_in_the_file(tmp_path: pathlib.Path):
+def test_question_ids_may_be_numbers_and_default_to_the_position(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": 401}, {"id": None}, {}, {"id": ""}, {"id": " "}, {"id": 7.0}, {"id": float("nan")})
     assert [question.id for question in questions] == ["401", "1", "2", "3", "4", "7", "6"]
     assert said == ["5 questions without an id, named by the number in the file, from 0"]
@@ -55,7 +55,7 @@ def test_a_number_is_an_id_and_a_question_without_one_has_its_number_in_the_file
 
 
 @pytest.mark.parametrize("value", [True, 1.5, ["a"], {}])
-def test_what_is_no_id_is_named_with_its_place(tmp_path: pathlib.Path, value: Any):
+def test_an_invalid_id_is_named_with_its_position(tmp_path: pathlib.Path, value: Any):
     with pytest.raises(UserError, match=r"x\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]\.id: .* is not a text or a whole number"):
         squad(tmp_path, {"id": value})
 
@@ -74,7 +74,7 @@ def test_an_offset_may_be_a_float_or_a_text_in_every_format(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize("start", [11.5, True, "x", "1_1", "²", 10**30, float("inf"), [11], "9" * 5000])
-def test_what_is_no_offset_is_refused_in_every_format(tmp_path: pathlib.Path, start: Any):
+def test_an_invalid_offset_is_refused_in_every_format(tmp_path: pathlib.Path, start: Any):
     answer = {"text": "Bo", "answer_start": start}
     problem = r'answers.* has "Bo" at .*, not a text and its start'
     with pytest.raises(UserError, match=problem):
@@ -96,7 +96,7 @@ def test_offsets_in_units_of_utf_16_or_in_bytes_are_understood(tmp_path: pathlib
 
 # -------------------------------------------------------------------------------------------------------------- white space
 @pytest.mark.parametrize("between", ["\n", "  ", "\u202f", "\u00a0", "\t\r\n "])
-def test_an_answer_that_differs_in_white_space_alone_is_that_part_of_the_context(tmp_path: pathlib.Path, between: str):
+def test_an_answer_may_differ_from_the_context_in_white_space(tmp_path: pathlib.Path, between: str):
     context = f"a b? No: x{between}y, then x{between}y."
     for start, place in ((0, 9), (9, 9), (30, context.rindex("x"))):
         answer = {"answers": [{"text": " x y ", "answer_start": start}]}
@@ -106,7 +106,7 @@ def test_an_answer_that_differs_in_white_space_alone_is_that_part_of_the_context
         assert [q.answers for q in own(tmp_path, "x.jsonl", as_lines(answer, context))] == [((f"x{between}y", place),)]
 
 
-def test_an_answer_with_other_words_is_counted_in_scores_only(tmp_path: pathlib.Path):
+def test_an_answer_with_other_words_counts_only_in_scores(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": "q", "answers": [{"text": "Adaran", "answer_start": 0}]})
     assert questions[0].answers == (("Adaran", None),)
     assert said == ["1 answer not contained in the context, counted in scores only, first one of q"]
@@ -121,7 +121,7 @@ def test_an_empty_list_of_answers_is_no_answer_in_every_format(tmp_path: pathlib
     assert [(q.answers, q.is_impossible) for q in (question, line, cell)] == [((), True)] * 3
 
 
-def test_answers_are_unknown_if_the_file_does_not_have_them_or_says_that_there_are_some(tmp_path: pathlib.Path):
+def test_answers_are_unknown_if_the_file_lacks_them(tmp_path: pathlib.Path):
     questions, _ = squad(tmp_path, {}, {"answers": [], "is_impossible": False})
     assert [(q.answers, q.is_impossible) for q in questions] == [((), False)] * 2
 
@@ -136,7 +136,7 @@ def test_answers_are_unknown_if_the_file_does_not_have_them_or_says_that_there_a
         ('{"data": [', "fetch it again"),
     ],
 )
-def test_another_format_under_the_name_of_json_is_recognised(tmp_path: pathlib.Path, text: str, remedy: str):
+def test_another_format_with_json_suffix_is_recognised(tmp_path: pathlib.Path, text: str, remedy: str):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(UserError) as error:

@@ -34,7 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *flags: str, fit: bool = True) -> tuple
     return status, examined
 
 
-def test_every_phase_is_reported_and_their_sum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_every_phase_and_their_sum_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     flags = ("--topology=v5e:4x4", "--slices=2", "--config.seed=3")
     assert run(monkeypatch, *flags) == (0, ["bert_base.py 0 3 2xv5e:4x4", "bert_base.py 1 3 2xv5e:4x4"])
     paragraphs = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_every_phase_is_reported_and_their_sum(monkeypatch: pytest.MonkeyPatch, 
     assert capsys.readouterr().out.endswith("\n\nsaved: there\n")
 
 
-def test_experiments_are_compared_with_their_own_keys(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_compared_experiments_have_their_own_overrides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     others = ("--against=experiments/pretrain/bert_large.py", "--against.seed=4")
     status, examined = run(monkeypatch, "--topology=v5e:4x4", "--phase=0", "--config.seed=3", *others)
     assert (status, examined) == (0, ["bert_base.py 0 3 v5e:4x4", "bert_large.py 0 4 v5e:4x4"])
@@ -60,7 +60,7 @@ def test_a_step_that_does_not_fit_ends_with_status_1(monkeypatch: pytest.MonkeyP
     assert "chip-hours" not in said, "there is no sum, since a part is missing"
 
 
-def test_one_json_object_has_all_experiments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_json_output_has_all_experiments_in_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     status, _ = run(
         monkeypatch, "--topology=v5e:4x4", "--json", "--price=2", "--against=experiments/pretrain/bert_large.py", fit=False
     )

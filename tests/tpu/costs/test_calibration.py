@@ -33,9 +33,7 @@ def calibrated(compiler: Compiler, cache: pathlib.Path | None) -> Calibration:
     return calibrate(compiler, cache)  # type: ignore[arg-type]
 
 
-def test_a_calibration_is_estimated_once_for_each_chip_and_version_of_the_compiler(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_calibration_is_cached_by_chip_and_compiler_version(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("bert_jax.tpu.costs.compiler.cache_directory", lambda: tmp_path / "cache")
     compiler = Compiler("v5e", "1")
     first = calibrated(compiler, None)
@@ -52,7 +50,7 @@ def test_a_calibration_is_estimated_once_for_each_chip_and_version_of_the_compil
     assert kept == [3, 1]
 
 
-def test_rates_are_fractions_of_what_one_device_of_a_chip_can_do(tmp_path: pathlib.Path):
+def test_rates_are_fractions_of_the_peak_of_one_device(tmp_path: pathlib.Path):
     compiler = Compiler("v7x", "1")
     found = calibrated(compiler, tmp_path)
     assert found.matmul == pytest.approx(2 * 8192**3 / 1e-3 / (2307e12 / 2))

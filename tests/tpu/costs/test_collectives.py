@@ -27,7 +27,7 @@ from tests.tpu.costs.devices import devices_of
         ("{{}}", None),
     ],
 )
-def test_every_way_of_writing_groups_is_read(text: str, group: list[int] | None):
+def test_every_notation_of_groups_is_parsed(text: str, group: list[int] | None):
     assert first_replica_group(text) == group
 
 
@@ -35,7 +35,7 @@ def collective(groups: str) -> Instruction:
     return Instruction("c", "all-reduce", (), (), f", replica_groups={groups}, dimensions={{0}}", False, "")
 
 
-def test_a_closed_ring_is_twice_as_fast_as_a_line_of_its_length():
+def test_a_ring_is_twice_as_fast_as_a_line_of_its_length():
     closed, open_ = parse_topology("v5e:16x16"), parse_topology("v5e:8x16")
     lines = {t.name: transfer("all-gather", collective("[16,16]<=[256]"), 2**24, t, devices_of(t)) for t in (closed, open_)}
     ring = lines["v5e:16x16"].seconds - 8e-6  # 8 hops
@@ -49,7 +49,7 @@ def test_a_closed_ring_is_twice_as_fast_as_a_line_of_its_length():
     assert pair.seconds - 1e-6 == pytest.approx(2**24 / 45e9), "two neighbours have the link between them"
 
 
-def test_a_collective_without_groups_is_one_of_all_devices():
+def test_a_collective_without_groups_includes_all_devices():
     t = parse_topology("v5e:4x4")
     everyone = transfer("all-gather", collective("[1,16]<=[16]"), 2**20, t, devices_of(t))
     assert transfer("all-gather", collective("{}"), 2**20, t, devices_of(t)) == everyone
@@ -98,7 +98,7 @@ def test_all_reduce_is_a_reduce_scatter_and_an_all_gather():
     assert scatter.seconds == pytest.approx(2**26 * 63 / 64 / (6 * 90e9) + 6e-6)  # three rings; two hops each
 
 
-def test_what_crosses_slices_goes_through_the_network_card():
+def test_traffic_between_slices_goes_through_the_network_card():
     t = parse_topology("2xv5e:4x4")
     whole = transfer("all-reduce", collective("[1,32]<=[32]"), 2**26, t, devices_of(t))
     assert whole.sent_between_slices == pytest.approx(2 * 2**26 / 16 / 2)
@@ -131,13 +131,13 @@ def send(kind: str) -> Instruction:
         ("", 1, 1),  # of an unknown kind
     ],
 )
-def test_how_much_of_what_is_sent_crosses_slices_is_a_matter_of_the_kind(kind: str, payload: float, sent: float):
+def test_traffic_between_slices_depends_on_the_kind_of_collective(kind: str, payload: float, sent: float):
     crossing = between_slices(send(kind), 2**20, parse_topology("4xv5e:4x4"))
     assert (crossing.payload, crossing.sent, crossing.sent_between_slices) == (payload * 2**20, sent * 2**20, sent * 2**20)
     assert crossing.kind == f"{kind.lower().replace('_', '-') or 'send'} between slices"
     assert crossing.group == 4
 
 
-def test_the_devices_of_a_chip_share_its_part_of_the_network_card():
+def test_the_devices_of_a_chip_share_its_network_bandwidth():
     t = parse_topology("2xv7x:2x2x1")
     assert between_slices(send("ALL_GATHER"), 2**20, t).seconds == pytest.approx(2 * 2**20 / (100e9 / 8) + 20e-6)

@@ -35,14 +35,14 @@ def flops_of(layers: int) -> tuple[float, float]:
     return step.flops, step.lowered.cost_analysis()["flops"]
 
 
-def test_model_flops_of_a_layer_are_those_of_its_matrix_products_by_xlas_own_count():
+def test_model_flops_of_a_layer_equal_the_count_of_xla():
     (ours, theirs), (ours_of_more, theirs_of_more) = flops_of(3), flops_of(4)  # the last layer is not computed everywhere
     layer = ours_of_more - ours
     assert layer == 8 * 128 * (6 * (4 * 256**2 + 2 * 256 * 1024) + 12 * 128 * 256)
     assert layer < theirs_of_more - theirs == pytest.approx(layer, rel=0.1)  # theirs includes softmax, GELU and optimizer
 
 
-def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(tmp_path: pathlib.Path):
+def test_a_saved_program_is_loaded_only_for_its_own_step(tmp_path: pathlib.Path):
     step = jax.jit(lambda state, x: (state + x["a"], {"y": x["a"]}))
     other = jax.jit(lambda state, x: (state - x["a"], {"y": x["a"]}))
     arguments = (jnp.ones(4), {"a": jnp.arange(4.0)})
@@ -61,9 +61,7 @@ def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(
         load_program(tmp_path, lowered, one)
 
 
-def test_a_run_under_way_compiles_what_was_not_saved_and_a_start_refuses(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_running_phase_compiles_missing_programs_and_a_start_refuses(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     step, x, mesh = jax.jit(lambda x: x + 1), jnp.ones(4), Mesh(np.array(jax.devices()[:1]), ("data",))
     tmp_path.joinpath("saved").mkdir()
     with caplog.at_level(logging.INFO, "bert_jax"):
@@ -149,7 +147,7 @@ def test_an_evaluation_that_does_not_fit_is_refused_with_the_largest_batch_that_
     assert aot(*flags, largest).returncode == 0
 
 
-def test_a_batch_that_does_not_divide_is_a_clear_error():
+def test_a_batch_that_does_not_divide_is_refused():
     pytest.importorskip("libtpu")
     done = aot("--topology=v5e:2x2", "--phase=0", "--config.phases.0.batch_size=250", *TINY)
     assert (done.returncode, done.stdout) == (2, "")
@@ -184,7 +182,7 @@ for operation in ("attention", "residual_norm"):
 """Compiles every program of the comparison for a chip that is not attached, and replaces its results by ones."""
 
 
-def test_the_comparison_of_each_kernel_with_the_plain_path_compiles_for_a_tpu():
+def test_the_self_test_of_each_kernel_compiles_for_a_tpu():
     pytest.importorskip("libtpu")
     done = subprocess.run([sys.executable, "-c", COMPARISON], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "attention compiles 9\nresidual_norm compiles 3\n", done.stderr

@@ -50,9 +50,7 @@ def compiled(text: str | None) -> Compiled:
     return Compiler(T).compile(types.SimpleNamespace(compile=lambda: executable(text)))  # type: ignore[arg-type]
 
 
-def test_a_program_is_compiled_to_its_module_and_the_schedules_of_its_kernels(
-    prepared: list[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_compiling_returns_the_module_and_the_schedules_of_its_kernels(prepared: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compiler, "time", types.SimpleNamespace(monotonic=iter([3.0, 5.5]).__next__))
     found = compiled(program(A, KERNEL))
     assert prepared == ["prepared", "asked for devices"]
@@ -62,19 +60,19 @@ def test_a_program_is_compiled_to_its_module_and_the_schedules_of_its_kernels(
     assert Compiler(T).estimate(found).seconds == pytest.approx(1e-3)
 
 
-def test_a_program_without_text_is_no_module(prepared: list[str]):
+def test_a_program_without_text_has_no_module(prepared: list[str]):
     with pytest.raises(ValueError, match="no ENTRY"):
         compiled(None)
 
 
-def test_devices_are_those_of_the_mesh_or_else_all(prepared: list[str]):
+def test_devices_come_from_the_mesh_or_the_topology(prepared: list[str]):
     reduce = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} all-reduce(%a), replica_groups={}"
     found = compiled(program(A, reduce))
     sent = [Compiler(T).estimate(found, of).collectives["all-reduce"]["sent"] for of in (None, devices_of(T)[:2])]  # type: ignore[arg-type]
     assert sent == [2 * 2**22 * 3 / 4, 2 * 2**22 * 1 / 2]
 
 
-def test_a_refusal_for_want_of_memory_has_figures_and_any_other_is_the_compilers(prepared: list[str]):
+def test_out_of_memory_refusals_have_figures_and_others_the_compilers_message(prepared: list[str]):
     def refused(message: str) -> None:
         def compile() -> None:
             raise jax.errors.JaxRuntimeError(message)

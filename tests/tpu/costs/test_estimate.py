@@ -46,14 +46,14 @@ def work(name: str, cycles: int, operand: str = "a") -> str:
     return f"%{name} = f32[1024,1024]{{1,0:T(8,128)S(1)}} multiply(%{operand}, %{operand}), {config}"
 
 
-def test_a_loop_in_a_loop_counts_with_the_product_of_their_trips():
+def test_nested_loops_count_with_the_product_of_their_trips():
     assert estimated(LOOPS).seconds == pytest.approx(3 * 5 * 7 / 1.5e9)
     (mul,) = estimated(LOOPS).operations
     assert (mul.name, mul.count, mul.seconds) == ("mul", 15, pytest.approx(15 * 7 / 1.5e9))
 
 
 @pytest.mark.parametrize(("limit", "count"), [(1, 0), (3, 1), (5, 2)])
-def test_a_loop_runs_as_often_as_it_says_even_once_or_never(limit: int, count: int):
+def test_loops_may_run_once_or_never(limit: int, count: int):
     text = LOOPS.replace("%seven = s32[]{:T(128)} constant(7)", f"%seven = s32[]{{:T(128)}} constant({limit})")
     assert estimated(text).seconds == pytest.approx(count * 5 * 7 / 1.5e9)
     assert [o.count for o in estimated(text).operations] == [5 * count] * min(1, count)
@@ -69,7 +69,7 @@ def test_a_loop_of_unknown_length_counts_once_and_is_reported():
     assert estimated(LOOPS).unread_loops == 0
 
 
-def test_what_is_sent_and_moved_in_a_loop_counts_with_its_trips():
+def test_traffic_in_a_loop_counts_with_its_trips():
     shape = "f32[1024,1024]{1,0:T(8,128)}"
     body = f"""%body (p: {shape}) -> {shape} {{
   %p = {shape} parameter(0)
@@ -88,7 +88,7 @@ def test_what_is_sent_and_moved_in_a_loop_counts_with_its_trips():
     assert estimated(program(A, loop.replace("body=%body", "body=%gone"), called=body)).seconds == 0
 
 
-def test_of_a_condition_the_branch_that_takes_longest_counts_and_a_call_is_what_it_calls():
+def test_the_longest_branch_of_a_conditional_counts_and_calls_are_followed():
     def branch(name: str, cycles: int) -> str:
         return f"%{name} (a: f32[1024,1024]) -> f32[1024,1024] {{\n  {A}\n  ROOT {work(name + '.w', cycles)}\n}}\n"
 
@@ -104,7 +104,7 @@ def test_of_a_condition_the_branch_that_takes_longest_counts_and_a_call_is_what_
     assert estimated(program(A, call, called="")).seconds == 0, "instructions outside of the text are unknown"
 
 
-def test_an_asynchronous_collective_takes_only_what_compute_does_not_hide():
+def test_an_asynchronous_collective_costs_only_its_exposed_time():
     shard = '%s = f32[64,1024]{1,0:T(8,128)} slice(%a), slice={[0:64], [0:1024]}, backend_config={"estimated_cycles":"0"}'
     done = "%d = f32[1024,1024]{1,0:T(8,128)} all-gather-done(%g)"
     root = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} bitcast(%d)"
@@ -122,7 +122,7 @@ def test_an_asynchronous_collective_takes_only_what_compute_does_not_hide():
     assert two.collectives["all-gather"]["count"] == 2
 
 
-def test_a_collective_that_fusions_start_continue_and_end_is_waited_for_at_its_end():
+def test_a_collective_split_into_fusions_is_waited_for_at_its_end():
     starts = SCATTER.replace("%called_computation.4", "%starts").replace(
         "ROOT", '%x = f32[] custom-call(), custom_call_target="AsyncCollectiveStart"\n  ROOT'
     )
@@ -149,7 +149,7 @@ def test_a_collective_that_fusions_start_continue_and_end_is_waited_for_at_its_e
 
 
 @pytest.mark.parametrize(("name", "called"), [("reduce-scatter.7", "fused"), ("r", "fused_reduce_scatter")])
-def test_an_all_reduce_of_which_each_keeps_a_part_costs_a_reduce_scatter(name: str, called: str):
+def test_an_all_reduce_with_a_slice_costs_a_reduce_scatter(name: str, called: str):
     """As the compiler writes it: a fusion of an all-reduce and a slice."""
     inside = SCATTER.replace("%called_computation.4", f"%{called}").replace("reduce-scatter(", "all-reduce(")
     fusion = f"ROOT %{name} = f32[64,1024]{{1,0:T(8,128)}} fusion(%a), kind=kCustom, calls=%{called}"
@@ -161,7 +161,7 @@ def test_an_all_reduce_of_which_each_keeps_a_part_costs_a_reduce_scatter(name: s
     assert list(plain.collectives) == ["all-reduce"]
 
 
-def test_a_collective_on_the_cores_for_sparse_work_is_asynchronous_and_moves_no_memory_here():
+def test_a_sparse_core_collective_is_asynchronous_without_memory_traffic():
     """As in the compiler's output for v7x."""
     prepared = '%p = s32[]{:S(2)} custom-call(), custom_call_target="PrepareAsyncCallStart"'
     ready = '%q = token[] custom-call(%p), custom_call_target="PrepareAsyncCallDone"'
@@ -179,13 +179,13 @@ def test_a_collective_on_the_cores_for_sparse_work_is_asynchronous_and_moves_no_
     assert hidden.by_kind == {"compute": pytest.approx(10e-6), "collective": pytest.approx(sent - 10e-6)}
 
 
-def test_a_collective_that_the_walk_does_not_come_by_is_admitted():
+def test_uncounted_collectives_are_reported():
     call = 'ROOT %r = f32[64,1024]{1,0:T(8,128)} custom-call(%a), custom_call_target="New", '
     unknown = program(A, call + "called_computations={%called_computation.4}", called=SCATTER)
     assert estimated(unknown).uncounted_collectives == 1
 
 
-def test_fusions_that_continue_or_end_a_collective_hold_it_again_and_are_not_counted():
+def test_fusions_that_repeat_a_collective_are_not_counted():
     goes_on = SCATTER.replace("%called_computation.4", "%async_collective_fusion.1")
     fusion = "%f = f32[64,1024]{1,0:T(8,128)} fusion(%a), kind=kCustom, calls=%async_collective_fusion.1"
     ends = SCATTER.replace("ROOT", '%x = f32[] custom-call(), custom_call_target="AsyncCollectiveDone"\n  ROOT')
@@ -194,7 +194,7 @@ def test_fusions_that_continue_or_end_a_collective_hold_it_again_and_are_not_cou
     assert (found.uncounted_collectives, found.collectives) == (0, {})
 
 
-def test_what_crosses_slices_is_waited_for_at_the_end_of_the_recv_and_named_by_what_uses_it():
+def test_transfers_between_slices_end_at_the_recv_and_are_named_by_their_users():
     shape = "f32[1024,1024]{1,0:T(8,128)}"
     about = 'frontend_attributes={_xla_host_transfer_rendezvous="r_0",_xla_megascale_transfer_type="ALL_REDUCE"}'
     reduce = f"%x = {shape} all-reduce(%a), replica_groups={{{{0,1,2,3}},{{4,5,6,7}}}}"
@@ -226,7 +226,7 @@ def test_a_synchronous_all_reduce_is_fully_exposed_and_its_bytes_are_counted():
     assert prepared.seconds == pytest.approx(found.seconds + 2e-6), "including the cycles of the cores themselves"
 
 
-def test_a_kernel_costs_its_schedule_but_at_least_its_passage_through_memory():
+def test_a_kernel_costs_the_longer_of_its_schedule_and_memory_traffic():
     call = 'ROOT %r = f32[1024,1024]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call", '
     call += 'backend_config={"body":"XYZ"}'
     slow = estimated(program(A, call), {"XYZ": Schedule(100, 1_500_000, (10,), 0)})
@@ -255,7 +255,7 @@ def test_an_asynchronous_copy_waits_for_the_memory():
 
 
 @pytest.mark.parametrize("opcode", ["slice-start", "dynamic-slice-start"])
-def test_an_asynchronous_slice_moves_what_it_cuts_out(opcode: str):
+def test_an_asynchronous_slice_moves_only_the_slice(opcode: str):
     part = "f32[64,1024]{1,0:T(8,128)S(1)}"
     start = f"%c = ((f32[1024,1024]{{1,0:T(8,128)}}), {part}, u32[]{{:S(2)}}) {opcode}(%a), slice={{[0:64], [0:1024]}}"
     done = f"%d = {part} slice-done(%c)"
@@ -273,7 +273,7 @@ def test_small_arrays_without_a_cycle_estimate_are_free():
     assert (reshaped(511).seconds, reshaped(511).bytes) == (0, 2 * 4 * 511)
 
 
-def test_the_roofline_is_the_longer_of_compute_and_memory():
+def test_the_roofline_is_the_maximum_of_compute_and_memory():
     found = estimated(program(A, work("w", 1500), "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%w)"))
     assert found.bytes == 2 * 2**22  # the operand occurs twice
     assert interval(found, 197e12, V5E) == (1.0, found.seconds)

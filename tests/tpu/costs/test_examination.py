@@ -73,7 +73,7 @@ def test_a_step_that_fits_is_reported_with_estimate_memory_and_calibration(capsy
     assert saved == str(("there", "lowered", "executable", flat))
 
 
-def test_a_step_that_does_not_fit_has_its_arguments_and_what_would_help_unless_nobody_wants_to_know():
+def test_a_step_that_does_not_fit_is_reported_with_arguments_and_remedies():
     error = DoesNotFit(2.0, 1.0, "hbm")
     compiler = Compiler(error)
     sizes = {"parameters": 16, "batch": 3}
@@ -81,7 +81,7 @@ def test_a_step_that_does_not_fit_has_its_arguments_and_what_would_help_unless_n
     assert examined(compiler, no_remedies=True)["refused"] == (STEP, compiler.topology, error, sizes, [])
 
 
-def test_another_refusal_of_the_compiler_is_an_error_and_anything_else_a_defect():
+def test_other_refusals_of_the_compiler_are_user_errors():
     with pytest.raises(UserError, match=r"^the TPU compiler refuses phase 0, train step for v5e:2x2: INTERNAL: a bug$"):
         examined(Compiler(jax.errors.JaxRuntimeError("INTERNAL: a bug\nwith more")))
     with pytest.raises(ZeroDivisionError):

@@ -77,7 +77,7 @@ def test_text_without_an_entry_is_refused():
             parse(text)
 
 
-def test_lines_that_are_no_instructions_are_passed_over_and_the_last_one_is_the_root_where_none_is_named():
+def test_other_lines_are_skipped_and_the_last_instruction_is_the_default_root():
     lines = ("%b = token after-all()", "%c = f32[8]{0} not an instruction", "# nothing", "",
              "%d = f32[8]{0} negate(%a), metadata={op_name=\"jit(f)/neg\"}", "%e = f32[8]{0} add(%a, %d)")  # fmt: skip
     entry = parse(
@@ -89,12 +89,12 @@ def test_lines_that_are_no_instructions_are_passed_over_and_the_last_one_is_the_
     assert parse(LOOPS.replace("  ROOT %r", "  %r").replace("%start", "ROOT %start", 1)).entry.root.name == "start"
 
 
-def test_an_instruction_whose_line_is_cut_off_ends_with_the_line():
+def test_a_truncated_instruction_ends_with_its_line():
     (cut,) = parse("ENTRY %main (a: f32[8]) -> f32[8] {\n  %x = f32[8]{0} negate(%a, %b\n}\n").entry.instructions
     assert (cut.opcode, cut.text) == ("negate", "")
 
 
-def test_instructions_carry_opcode_operands_and_cycles():
+def test_instructions_have_opcode_operands_and_cycles():
     module = parse(LOOPS)
     multiply = module.computations["inner_body"].by_name["mul"]
     assert (multiply.opcode, multiply.operands, multiply.cycles) == ("multiply", ("x", "x"), 7)
@@ -103,7 +103,7 @@ def test_instructions_carry_opcode_operands_and_cycles():
     assert module.entry.root.name == "r"
 
 
-def test_what_uses_a_result_is_found_nearest_first_and_beyond_a_send_to_another_slice():
+def test_users_of_a_result_are_found_nearest_first_and_across_slices():
     entry = parse(LOOPS).entry
     assert [user.name for user in entry.users(entry.by_name["start"])] == ["begin", "in", "while", "r"]
     entry = parse(CROSSING).entry
@@ -115,7 +115,7 @@ def test_what_uses_a_result_is_found_nearest_first_and_beyond_a_send_to_another_
     assert [user.name for user in entry.users(entry.by_name["a"])] == ["b", "c", "s", "d", "t", "u"], "each once"
 
 
-def test_a_loop_in_a_loop_has_trips_of_its_own_and_a_limit_may_be_carried_into_it():
+def test_nested_loops_have_their_own_trips_and_carried_limits():
     module = parse(LOOPS)
     outer, inner = module.entry.by_name["while"], module.computations["outer_body"].by_name["while.1"]
     assert trips(module, module.entry, outer) == 3  # 1, 3, 5 below 7
@@ -134,7 +134,7 @@ def test_a_loop_in_a_loop_has_trips_of_its_own_and_a_limit_may_be_carried_into_i
         ("LE", 8, 7, 1, 0),
     ],
 )
-def test_a_loop_runs_as_often_as_its_comparison_holds(direction: str, first: int, limit: int, step: int, expected: int):
+def test_trips_follow_the_comparison_of_a_loop(direction: str, first: int, limit: int, step: int, expected: int):
     head, _, outer = LOOPS.partition("%outer_condition")
     text = head.replace("%two = s32[]{:T(128)} constant(2)", f"%two = s32[]{{:T(128)}} constant({step})")
     text += "%outer_condition" + outer.replace("direction=LT", f"direction={direction}")
@@ -189,7 +189,7 @@ def test_sizes_are_padded_to_the_tiles_of_the_layout():
         ("", "(unnamed)"),
     ],
 )  # fmt: skip
-def test_a_path_of_names_becomes_a_place_in_the_model(op_name: str, where: str):
+def test_an_op_name_becomes_a_place_in_the_model(op_name: str, where: str):
     assert place(op_name) == where
 
 

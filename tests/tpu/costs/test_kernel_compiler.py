@@ -62,7 +62,7 @@ def schedule(dumps: dict[str, str] | None, directory: pathlib.Path, monkeypatch:
     return found
 
 
-def test_the_schedule_of_the_kernel_is_taken_among_all_dumps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_schedule_of_the_kernel_is_selected_from_all_dumps(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     assert schedule(DUMPS, tmp_path, monkeypatch) == "the schedule"
     assert schedule({}, tmp_path, monkeypatch) is None, "and never a dump of the previous kernel"
     assert schedule({name: text for name, text in DUMPS.items() if "12" not in name}, tmp_path, monkeypatch) is None
@@ -72,7 +72,7 @@ def test_the_schedule_of_the_kernel_is_taken_among_all_dumps(tmp_path: pathlib.P
     )
 
 
-def test_a_kernel_that_the_compiler_refuses_is_named_and_has_no_schedule(
+def test_a_refused_kernel_is_named_and_has_no_schedule(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert schedule(None, tmp_path, monkeypatch) is None
@@ -102,7 +102,7 @@ def test_the_answer_is_one_line_with_a_schedule_for_each_call(
     assert json.loads(capsys.readouterr().out) == ["a on v5e:2x2", "b on v5e:2x2"]
 
 
-def test_it_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_kernel_compiler_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("bert_jax.tpu.costs.topologies.prepare_compiler", lambda dumps: None)
     monkeypatch.setattr("bert_jax.tpu.costs.topologies.topology_devices", lambda topology: [])
     monkeypatch.setattr(sys, "argv", ["kernel_compiler", "v5e:2x2"])

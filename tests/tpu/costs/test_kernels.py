@@ -38,7 +38,7 @@ LB: loop body
 """
 
 
-def test_cycles_are_bundles_times_trips_of_loops_in_loops():
+def test_cycles_are_bundles_times_trips_of_nested_loops():
     found = read_schedule(SCHEDULE)
     assert found.trips == (64, 5)  # the grid's exit test counts two more than the number of steps
     assert found.bundles == 13
@@ -46,21 +46,21 @@ def test_cycles_are_bundles_times_trips_of_loops_in_loops():
     assert found.unread_loops == 0
 
 
-def test_what_stands_in_the_delay_slots_of_the_branch_back_belongs_to_the_loop():
+def test_delay_slots_of_the_back_branch_belong_to_the_loop():
     slots = "   0xc   : > { %s9 = smov %s4 }\n   0xd   :  { %21 = vsyncpa [#allocation3], 1 }"
     found = read_schedule(SCHEDULE.replace("   0xc   :  { %21 = vsyncpa [#allocation3], 1 }", slots))
     assert (found.trips, found.unread_loops) == ((64, 5), 0)
     assert found.cycles == 3 + 64 * (8 + 5 * 3)
 
 
-def test_instructions_after_a_loop_that_were_moved_into_it_do_not_end_it():
+def test_instructions_moved_into_a_loop_do_not_end_it():
     moved = "   0x8   : > { %22 = vst [vmem:%s8] (%p55_p6), %v1 }\n   0x8   : >> { %p55_p6"
     found = read_schedule(SCHEDULE.replace("   0x8   : >> { %p55_p6", moved))
     assert (found.trips, found.unread_loops) == ((64, 5), 0)
     assert found.cycles == 3 + 64 * (7 + 5 * 4)
 
 
-def test_the_test_of_an_outer_loop_may_stand_in_an_inner_one():
+def test_the_exit_test_of_an_outer_loop_may_be_in_an_inner_one():
     early = "%p55_p6 = scmp.ge.s32.totalorder %s30_s6, 5  ;;  %p18_p2 = scmp.ge.s32.totalorder (%p55_p6), %s4, 66 }"
     text = SCHEDULE.replace("%p18_p2 = scmp.ge.s32.totalorder %s4, 66 /* loop exit test */", "%s8 = smov 0")
     found = read_schedule(text.replace("%p55_p6 = scmp.ge.s32.totalorder %s30_s6, 5 }", early))
@@ -81,13 +81,13 @@ def test_a_loop_without_a_constant_limit_counts_once_and_is_reported():
         (("%s30_s6 = sadd.s32 1, %s27", "%s30_s6 = sadd.s32 %s27, %s8"), (64, 5)),
     ],
 )
-def test_a_loop_goes_on_until_its_counter_has_reached_the_limit(change: tuple[str, str], trips: tuple[int, ...]):
+def test_a_loop_runs_until_its_counter_reaches_the_limit(change: tuple[str, str], trips: tuple[int, ...]):
     assert SCHEDULE.count(change[0]) == 1
     found = read_schedule(SCHEDULE.replace(*change))
     assert (found.trips, found.cycles) == (trips, 3 + trips[0] * (7 + trips[1] * 3))
 
 
-def test_a_loop_may_follow_a_loop_and_stand_in_one():
+def test_loops_may_follow_and_contain_loops():
     """After the inner loop of five trips comes one of seven, which contains another of two trips with two bundles."""
     begin, end = SCHEDULE.split("   0xa PF: > {")
     after = """   0x7 LB: >> { %s31 = sadd.s32 1, %s28 }
@@ -135,14 +135,16 @@ def test_equal_kernels_are_compiled_once_with_their_own_configuration():
     assert calls["QUJD"]["operands"] == [("bf16", (8, 128))]
 
 
-def test_a_kernel_that_cannot_be_compiled_alone_is_missing_and_not_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kernel_that_cannot_be_compiled_alone_is_missing_and_not_cached(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(sys, "executable", "false")
     assert kernel_schedules(parse(OTHERS), parse_topology("v5e:4x4"), "1", tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("cache", ["its own", "given"])
-def test_a_schedule_that_was_kept_is_not_compiled_again(cache: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_cached_schedule_is_not_compiled_again(cache: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     wanted, other = read_schedule(SCHEDULE), Schedule(1, 2, (3, 4), 5)
     asked: list[Any] = []
 
@@ -163,14 +165,14 @@ def test_a_schedule_that_was_kept_is_not_compiled_again(cache: str, tmp_path: pa
     assert len(asked) == 3
 
 
-def test_every_kernel_has_an_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_kernel_gets_a_schedule_or_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "_compile", lambda calls, topology: [])
     with pytest.raises(ValueError, match="shorter"):
         kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "one"), [("v5e:4x4", "v5e:2x2"), ("v5p:4x4x4", "v5p:2x2x1")])
-def test_kernels_are_compiled_by_a_process_that_finds_this_package(
+def test_the_kernel_compiler_process_can_import_this_package(
     name: str, one: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     def run(command: list[str], *, input: str, env: dict[str, str], **more: Any) -> Any:
@@ -185,7 +187,7 @@ def test_kernels_are_compiled_by_a_process_that_finds_this_package(
     assert kernel_schedules(parse(OTHERS), parse_topology(name), "1", tmp_path) == {"REVG": read_schedule(SCHEDULE)}
 
 
-def test_a_schedule_that_an_older_reader_kept_is_not_taken(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_schedules_cached_by_an_older_reader_are_ignored(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     old, new = Schedule(1, 1, (), 0), Schedule(1, 2, (), 0)
     monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [old])
     assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": old}

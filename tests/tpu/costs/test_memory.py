@@ -38,7 +38,7 @@ def test_donated_arguments_count_once_and_the_compilers_peak_before_the_sum_of_p
     assert used_bytes(types.SimpleNamespace(**of_other_compilers)) == (10 + 9 - 8 + 5 + 1) * 2**20  # type: ignore[arg-type]
 
 
-def test_memory_is_made_of_named_arguments_padding_temporaries_and_code():
+def test_memory_consists_of_named_arguments_padding_temporaries_and_code():
     lines = (A, '%x = f32[1024,1024]{1,0:T(8,128)} negate(%a), metadata={op_name="jit(step)/jvp(M)/layers/neg"}',
              "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%x, %a)")  # fmt: skip
     mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
@@ -66,7 +66,7 @@ def made(name: str, of: str, where: str) -> str:
 FORWARD, BACKWARD = "jvp(M)/layers", "transpose(jvp(M))/layers"
 
 
-def test_the_peak_of_memory_counts_what_is_alive_and_reuses_what_is_not():
+def test_the_peak_counts_live_arrays_and_reuses_dead_ones():
     lines = (A, made("x", "a", "jvp(M)/layers"), made("y", "x", "jvp(M)/layers"), made("g", "y", "transpose(jvp(M))/layers"))
     last = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} add(%g, %z)"
     assert peak(parse(program(*lines, last.replace("%z", "%y")))) == {"activations": 2**22, "gradients": 2**22}
@@ -74,7 +74,7 @@ def test_the_peak_of_memory_counts_what_is_alive_and_reuses_what_is_not():
     assert peak(parse(program(*lines, last.replace("%z", "%a")))) == {"activations": 2**22}
 
 
-def test_what_is_dead_makes_room_once():
+def test_a_dead_array_is_reused_once():
     """y of the same size replaces x; the half h takes memory of its own while y is alive."""
     half = '%h = f32[512,1024]{1,0:T(8,128)} slice(%y), metadata={op_name="jit(step)/transpose(jvp(M))/layers/s"}'
     chain = (A, made("x", "a", FORWARD), made("y", "x", FORWARD), half)
@@ -84,7 +84,7 @@ def test_what_is_dead_makes_room_once():
     assert peak(parse(program(*chain, *more))) == {"activations": 2 * MATRIX, "gradients": MATRIX // 2}
 
 
-def test_the_parts_of_the_peak_stand_in_the_order_of_their_sizes():
+def test_parts_of_the_peak_are_sorted_by_size():
     whose = {"u": "optimizer", "g": BACKWARD, "h": BACKWARD, "x": FORWARD, "y": FORWARD, "z": FORWARD}
     lines = [made(name, "a", where) for name, where in whose.items()]
     found = peak(parse(program(A, *lines, f"ROOT %r = {SHAPE} add(%u, %g, %h, %x, %y, %z)")))
@@ -93,7 +93,7 @@ def test_the_parts_of_the_peak_stand_in_the_order_of_their_sizes():
     assert peak(parse(program(A, named, f"ROOT %r = {SHAPE} add(%u, %u)"))) == {"update": MATRIX}
 
 
-def test_arrays_on_the_chip_and_what_is_on_its_way_there_take_no_memory():
+def test_arrays_on_the_chip_take_no_memory():
     fast = SHAPE.replace("T(8,128)", "T(8,128)S(1)")
     lines = (
         made("x", "a", FORWARD).replace("T(8,128)", "T(8,128)S(1)"),
@@ -139,7 +139,7 @@ def loop(root: str) -> dict[str, int]:
     return peak(parse(program(A, *lines, root, called=BODY)))
 
 
-def test_a_loop_updates_in_place_what_it_carries_and_adds_the_peak_of_its_body():
+def test_a_loop_updates_its_carry_in_place_and_adds_the_peak_of_its_body():
     """The allocation belongs to the loop that fills it. The program's result is not counted."""
     assert loop(f"ROOT %r = {SHAPE} add(%i, %o)") == {"activations": 3 * MATRIX, "gradients": MATRIX}
     assert loop(f"ROOT %r = {SHAPE} bitcast(%o)") == {"activations": 2 * MATRIX, "gradients": MATRIX}
@@ -148,7 +148,7 @@ def test_a_loop_updates_in_place_what_it_carries_and_adds_the_peak_of_its_body()
     assert loop(f"ROOT %r = {PAIR} get-tuple-element(%w), index=2") == {"activations": 2 * MATRIX}, "of both"
 
 
-def test_a_value_lives_as_long_as_its_views():
+def test_an_array_lives_as_long_as_its_views():
     lines = (A, made("x", "a", FORWARD), f"%b = {SHAPE} bitcast(%x)", made("g", "a", BACKWARD), f"ROOT %r = {SHAPE} add(%b, %g)")
     assert peak(parse(program(*lines))) == {"activations": MATRIX, "gradients": MATRIX}
     unused = (A, made("x", "a", FORWARD), made("g", "a", BACKWARD), f"ROOT %r = {SHAPE} add(%a, %a)")

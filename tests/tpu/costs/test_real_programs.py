@@ -40,7 +40,7 @@ def compiled(topology: str) -> tuple[str, Estimate]:
 
 
 @pytest.mark.slow
-def test_the_collectives_that_v7x_runs_on_its_cores_for_sparse_work_are_counted():
+def test_sparse_core_collectives_of_v7x_are_counted():
     text, found = compiled("v7x:2x2x1")
     assert "call-start(" in text
     assert found.uncounted_collectives == 0
@@ -53,7 +53,7 @@ def test_the_collectives_that_v7x_runs_on_its_cores_for_sparse_work_are_counted(
 
 
 @pytest.mark.slow
-def test_what_crosses_slices_is_what_the_shards_of_one_slice_ask_of_the_other():
+def test_traffic_between_slices_follows_from_their_shards():
     text, found = compiled("2xv5e:2x2")
     assert found.uncounted_collectives == 0
     crossing = {kind: sums for kind, sums in found.collectives.items() if kind.endswith("between slices")}

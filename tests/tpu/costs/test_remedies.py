@@ -51,7 +51,7 @@ def test_the_search_among_very_many_rows_ends_within_a_percent():
     assert len(tried) <= 12
 
 
-def test_the_search_ends_where_bytes_do_not_grow_in_a_line():
+def test_the_search_ends_for_nonlinear_memory():
     def used(rows: int) -> float:
         return 100.0 + rows**4 / 1e7
 
@@ -59,7 +59,7 @@ def test_the_search_ends_where_bytes_do_not_grow_in_a_line():
     assert found.rows == 200
 
 
-def test_after_two_steps_to_where_the_line_meets_the_limit_the_search_halves_what_is_left():
+def test_the_search_bisects_after_two_linear_steps():
     tried: list[int] = []
 
     def used(rows: int) -> float:
@@ -80,7 +80,7 @@ def test_after_two_steps_to_where_the_line_meets_the_limit_the_search_halves_wha
     assert len(tried) <= 13
 
 
-def test_a_batch_that_takes_the_whole_limit_tells_nothing_of_the_next():
+def test_a_batch_at_the_limit_does_not_predict_the_next():
     tried: list[int] = []
 
     def measure(rows: int) -> tuple[bool, float]:
@@ -117,7 +117,7 @@ def of_pallas() -> Exception:
     return error
 
 
-def test_a_remedy_that_is_no_valid_experiment_or_does_not_fit_is_passed_over():
+def test_remedies_that_are_invalid_or_do_not_fit_are_skipped():
     class Fitting:
         def compile(self, lowered: int) -> Any:
             return types.SimpleNamespace(memory=Statistics(peak_memory_in_bytes=lowered, generated_code_size_in_bytes=0))
@@ -218,7 +218,7 @@ def lower(case: programs.Case, devices: Any) -> Any:
     ],
     ids=["train", "eval", "finetune", "sweep"],
 )
-def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_every_kind_of_step_has_its_own_remedies(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(programs.Case, "lower", lower)
     options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
     (case,) = programs.cases(options.config, overrides, options)
@@ -236,7 +236,7 @@ def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags
     return examination.remedies(case, compiler, made, DoesNotFit(needs * MIB, has * MIB, "hbm"))  # type: ignore[arg-type]
 
 
-def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest.MonkeyPatch):
+def test_remedies_account_for_microbatches_and_sharded_models(monkeypatch: pytest.MonkeyPatch):
     """With two devices along each axis, a microbatch of n rows takes 64 + 32 n MiB of 600, and its batch has 8 n rows."""
     monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
@@ -255,7 +255,7 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("needs", "has", "tried"), [(839, 600, [4]), (840, 600, [8]), (959, 600, [8]), (960, 600, []), (960, 0, [4])]
 )
-def test_a_model_is_spread_further_only_where_that_can_help(
+def test_a_model_is_sharded_further_only_if_that_can_help(
     needs: float, has: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     """Four and eight parts instead of two save up to a half and three quarters of 2 x 80 + 320 MiB. If that is too little, they
@@ -289,7 +289,7 @@ def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytes
     assert [x.phases[0].accumulation for x in compiler.tried if x.phases[0].accumulation > 1] == [8, 16, 32]
 
 
-def test_sharding_is_a_remedy_where_the_model_is_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+def test_sharding_is_a_remedy_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]

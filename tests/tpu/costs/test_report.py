@@ -42,7 +42,7 @@ def one(
     return record(step, parse_topology(topology), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
 
 
-def test_a_step_that_wastes_its_chips_is_told_what_would_cost_less():
+def test_a_step_that_wastes_its_chips_gets_a_cheaper_suggestion():
     wasteful, single = text(one()), one(data=1)["advice"]
     advice = "at 9.1 % of peak with 16 rows of 128 tokens per chip, a larger batch or fewer chips (a smaller --topology) would"
     assert advice in " ".join(wasteful.split())
@@ -53,7 +53,7 @@ def test_a_step_that_wastes_its_chips_is_told_what_would_cost_less():
     assert "would cost less" not in text(better)
 
 
-def test_rates_are_per_chip_and_utilisation_is_of_all_chips_peak():
+def test_rates_are_per_chip_and_utilisation_is_relative_to_the_peak_of_all_chips():
     found = one()
     assert found["seconds"] == pytest.approx(1e-3 + 2 * (2**22 * 15 / 16 / 90e9 + 6e-6))
     assert found["utilisation"] == pytest.approx(1e-4 / found["seconds"])
@@ -71,7 +71,7 @@ def test_rates_are_per_chip_and_utilisation_is_of_all_chips_peak():
 
 
 @pytest.mark.parametrize(("devices", "chips"), [(1, 1), (2, 1), (3, 2), (4, 2)])
-def test_two_devices_are_a_chip_where_each_core_is_one(devices: int, chips: int):
+def test_two_devices_count_as_one_chip_if_each_core_is_a_device(devices: int, chips: int):
     step = Step("phase 0, train step", "a.py", "train", {"data": devices, "fsdp": 1}, 8, 128, 1.0)
     assert (step.devices, step.chips(parse_topology("v7x:2x2x1"))) == (devices, chips)
 
@@ -84,14 +84,14 @@ def test_rates_of_chips_with_two_devices_are_per_chip():
     assert found["chip_hours"] == pytest.approx(4 * found["hours"])
 
 
-def test_a_run_of_a_sweep_is_reckoned_on_its_own_chips():
+def test_a_sweep_run_is_estimated_on_its_own_chips():
     whole, part = one(), one(data=2)
     assert part["chips"] == 2
     for rate in ("rows_per_chip", "utilisation", "rows_per_second_per_chip", "tokens_per_second_per_chip"):
         assert part[rate] == pytest.approx(whole[rate]), rate
 
 
-def test_the_costliest_places_add_up_what_lies_there_and_an_evaluation_updates_nothing():
+def test_costs_are_added_up_by_place_and_evaluations_have_no_update():
     named = 'metadata={op_name="jit(step)/reduce"}, backend_config={"window_config":{"estimated_cycles":"1500"}}'
     lines = [f"%{name} = f32[1024,1024]{{1,0:T(8,128)S(1)}} negate(%a), {named}" for name in ("x", "y")]
     found = estimated(program(A, *lines, "ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} bitcast(%y)"))
@@ -130,7 +130,7 @@ def test_long_lines_are_wrapped_between_words_and_indented():
     assert _wrapped("", "a" * 104 + " 5 %") == [" " * 12 + "a" * 104, " " * 12 + "5 %"], "a percentage is not split over lines"
 
 
-def test_the_text_has_memory_time_network_and_what_is_not_modelled():
+def test_the_text_has_memory_time_network_and_unmodelled_effects():
     found = one()
     said = text(found)
     assert "fits: 12.00 of 16 GiB per device (75 %)" in said
@@ -151,7 +151,7 @@ def test_the_text_has_memory_time_network_and_what_is_not_modelled():
     assert "upper bound 100.0 %; 3.15e+11 model FLOPs per step" in said
 
 
-def test_times_and_sizes_that_round_to_nothing_are_left_out():
+def test_times_and_sizes_that_round_to_zero_are_left_out():
     found = one()
     found["seconds_by_kind"] = {"kernel": 4e-5, "memory": 6e-5, "compute": 1e-3}
     found["memory"]["temporaries"] = {"activations": 5_370_000, "gradients": 5_360_000}
@@ -160,7 +160,7 @@ def test_times_and_sizes_that_round_to_nothing_are_left_out():
     assert "temporaries, GiB: activations 0.01; program" in said
 
 
-def test_collectives_are_listed_with_what_crosses_slices_the_longest_first():
+def test_collectives_are_listed_longest_first_with_traffic_between_slices():
     found = one()
     sums = {"count": 2.0, "payload": 1e6, "sent": 3e6, "sent_between_slices": 1.5e6, "seconds": 0.5e-3}
     found["collectives"] = {"all-gather": sums, "all-reduce": sums | {"sent_between_slices": 0.0, "seconds": 1e-3}}
@@ -191,7 +191,7 @@ def test_the_report_states_its_method_with_the_figures_of_the_network():
     assert any("kernels" in what and "optimistic" in what for what in found["not_modelled"])
 
 
-def test_pessimism_about_memory_is_claimed_only_where_the_calibration_shows_it():
+def test_memory_pessimism_is_claimed_only_if_the_calibration_shows_it():
     pessimistic = "the true time probably lies between the roofline and the estimate"
     assert pessimistic in " ".join(text(one()).split())
     said = " ".join(text(one() | {"calibration": {"matmul": 0.9, "stream": 0.85}}).split())
@@ -199,14 +199,14 @@ def test_pessimism_about_memory_is_claimed_only_where_the_calibration_shows_it()
     assert "at 85 % of the memory bandwidth; the true time is longer by the effects that are not modelled" in said
 
 
-def test_a_small_model_has_no_line_of_empty_figures():
+def test_a_small_model_has_no_empty_lines_of_figures():
     found = one()
     found["memory"]["arguments"] = {"parameters": 2**20}
     assert "arguments" not in text(found)
     assert "temporaries, GiB: activations 8.00" in text(found)
 
 
-def test_loops_and_kernels_that_could_not_be_read_are_admitted():
+def test_unreadable_loops_and_kernels_are_reported():
     assert "too short" not in text(one())
     said = " ".join(text(one() | {"unread_loops": 2, "uncounted_collectives": 1}).split())
     assert "the estimate is too short: 2 loops of unknown trip count, counted as one trip; 1 collective that could not" in said
@@ -235,7 +235,7 @@ def test_an_experiment_costs_the_sum_of_its_phases():
     assert len(totals_text(both[:1], None).splitlines()) == 2  # without a sum of one
 
 
-def test_a_number_of_steps_that_is_not_known_is_neither_zero_nor_silent():
+def test_an_unknown_number_of_steps_is_reported():
     unknown = one(steps=None, kind="eval")
     assert (unknown["hours"], unknown["chip_hours"]) == (None, None)
     assert totals([unknown], 1.5) == {"hours": None, "chip_hours": None, "price": 1.5, "cost": None}
@@ -244,7 +244,7 @@ def test_a_number_of_steps_that_is_not_known_is_neither_zero_nor_silent():
     assert comparison([unknown, unknown]).splitlines()[8].split() == ["chip-hours", "-", "-"]
 
 
-def test_a_comparison_takes_the_first_as_the_measure():
+def test_a_comparison_is_relative_to_the_first_experiment():
     lines = comparison([one(), one(cycles=3_000_000)]).splitlines()
     (ratio,) = [line.split()[-2:] for line in lines if "relative to [1]" in line]
     assert ratio == ["1.00", "0.52"]
@@ -280,7 +280,7 @@ def test_a_step_that_does_not_fit_is_refused_with_figures_and_remedies():
     assert "The arguments" not in refusal(small)
 
 
-def test_what_is_not_compared_is_said():
+def test_parts_without_a_comparison_are_reported():
     options = types.SimpleNamespace(price=None)
     pair = as_text([[one()], [one(config="b.py")]], options)
     assert "rows/s relative to [1]" in pair[-1]
@@ -292,7 +292,7 @@ def test_what_is_not_compared_is_said():
     assert "rows/s relative to [1]" in as_text([[one()], [unfit("b.py")]], options)[-1]
 
 
-def test_json_has_null_for_what_is_not_known():
+def test_json_has_null_for_unknown_values():
     whole = as_json([[one(steps=None)], [unfit()]], types.SimpleNamespace(price=2.0))
     assert whole["experiments"][0]["total"]["cost"] is None
     assert whole["experiments"][1]["total"] is None

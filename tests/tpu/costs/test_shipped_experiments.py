@@ -68,12 +68,12 @@ def marked(cases: list[tuple[str, str]]) -> list:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.name}")
-def test_every_experiment_names_its_hardware_in_words_that_can_be_checked(file: pathlib.Path):
+def test_every_experiment_names_its_hardware_in_a_parsable_form(file: pathlib.Path):
     assert named(file), f"{file.name}: no `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`"
 
 
 @pytest.mark.parametrize(("config", "hardware"), ON_TPU)
-def test_the_mesh_and_every_batch_divide_over_the_chips_that_are_named(config: str, hardware: str):
+def test_mesh_and_batches_divide_over_the_named_chips(config: str, hardware: str):
     devices = parse_topology(hardware).devices
     experiment = load(config)
     shape = mesh_shape(experiment.mesh, devices)
@@ -89,7 +89,7 @@ def compiler(hardware: str) -> Compiler:
 
 
 @pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_TPU))
-def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phase: int):
+def test_the_step_fits_the_named_chips(config: str, hardware: str, phase: int):
     pytest.importorskip("libtpu")
     experiment, target = load(config), compiler(hardware)
     if isinstance(experiment, PretrainingExperiment):
@@ -102,7 +102,7 @@ def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phas
 
 
 @pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_CPU))
-def test_the_step_fits_the_memory_that_is_named(config: str, hardware: str, phase: int):
+def test_the_step_fits_the_named_memory(config: str, hardware: str, phase: int):
     experiment = load(config)
     assert isinstance(experiment, PretrainingExperiment)
     program = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, jax.devices()[:1]).lowered.compile()

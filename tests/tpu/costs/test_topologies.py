@@ -48,7 +48,7 @@ def test_a_slice_is_named_by_generation_and_shape(text: str, name: str, chips: i
         ),
     ],
 )
-def test_an_unknown_topology_is_an_error_that_names_the_nearest_and_what_there_is(text: str, says: str):
+def test_an_unknown_topology_is_refused_with_the_nearest_and_all_names(text: str, says: str):
     with pytest.raises(UserError) as error:
         parse_topology(text)
     assert says in str(error.value)
@@ -62,27 +62,27 @@ def test_an_unknown_topology_is_an_error_that_names_the_nearest_and_what_there_i
         ("2xv5e:2x2", 0, "--topology=2xv5e:2x2 has 2 slices, which contradicts --slices=0"),
     ],
 )
-def test_slices_given_apart_are_at_least_one_and_do_not_contradict_the_name(text: str, slices: int, says: str):
+def test_a_separate_number_of_slices_must_be_positive_and_match_the_name(text: str, slices: int, says: str):
     with pytest.raises(UserError, match=says):
         parse_topology(text, slices)
     assert parse_topology("v5e:2x2", 2) == parse_topology("2xv5e:2x2", 2) == parse_topology("2xv5e:2x2")
 
 
-def test_rings_close_where_the_pod_closes_them():
+def test_rings_are_closed_as_in_the_pod():
     assert parse_topology("v5e:8x16").rings == (False, True)
     assert parse_topology("v5p:4x4x8").rings == (True, True, True)
     assert parse_topology("v5p:2x4x4").rings == (False, False, False)
 
 
 @pytest.mark.parametrize("name", CHIPS)
-def test_peaks_are_those_of_the_training_log_and_follow_from_clocks_and_matrix_units(name: str):
+def test_peaks_equal_the_training_log_and_follow_from_clocks_and_matrix_units(name: str):
     chip = CHIPS[name]
     assert chip.peak_flops == chip.devices * (peak_flops(chip.kind) or 0)
     assert chip.clock * chip.cores * chip.matrix_units * 2 * chip.matrix_width**2 == pytest.approx(chip.peak_flops, rel=0.003)
 
 
 @pytest.mark.parametrize(("name", "pod"), [("v4", (16, 16, 16)), ("v5p", (16, 20, 28)), ("v7x", (16, 24, 24))])
-def test_larger_slices_are_boxes_of_cubes_that_the_pod_holds(name: str, pod: tuple[int, int, int]):
+def test_larger_slices_are_boxes_of_cubes_that_fit_the_pod(name: str, pod: tuple[int, int, int]):
     known = known_shapes(CHIPS[name])
     sides = range(4, 32, 4)
     boxes = {
@@ -96,7 +96,7 @@ def test_larger_slices_are_boxes_of_cubes_that_the_pod_holds(name: str, pod: tup
 
 
 @pytest.mark.parametrize("name", ["v5e", "v6e"])
-def test_flat_slices_double_one_side_after_the_other(name: str):
+def test_flat_slices_double_alternate_sides(name: str):
     doubled = [(2**n, 2 ** (n + more)) for n in range(5) for more in (0, 1) if 0 < n + more < 5 and (n or not more)]
     assert known_shapes(CHIPS[name]) == [(1, 1), *doubled]
 
@@ -129,20 +129,20 @@ def test_a_chip_has_the_figures_of_its_data_sheet(
 
 
 @pytest.mark.parametrize("name", CHIPS)
-def test_the_compiler_calls_the_devices_of_a_chip_what_the_table_calls_them(name: str):
+def test_device_names_of_the_compiler_equal_the_table(name: str):
     pytest.importorskip("libtpu")
     topology = parse_topology(f"{name}:2x2")
     topologies.prepare_compiler()
     assert [device.device_kind for device in topologies.topology_devices(topology)] == [CHIPS[name].kind] * topology.devices
 
 
-def test_a_missing_compiler_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_compiler_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"libtpu, is not installed.*pip install 'jax\[tpu\]=="):
         require_compiler()
 
 
-def test_a_compiler_for_another_jax_is_an_error_with_both_versions(monkeypatch: pytest.MonkeyPatch):
+def test_a_compiler_for_another_jax_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(topologies.importlib.metadata, "version", lambda name: "0.0.50")
     needs = ["numpy>=2.0", 'libtpu==0.0.42.*; extra == "tpu"']
@@ -153,7 +153,7 @@ def test_a_compiler_for_another_jax_is_an_error_with_both_versions(monkeypatch: 
     assert require_compiler() == "0.0.42.1"
 
 
-def test_the_compiler_is_told_that_there_is_no_tpu_and_where_to_write_schedules(monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_of_the_compiler_hides_tpus_and_sets_its_dumps(monkeypatch: pytest.MonkeyPatch):
     environment = {"TF_CPP_MIN_LOG_LEVEL": "0", "LIBTPU_INIT_ARGS": "--given"}
     monkeypatch.setattr(topologies.os, "environ", environment)
     topologies.prepare_compiler()
@@ -173,7 +173,7 @@ def test_the_compiler_is_told_that_there_is_no_tpu_and_where_to_write_schedules(
         ("v7x:2x2", "tpu7x:2x2x1", {}),
     ],
 )
-def test_the_compiler_is_asked_for_the_devices_by_its_own_names(
+def test_devices_are_requested_by_the_names_of_the_compiler(
     text: str, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     def described(*given: str, **more: Any) -> Any:
@@ -194,7 +194,7 @@ def test_the_compiler_is_asked_for_the_devices_by_its_own_names(
         topologies.topology_devices(parse_topology(text))
 
 
-def test_what_libraries_write_to_stderr_is_dropped_and_nothing_else(capfd: pytest.CaptureFixture[str], monkeypatch):
+def test_only_stderr_output_of_libraries_is_dropped(capfd: pytest.CaptureFixture[str], monkeypatch):
     with open(2, "w", closefd=False, encoding="utf8") as buffered:
         monkeypatch.setattr(sys, "stderr", buffered)
         buffered.write("before, ")
@@ -218,6 +218,6 @@ def test_what_libraries_write_to_stderr_is_dropped_and_nothing_else(capfd: pytes
          "HBM (15.75G).", 44.89, 15.75),
     ],
 )  # fmt: skip
-def test_what_the_compiler_says_of_memory_is_understood(message: str, needs: float, has: float):
+def test_memory_messages_of_the_compiler_are_parsed(message: str, needs: float, has: float):
     found = DoesNotFit.from_message(message)
     assert (found.needs, found.has, found.space) == (needs * 2**30, has * 2**30, "hbm")

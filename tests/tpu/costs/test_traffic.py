@@ -11,7 +11,7 @@ OTHER = "%b = f32[1024,1024]{1,0:T(8,128)} parameter(1)"
 CYCLES = ', backend_config={"window_config":{"estimated_cycles":"1"}}'
 
 
-def test_a_fusion_reads_each_operand_whole_or_the_slice_of_it_and_writes_its_result():
+def test_a_fusion_reads_whole_operands_or_slices_and_writes_its_result():
     inside = """%fused (p: f32[1024,1024], q: f32[1024,1024]) -> f32[64,1024] {
   %p = f32[1024,1024]{1,0:T(8,128)} parameter(0)
   %q = f32[1024,1024]{1,0:T(8,128)} parameter(1)
@@ -32,7 +32,7 @@ def test_a_fusion_reads_each_operand_whole_or_the_slice_of_it_and_writes_its_res
 
 
 @pytest.mark.parametrize("opcode", ["slice", "dynamic-slice", "gather"])
-def test_what_is_cut_out_twice_is_read_twice_but_never_more_than_there_is(opcode: str):
+def test_repeated_slices_are_read_repeatedly_up_to_the_whole_operand(opcode: str):
     inside = f"""%fused (p: f32[1024,1024]) -> f32[64,1024] {{
   %p = f32[1024,1024]{{1,0:T(8,128)}} parameter(0)
   %s = f32[64,1024]{{1,0:T(8,128)}} {opcode}(%p)
@@ -61,13 +61,13 @@ def updated(operand: str, result: str) -> float:
     return estimated(program(given, rows, call, called=inside)).bytes
 
 
-def test_an_update_in_place_reads_and_writes_the_updated_part_alone():
+def test_an_update_in_place_reads_and_writes_only_the_updated_part():
     assert updated("", "") == PART + PART
     assert updated("", "S(1)") == PART, "a result on the chip is not written to memory"
     assert updated("S(1)", "") == PART + WHOLE, "nor is an unchanged array there"
 
 
-def test_an_array_that_is_no_more_than_an_index_of_an_update_is_read_whole():
+def test_an_array_used_as_an_index_of_an_update_is_read_whole():
     inside = """%fused (p: f32[1024,1024], q: f32[64,1024]) -> f32[1024,1024] {
   %p = f32[1024,1024]{1,0:T(8,128)} parameter(0)
   %q = f32[64,1024]{1,0:T(8,128)} parameter(1)

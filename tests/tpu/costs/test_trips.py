@@ -84,7 +84,7 @@ FUSED_STEP = ("add(%i, %two)", "fusion(%i), calls=%fused_add")
         ([("tuple(%start,", "tuple(%same,"), ("  %in =", "  %same = s32[]{:T(128)} convert(%start)\n  %in =")], 3),
     ],
 )  # fmt: skip
-def test_a_counter_a_limit_and_a_step_that_are_constants_give_the_number_of_trips(changes: list[tuple[str, str]], expected: int):
+def test_trips_follow_from_constant_counter_limit_and_step(changes: list[tuple[str, str]], expected: int):
     assert trips_of(*changes) == expected
 
 
@@ -113,5 +113,5 @@ def test_a_counter_a_limit_and_a_step_that_are_constants_give_the_number_of_trip
         [FUSED_STEP, ("  ROOT %sum", "  %more = s32[]{:T(128)} add(%j, %four)\n  ROOT %sum")],
     ],
 )  # fmt: skip
-def test_trips_that_cannot_be_told_are_unknown(changes: list[tuple[str, str]]):
+def test_other_loops_have_an_unknown_number_of_trips(changes: list[tuple[str, str]]):
     assert trips_of(*changes) is None

@@ -18,13 +18,13 @@ from tests.storage.emulator import Emulator
 ALONE = Processes()
 
 
-def test_a_bucket_takes_what_a_run_writes_and_keeps_none_of_the_probe(bucket: str):
+def test_a_bucket_is_probed_without_leaving_files(bucket: str):
     assert workdir_check(ALONE, as_path(bucket)).faults == ()
     assert listed(bucket) == {}
     assert corpus_check(ALONE, f"{bucket}/corpus").faults == ()
 
 
-def test_a_bucket_that_is_not_there_or_refuses_writing_is_a_fault(bucket: str, emulator: Emulator):
+def test_a_missing_or_read_only_bucket_is_a_fault(bucket: str, emulator: Emulator):
     (fault,) = workdir_check(ALONE, as_path("gs://another-bucket/run")).faults
     assert "gs://another-bucket" in fault
     assert corpus_check(ALONE, "gs://another-bucket/corpus").faults[0].startswith(fault.partition("/run")[0])
@@ -36,7 +36,7 @@ def test_a_bucket_that_is_not_there_or_refuses_writing_is_a_fault(bucket: str, e
     assert bucket in fault
 
 
-def test_a_directory_that_cannot_do_what_a_run_needs_is_a_fault(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unsuitable_directory_is_a_fault(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = tmp_path / "there"
     there.mkdir()
     assert workdir_check(ALONE, there).faults == ()
@@ -55,7 +55,7 @@ def test_a_directory_that_cannot_do_what_a_run_needs_is_a_fault(tmp_path: pathli
         (FileExistsError(17, "File exists"), "a file is in the way"),
     ],
 )
-def test_a_directory_that_cannot_be_made_is_a_fault_with_the_reason(
+def test_a_directory_that_cannot_be_created_is_a_fault_with_the_reason(
     error: OSError, reason: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fails(path: pathlib.Path, **_: Any) -> None:
@@ -66,7 +66,7 @@ def test_a_directory_that_cannot_be_made_is_a_fault_with_the_reason(
     assert fault == f"--workdir={tmp_path / 'new'} cannot be made ({reason}); name a directory you may write to"
 
 
-def test_what_a_bucket_returns_is_compared_with_what_was_written(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_bucket_must_return_the_written_data(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for content in (None, types.SimpleNamespace(data=b"2")):
         monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
         (fault,) = workdir_check(ALONE, as_path(bucket)).faults

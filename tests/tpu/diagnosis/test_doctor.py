@@ -99,6 +99,6 @@ def test_processes_that_differ_are_a_fault(monkeypatch: pytest.MonkeyPatch, caps
     assert "jax: process 0 has 1, process 1 has 2" in capsys.readouterr().out
 
 
-def test_what_one_process_finds_is_told_once(tmp_path: pathlib.Path):
+def test_a_fault_of_one_process_is_reported_once(tmp_path: pathlib.Path):
     several: Any = types.SimpleNamespace(index=0, count=3, gather=lambda own: [own, "disk of host-1", "disk of host-1"])
     assert experiment.workdir_check(several, tmp_path).faults == ("disk of host-1",)

@@ -55,7 +55,7 @@ def run(monkeypatch: pytest.MonkeyPatch, hosts: Hosts | None, *flags: str) -> in
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_processes_meet_and_the_first_one_reports(
+def test_processes_connect_and_the_first_one_reports(
     index: int, done: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ):
     hosts, figures = HOSTS[index], tmp_path / "figures.json"
@@ -69,7 +69,7 @@ def test_processes_meet_and_the_first_one_reports(
     assert ("1 fault" in capsys.readouterr().out) is figures.exists() is (index == 0)
 
 
-def test_a_machine_without_devices_may_give_no_reason(monkeypatch: pytest.MonkeyPatch):
+def test_a_machine_without_devices_may_have_no_reason(monkeypatch: pytest.MonkeyPatch):
     def none() -> int:
         raise RuntimeError
 
@@ -79,9 +79,7 @@ def test_a_machine_without_devices_may_give_no_reason(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("platform", "count"), [("tpu", 1), ("tpu", 2), ("cpu", 2)])
-def test_kernels_are_compared_and_links_measured_before_all_read_their_clocks(
-    platform: str, count: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_kernels_and_links_are_tested_before_the_clocks_are_read(platform: str, count: int, monkeypatch: pytest.MonkeyPatch):
     device = types.SimpleNamespace(platform=platform)
     did: list[Any] = []
     monkeypatch.setattr(doctor.machine, "record", lambda: {"host": "a"})
@@ -106,9 +104,7 @@ def test_kernels_are_compared_and_links_measured_before_all_read_their_clocks(
 
 
 @pytest.mark.parametrize(("backend", "together"), [("cpu", 3.0), ("tpu", 3.0 * 8)])
-def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
-    backend: str, together: float, monkeypatch: pytest.MonkeyPatch
-):
+def test_workdir_corpus_and_experiment_are_checked_if_given(backend: str, together: float, monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
     def fit(

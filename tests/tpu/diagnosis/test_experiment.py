@@ -96,9 +96,7 @@ def test_a_step_that_is_too_large_is_a_fault(given: dict[str, Any], monkeypatch:
     assert checked().faults == (fault.replace("host memory", "HBM"),)
 
 
-def test_what_the_compiler_says_of_memory_is_a_fault_and_anything_else_a_defect(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_only_memory_errors_of_the_compiler_are_faults(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     def refuses(message: str) -> None:
         def compile() -> None:
             raise jax.errors.JaxRuntimeError(message)
@@ -113,7 +111,7 @@ def test_what_the_compiler_says_of_memory_is_a_fault_and_anything_else_a_defect(
         checked()
 
 
-def test_the_disk_of_the_workdir_must_have_room_for_a_checkpoint(
+def test_the_disk_of_the_workdir_must_have_space_for_a_checkpoint(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ):
     needed: list[Any] = []
@@ -144,14 +142,14 @@ def test_every_step_of_the_experiment_is_checked(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_the_peak_of_the_compiler_counts_on_tpus_and_elsewhere_the_sum_of_parts(monkeypatch: pytest.MonkeyPatch):
+def test_memory_is_the_compilers_peak_on_tpus_and_the_sum_of_parts_elsewhere(monkeypatch: pytest.MonkeyPatch):
     statistics = Statistics()
     assert experiment.step_bytes(statistics) == (10 + 9 - 8 + 5) * 2**20
     monkeypatch.setattr(experiment.jax, "default_backend", lambda: "tpu")
     assert experiment.step_bytes(statistics) == (14 + 1) * 2**20
 
 
-def test_the_advice_on_a_step_that_is_too_large_is_that_of_its_kind(monkeypatch: pytest.MonkeyPatch):
+def test_the_advice_on_a_too_large_step_fits_its_kind(monkeypatch: pytest.MonkeyPatch):
     program: Any = Program()
     said = experiment.too_large(FINETUNING, program, DoesNotFit(2 * GIB, GIB, "hbm"))
     assert said == (
@@ -165,7 +163,7 @@ def test_the_advice_on_a_step_that_is_too_large_is_that_of_its_kind(monkeypatch:
     assert asked == [(PRETRAINING.experiment, 1, "a mesh")]
 
 
-def test_free_memory_is_that_of_the_device_with_least_in_any_process(monkeypatch: pytest.MonkeyPatch):
+def test_free_memory_is_the_minimum_over_all_devices(monkeypatch: pytest.MonkeyPatch):
     def devices(*stats: dict[str, int] | None) -> Callable[[], Any]:
         return lambda: [types.SimpleNamespace(memory_stats=lambda one=one: one) for one in stats]
 
@@ -219,7 +217,7 @@ def chips(kind: str, places: list[tuple[int, ...]], slices: int = 1) -> list[Any
     ]
 
 
-def test_the_slice_is_known_by_the_places_of_its_chips():
+def test_the_slice_is_recognised_by_the_positions_of_its_chips():
     plane = [(x, y, 0) for y in range(4) for x in range(2)]
     assert slice_name(chips("TPU v5 lite", plane)) == "v5e:2x4"
     assert slice_name(chips("TPU v5 lite", plane, slices=2)) == "2xv5e:2x4"
@@ -234,7 +232,7 @@ def test_the_slice_is_known_by_the_places_of_its_chips():
     assert slice_name(jax.devices()) is None
 
 
-def test_the_estimate_is_that_of_aot_in_a_process_that_sees_no_tpu(monkeypatch: pytest.MonkeyPatch):
+def test_the_estimate_comes_from_aot_in_a_process_without_tpus(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
     def run(command: list[str], *, env: dict[str, str], **more: Any) -> Any:
@@ -261,7 +259,7 @@ def test_the_estimate_is_that_of_aot_in_a_process_that_sees_no_tpu(monkeypatch: 
         assert estimate(case, [], "v5e:4x4") == f"; aot has no estimate ({name})"
 
 
-def test_the_first_process_estimates_for_all_where_the_devices_are_a_slice(monkeypatch: pytest.MonkeyPatch):
+def test_the_first_process_estimates_for_a_whole_slice(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
     monkeypatch.setattr(experiment, "estimate", lambda *given: asked.append(given) or "; an estimate")
     first: Any = types.SimpleNamespace(index=0, gather=lambda own: [own, "of another"])

@@ -109,7 +109,7 @@ def change(pod: list[dict[str, Any]], path: str, value: Any) -> None:
         ),
     ],
 )
-def test_the_odd_one_out_is_named(pod: list[dict[str, Any]], path: str, value: Any, says: str):
+def test_the_differing_process_or_device_is_named(pod: list[dict[str, Any]], path: str, value: Any, says: str):
     change(pod, path, value)
     assert any(fault.startswith(says) for fault in faults(pod)), faults(pod)
 
@@ -123,12 +123,12 @@ def test_the_odd_one_out_is_named(pod: list[dict[str, Any]], path: str, value: A
         ("1.kernels.attention.figures", [{"quantity": "values", "error": None, "limit": 1e-4}]),
     ],
 )
-def test_what_is_at_the_limit_is_no_fault(pod: list[dict[str, Any]], path: str, value: Any):
+def test_values_at_the_limit_are_not_faults(pod: list[dict[str, Any]], path: str, value: Any):
     change(pod, path, value)
     assert faults(pod) == []
 
 
-def test_a_whole_slice_at_the_limit_of_the_published_figures_is_no_fault(pod: list[dict[str, Any]]):
+def test_a_slice_at_the_limit_of_published_figures_is_not_a_fault(pod: list[dict[str, Any]]):
     for one in pod:
         for device in one["devices"]:
             device.update(flops=0.5 * PEAK, bandwidth=0.5 * HBM)
@@ -141,7 +141,7 @@ def test_a_device_is_slow_below_a_fraction_of_the_median_of_the_others():
     assert slow({"a": 1.0}, 0.5) == []
 
 
-def test_all_values_that_differ_from_most_are_listed_and_nothing_is_called_equal(pod: list[dict[str, Any]]):
+def test_all_values_that_differ_from_the_majority_are_listed(pod: list[dict[str, Any]]):
     change(pod, "0.facts.jax", "0.9")
     pod += [process(f"host-{i}") for i in range(3, 13)]
     for i in range(2, 10):
@@ -166,7 +166,7 @@ def test_a_device_that_cannot_be_measured_has_no_rate(pod: list[dict[str, Any]])
     assert (texts["matmul"], texts["bandwidth"]) == ("not measured", "not measured")
 
 
-def test_rates_and_links_of_one_device_or_one_process_are_no_comparison():
+def test_single_devices_and_processes_are_not_compared():
     alone = process("laptop")
     alone["devices"] = alone["devices"][:1]
     texts = {check.name: check.text for check in judge([alone | {"links_of_all": None, "expected": None}])}
@@ -182,7 +182,7 @@ def test_rates_and_links_of_one_device_or_one_process_are_no_comparison():
     )
 
 
-def test_the_memory_is_that_of_the_device_that_has_least_and_of_the_machine_on_a_cpu(pod: list[dict[str, Any]]):
+def test_the_smallest_device_memory_is_shown_or_that_of_the_machine_on_a_cpu(pod: list[dict[str, Any]]):
     change(pod, "1.devices.2.free", 3 << 30)
     change(pod, "2.devices.0.free", None)
     assert judge(pod)[5].text == "3.0 GiB free of the 16.0 GiB per device that JAX may take"
@@ -197,7 +197,7 @@ def test_the_memory_is_that_of_the_device_that_has_least_and_of_the_machine_on_a
     assert judge(pod)[5].text == "unknown on this system"
 
 
-def test_the_figure_of_a_kernel_that_is_closest_to_its_limit_is_shown(pod: list[dict[str, Any]]):
+def test_the_worst_figure_of_a_kernel_is_shown(pod: list[dict[str, Any]]):
     figures = [
         {"quantity": "values", "error": 1e-3, "limit": 1e-1},
         {"quantity": "gradients", "error": 5e-4, "limit": 1e-3},
@@ -215,14 +215,14 @@ def test_the_figure_of_a_kernel_that_is_closest_to_its_limit_is_shown(pod: list[
     assert kernel.text == "attention disagrees with the plain path"
 
 
-def test_the_disk_with_least_room_is_shown(pod: list[dict[str, Any]]):
+def test_the_disk_with_least_space_is_shown(pod: list[dict[str, Any]]):
     change(pod, "1.disks.cache", 5 << 30)
     assert judge(pod)[-1].text == "cache 5.0 GiB free, temporary files 50.0 GiB free"
     change(pod, "2.disks.cache", 1 << 30)
     assert "of process 2 (host-2)" in judge(pod)[-1].faults[0]
 
 
-def test_a_slice_that_is_slow_as_a_whole_is_told_by_the_published_figures(pod: list[dict[str, Any]]):
+def test_a_uniformly_slow_slice_is_found_by_published_figures(pod: list[dict[str, Any]]):
     for one in pod:
         for device in one["devices"]:
             device["flops"] = 0.3 * PEAK
@@ -231,14 +231,14 @@ def test_a_slice_that_is_slow_as_a_whole_is_told_by_the_published_figures(pod: l
     assert "reaches 59.1 TFLOP/s (matmul), 30 % of the published 197 TFLOP/s" in found[0]
 
 
-def test_chips_that_are_not_seen_at_all_are_missed(pod: list[dict[str, Any]]):
+def test_missing_chips_are_reported(pod: list[dict[str, Any]]):
     assert any("12 chips seen, and --chips=16 expected" in fault for fault in faults(pod, 16))
     change(pod, "1.seen", 2)
     change(pod, "1.expected", None)
     assert any("most processes see 4 chips, but process 1 (host-1) has 2" in fault for fault in faults(pod))
 
 
-def test_a_machine_whose_accelerators_jax_does_not_use_says_so():
+def test_accelerators_unused_by_jax_are_reported():
     alone = process("laptop", kind="cpu", platform="cpu") | {"expected": 2, "kernels": {}, "links": None, "links_of_all": None}
     found = faults([alone])
     assert found == [

@@ -19,7 +19,7 @@ def device(number: int, platform: str = "tpu", stats: dict[str, int] | None = No
     )
 
 
-def test_every_device_is_measured_but_of_a_cpu_the_first_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_every_device_is_measured_but_only_the_first_of_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     monkeypatch.setattr(machine, "device_record", lambda device: device.id)
     monkeypatch.setattr(machine, "process_facts", lambda config: ("facts", config))
     monkeypatch.setattr(machine, "expected_chips", lambda used: f"those of a {used}")
@@ -52,7 +52,7 @@ def test_a_machine_may_give_a_process_a_part_of_its_cores(monkeypatch: pytest.Mo
     ("stats", "memory", "free"),
     [(None, None, None), ({"bytes_limit": 10}, 10, 10), ({"bytes_limit": 10, "bytes_in_use": 4}, 10, 6)],
 )
-def test_free_memory_is_what_is_not_in_use(
+def test_free_memory_is_the_unused_memory(
     stats: dict[str, int] | None, memory: int | None, free: int | None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(machine.speed, "flops", lambda device: 1.0)
@@ -63,7 +63,7 @@ def test_free_memory_is_what_is_not_in_use(
 
 
 @pytest.mark.parametrize(("message", "says"), [("no room\nmore", "no room"), ("", "?"), ("x" * 400, "x" * 300)])
-def test_a_device_that_cannot_be_measured_says_why(message: str, says: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_device_that_cannot_be_measured_has_a_reason(message: str, says: str, monkeypatch: pytest.MonkeyPatch):
     def fails(device: Any) -> float:
         raise jax.errors.JaxRuntimeError(message)
 
@@ -92,7 +92,7 @@ def test_accelerators_are_counted_by_their_device_files(root: pathlib.Path, monk
             assert machine.expected_chips("tpu") is None, "as many as JAX was configured to use"
 
 
-def test_the_memory_that_programs_may_still_take_is_what_the_system_calls_available(root: pathlib.Path):
+def test_host_memory_is_the_available_memory_of_the_system(root: pathlib.Path):
     assert machine.host_memory() is None
     (root / "proc").mkdir()
     file = root / "proc" / "meminfo"
@@ -102,7 +102,7 @@ def test_the_memory_that_programs_may_still_take_is_what_the_system_calls_availa
     assert machine.host_memory() is None
 
 
-def test_the_disk_of_a_directory_is_known_before_it_is_made(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_disk_of_a_missing_directory_is_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=path))
     assert machine.free_disk(tmp_path / "a" / "b") == tmp_path
     assert machine.free_disk(tmp_path) == tmp_path

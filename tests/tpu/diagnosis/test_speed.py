@@ -37,7 +37,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, start: float, each: float, times: int
     return speed._seconds(run, times) if times else speed._seconds(run), asked
 
 
-def test_a_program_is_repeated_for_long_enough_to_be_timed_or_as_often_as_was_asked(monkeypatch: pytest.MonkeyPatch):
+def test_a_program_is_repeated_until_it_can_be_timed_or_as_often_as_requested(monkeypatch: pytest.MonkeyPatch):
     seconds, asked = timed(monkeypatch, start=0.002, each=0.01)
     assert seconds == pytest.approx(0.01), "the start does not count"
     assert asked == [1, 1, 1, *[12] * 3]  # it compiles, is timed twice, and is repeated for 0.15 s
@@ -68,7 +68,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_the_product_of_a_random_matrix_keeps_the_size_of_its_elements(given: list[Any]):
+def test_the_timed_product_keeps_the_scale_of_its_elements(given: list[Any]):
     device = jax.devices()[1]
     assert speed.flops(device) == 2 * 16**3 / 0.5
     run, times = given
@@ -90,7 +90,7 @@ def test_an_addition_reads_two_arrays_and_writes_one(given: list[Any]):
     assert run(0).devices() == {device}
 
 
-def test_a_sum_over_devices_sends_nearly_twice_what_each_has(given: list[Any], monkeypatch: pytest.MonkeyPatch):
+def test_an_all_reduce_sends_nearly_twice_the_data_of_a_device(given: list[Any], monkeypatch: pytest.MonkeyPatch):
     loop, starts = jax.lax.fori_loop, []
 
     def recorded(lower: int, *more: Any) -> Any:
@@ -108,7 +108,7 @@ def test_a_sum_over_devices_sends_nearly_twice_what_each_has(given: list[Any], m
     assert speed.links(devices[:1]) is None
 
 
-def test_what_is_measured_is_larger_than_caches_and_than_the_start_of_a_program():
+def test_measured_programs_exceed_caches_and_launch_time():
     assert [float(f"{2 * side**3:.2g}") for side in (speed.CPU_SIDE, speed.SIDE)] == [2.1e9, 1.1e12]  # operations
     assert (speed.CPU_SIDE % 128, speed.SIDE % 128) == (0, 0), "rows fill the matrix units"
     assert [4 * count / 2**20 for count in (speed.CPU_STREAMED, speed.STREAMED)] == [128, 512]  # MiB of an array

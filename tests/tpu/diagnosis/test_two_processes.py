@@ -19,7 +19,7 @@ def measure(flops: float, clock: float) -> None:
     speed.CPU_SENT = 2**10
 
 
-def test_two_processes_examine_their_machines_and_the_first_one_reports_on_both(tmp_path: pathlib.Path):
+def test_two_processes_are_examined_and_the_first_one_reports_on_both(tmp_path: pathlib.Path):
     workdir, figures, port = tmp_path / "run", tmp_path / "figures.json", free_port()
     started = [
         forked.start(
