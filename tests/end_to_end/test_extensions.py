@@ -4,6 +4,7 @@ killed and resumed, on one device and on eight; and what each of them is refused
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import pathlib
 import random
@@ -278,13 +279,12 @@ def test_the_schedule_sets_the_rate(whole: dict[int, pathlib.Path]):
     assert rates[STEPS] == pytest.approx(3e-3 * (1 - ((STEPS - 1 - 0.8 * STEPS) / (0.2 * STEPS)) ** 0.5), rel=1e-4)
 
 
-def test_the_masks_are_those_of_the_policy(whole: dict[int, pathlib.Path]):
-    """Capitalised words, which are at most a third of the tokens."""
+def test_the_rows_have_the_masks_of_the_policy(whole: dict[int, pathlib.Path]):
     experiment, corpus = load_experiment(whole[1], [], ())
-    batch = Batches(experiment, corpus).at(3)
-    pieces = np.array(corpus.tokenizer.pieces)  # type: ignore[union-attr]
-    masked = [piece[0].isupper() for piece in pieces[batch["masked_targets"][batch["masked_targets"] >= 0]]]
-    assert np.mean(masked) > 0.6
+    without = dataclasses.replace(experiment, examples=dataclasses.replace(experiment.examples, masking="tokens"))
+    ours, theirs = (Batches(one, corpus, 0).at(3) for one in (experiment, without))
+    np.testing.assert_array_equal(ours["cls_positions"], theirs["cls_positions"])
+    assert not np.array_equal(ours["masked_positions"], theirs["masked_positions"])
 
 
 def test_the_model_loads_only_with_this_package_and_the_same_file(folder: pathlib.Path, whole: dict[int, pathlib.Path]):
