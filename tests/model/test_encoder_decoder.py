@@ -133,11 +133,11 @@ def test_scanned_layers_compute_the_same_with_dropout(fields):
     batch, seed = pairs(), jnp.uint32(9)
 
     def gradients(config: ModelConfig) -> Any:
-        def loss(params: Any) -> jax.Array:
+        def loss(params: Any, batch: Any) -> jax.Array:
             found: Any = EncoderDecoder(config).apply({"params": params}, batch, seed)
             return jnp.square(found["logits"]).sum()
 
-        return jax.jit(jax.grad(loss))(parameters(TINY if not fields else dataclasses.replace(TINY, **fields)))
+        return jax.jit(jax.grad(loss))(parameters(TINY if not fields else dataclasses.replace(TINY, **fields)), batch)
 
     loops, unrolled = gradients(dataclasses.replace(config, scan_layers=True, remat="full")), gradients(config)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * float(jnp.abs(b).max()) + 1e-6), loops, unrolled)
@@ -157,11 +157,11 @@ def test_the_start_token_and_the_logits_bias_are_not_trained():
     batch = side([[5, 6]]) | side([[7]], DECODER)
     config = dataclasses.replace(TINY, tied_decoder=False)
 
-    def loss(params: Any) -> jax.Array:
+    def loss(params: Any, batch: Any) -> jax.Array:
         found: Any = EncoderDecoder(config).apply({"params": params}, batch)
         return jnp.square(found["logits"]).sum()
 
-    found = jax.jit(jax.grad(loss))(parameters(config))
+    found = jax.jit(jax.grad(loss))(parameters(config), batch)
     table = np.asarray(found["embeddings"]["word_embeddings"]["embedding"])
     assert np.abs(table[[5, 6]]).max(-1).min() > 0
     assert not table[7].any()

@@ -131,8 +131,7 @@ def test_no_optimizer_changes_the_counts():
     @jax.jit
     def directions(params, batch):
         counts = objective.counts(batch)
-        loss = lambda p: objective.loss(objective.sums(p, batch, jnp.uint32(3)), counts)  # noqa: E731
-        gradients = jax.jit(jax.grad(loss))(params)
+        gradients = jax.grad(lambda p: objective.loss(objective.sums(p, batch, jnp.uint32(3)), counts))(params)
         found = []
         for name in OPTIMIZERS:
             optimizer = make_optimizer(OptimizerConfig(name=name), boxed(params))
