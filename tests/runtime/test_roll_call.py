@@ -162,6 +162,7 @@ class First:
             try:
                 connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
             except ConnectionRefusedError:
+                assert self._thread.is_alive(), f"process 0 listens no more: {self.error}"
                 time.sleep(0.01)
             else:
                 connection.sendall(data)
