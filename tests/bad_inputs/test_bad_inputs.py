@@ -18,7 +18,7 @@ from tests.end_to_end.forked import Done, Surroundings
 
 Places = dict[str, pathlib.Path]
 SECONDS = 120
-"""Seconds after which a process is considered hung."""
+"""Seconds after which a process is considered hung, with ten more for each of its cases."""
 TOGETHER = 40
 """The number of cases that one process runs one after another: starting and ending a process takes as long as three cases."""
 
@@ -83,7 +83,8 @@ class Batches:
             stdin = case.stdin.encode() if isinstance(case.stdin, str) else case.stdin
             around.append(Surroundings(here[name], stdin, case.environment, case.file_size, case.closed))
         untouched = states(self._places)
-        ends = forked.run(self._scratch / "said", *lines, devices=case.devices, around=around, timeout=SECONDS)
+        limit = SECONDS + 10 * len(names)
+        ends = forked.run(self._scratch / "said", *lines, devices=case.devices, around=around, timeout=limit)
         touched = {path for path, _ in states(self._places).items() ^ untouched.items()}
         first, *others = zip(names, ends, strict=True)
         for name, done in [first, *((name, done) for name, done in others if done.output)]:
