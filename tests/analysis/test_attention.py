@@ -10,10 +10,9 @@ import pytest
 
 from bert_jax.analysis.attention import page as pages
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import Attention, attention_arrays, read_head
+from bert_jax.analysis.attention.measure import Attention, attention_arrays
 from bert_jax.analysis.attention.page import attention_page, thumbnail
 from bert_jax.analysis.folder import Folder
-from bert_jax.errors import UserError
 from tests.analysis.browser import Page, find_browser
 
 MARGIN, ROW = 84, 18
@@ -66,13 +65,6 @@ def test_a_thumbnail_of_a_long_text_keeps_the_largest_weight_of_each_block():
     assert small.shape == (64, 64)
     assert (small.max(), np.count_nonzero(small)) == (128, 1)
     assert small[1, 62] == 128
-
-
-def test_a_head_is_named_by_layer_and_head_from_one():
-    assert read_head("8-10", 12, 12) == (8, 10)
-    for name in ("0-1", "13-1", "1-13", "810", "8-10-1", "-1-2"):
-        with pytest.raises(UserError, match=f"--head={name} (is not|does not exist)"):
-            read_head(name, 12, 12)
 
 
 def test_a_figure_is_a_png_for_any_letters(found, tmp_path):

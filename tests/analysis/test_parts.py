@@ -328,8 +328,9 @@ def test_a_missing_head_is_refused_with_a_hint_if_there_are_few_heads():
         read_head("1-402", 1, 401)
     with pytest.raises(UserError, match=r"heads 1 to 3$"):
         read_head("99-88", 2, 3)
-    with pytest.raises(UserError, match=r"--head=2 is not the name of a head: LAYER-HEAD, such as 1-1$"):
-        read_head("2", 1, 1)
+    for name in ("2", "810", "8-10-1", "-1-2"):
+        with pytest.raises(UserError, match=f"--head={name} is not the name of a head: LAYER-HEAD, such as 1-1$"):
+            read_head(name, 1, 1)
     with pytest.raises(UserError, match=r"such as 1-2$"):
         read_head("2", 1, 3)
 

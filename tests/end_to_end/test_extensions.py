@@ -152,7 +152,7 @@ SOURCES = {
     "def g(glob): return []": "has no 'f'; known: g",
     "import nothing_of_this_name": "raises ModuleNotFoundError; correct the file here:",
     "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n": (
-        "gives 7 documents, but gave 8 when they were counted; their order and number must depend on the files only"
+        "the first count gave 8, but reading gave 7 documents; the function must yield the same documents in the same order"
     ),
 }
 
@@ -357,7 +357,7 @@ def test_a_step_is_replayed_and_converted_from_another_directory(
     assert replayed.status == 2
     assert f"another {file}: the file that config.objective names has changed" in replayed.output
     assert resumed.status == 2
-    assert "or resume with the new one using --changed-files" in resumed.output
+    assert "or resume with the new file: --changed-files" in resumed.output
     assert json.loads((generator / "config.json").read_text())["files"]["objective"]["source"] == text
 
 

@@ -1,4 +1,4 @@
-"""CoVe: its encoder and its decoder with attention against numpy on each pair alone."""
+"""CoVe: its encoder, and its decoder with attention, compared with numpy on single pairs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch_of(length: int = 12) -> dict[str, np.ndarray]:
 
 
 def pairs_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """(row, columns of the source, columns of the target) of each pair."""
+    """Returns (row, columns of the source, columns of the target) of each pair."""
     slots = [(row, n + 1) for row, pairs in enumerate(PAIRS) for n in range(len(pairs))]
     return [
         (row, *(np.nonzero(batch[f"{prefix}sequence_ids"][row] == n)[0] for prefix in ("", DECODER))) for row, n in slots
@@ -64,7 +64,7 @@ def pairs_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray, np.nda
 
 
 def encoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> np.ndarray:
-    """The hidden states [S, n, D] of one text."""
+    """Returns the hidden states [S, n, D] of one text."""
     states = [np.float64(params["embeddings"]["word_embeddings"]["embedding"])[tokens]]
     for n in range(config.num_layers):
         layer = jax.tree.map(lambda stack, n=n: stack[n], params["encoder"]["layers"])
@@ -73,7 +73,7 @@ def encoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray) -> n
 
 
 def decoded_in_numpy(config: ModelConfig, params: dict, tokens: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-    """The outputs [n, D] of the decoder for one translation."""
+    """Returns the outputs [n, D] of the decoder for one translation."""
     decoder = jax.tree.map(np.float64, params["decoder"])
     d, count = config.hidden_size, config.decoder_layers
     states, fed, outputs = [(np.zeros(d), np.zeros(d))] * count, np.zeros(d), []
@@ -179,7 +179,7 @@ def test_dropout_follows_the_seed_in_encoder_and_decoder():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"decoder_layers": 0}, r"model.decoder_layers=0 must be at least 1 with model.encoder=cove \(the paper: 2\)"),
+        ({"decoder_layers": 0}, "model.decoder_layers=0 is too small for model.encoder=cove; set it to at least 1"),
         ({"direction": "left_to_right"}, r"model.direction=left_to_right is not for model.encoder=cove; leave it out \(both\)"),
         ({"hidden_size": 7}, "each direction of model.encoder=cove uses half of it; set 8$"),
         ({"decoder_vocab_size": 9}, r"model.decoder_vocab_size=9 is not for model.encoder=cove; leave it out \(0\)"),

@@ -1,5 +1,4 @@
-"""Flair: compares the states at the ends of words with numpy on each text alone, and tests what heads and the language model
-read of them."""
+"""Flair: the states at the ends of words, compared with numpy on single texts, and their use by heads and the language model."""
 
 from __future__ import annotations
 
@@ -37,13 +36,13 @@ def flair_params() -> dict:
 
 
 def words_of(pieces: np.ndarray) -> list[tuple[int, int]]:
-    """The first and the last piece of each word of a text, which begins with a word."""
+    """Returns the first and the last piece of each word of a text, which starts with a word."""
     begins = [n for n, piece in enumerate(pieces) if n == 0 or STARTS[piece]]
     return list(zip(begins, [n - 1 for n in (*begins[1:], len(pieces))], strict=True))
 
 
 def texts_of(batch: dict[str, np.ndarray]) -> list[tuple[int, np.ndarray]]:
-    """(row, columns) of each text."""
+    """Returns (row, columns) of each text."""
     slots = [(row, n + 1) for row, texts in enumerate(TEXTS) for n in range(len(texts))]
     return [(row, np.nonzero(batch["sequence_ids"][row] == n)[0]) for row, n in slots]
 

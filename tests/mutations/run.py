@@ -3,7 +3,7 @@ that pass unnoticed.
 
     python tests/mutations/run.py --sample=40 --seed=7            # mistakes drawn at random over all of bert_jax
     python tests/mutations/run.py --sample=40 --seed=7 examples   # of some folders or files
-    python tests/mutations/run.py --sample=40 --seed=7 --part=1/2 # every second of them, beside another process with --part=2/2
+    python tests/mutations/run.py --sample=40 --seed=7 --part=1/2 # every second of them; another process takes --part=2/2
     python tests/mutations/run.py --table                         # those of `known.py`, which have passed unseen once
 
 A mistake is caught if a test fails or hangs. `known.py` also lists mistakes that make no difference, with the reason.

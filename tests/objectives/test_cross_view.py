@@ -1,4 +1,4 @@
-"""Cross-view training: what each view sees, and its loss against a loop over words in numpy."""
+"""Cross-view training: what each view sees, and its loss compared with a loop over words in numpy."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.objectives.cross_view import VIEWS, WEIGHTS, CrossView, check_views, next_words
 from bert_jax.objectives.labels import Labels
-from tests.model.test_bilm import BILM, STATIC, states_in_numpy
+from tests.model.test_bilm import BILM, STATIC, log_softmax, states_in_numpy
 
 HEAD = TokenHead(labels=("a", "b", "c"))
 PLAIN = dataclasses.replace(BILM, vocab_multiple=1)
 WORDS = ((1, 3, 4, 7, 10, 11), (1, 2, 6))
-"""The columns where words begin: the first row holds texts of 6 and 7 tokens, [CLS] at 0 and 6, [SEP] at 5 and 12."""
+"""The columns where words start: the first row has texts of 6 and 7 tokens, [CLS] at 0 and 6, [SEP] at 5 and 12."""
 LENGTHS = ((6, 7), (9,))
 CASES = [(PLAIN, HEAD), (STATIC, dataclasses.replace(HEAD, lstm=4))]
 
 
 def batch_of() -> dict[str, np.ndarray]:
-    """Without labels."""
+    """Returns a batch without labels."""
     ids = np.zeros((2, 13), np.int32)
     starts = np.zeros_like(ids)
     for row, lengths in enumerate(LENGTHS):
@@ -50,11 +50,6 @@ def random_of(objective: CrossView) -> dict:
     return jax.tree.map(lambda x: (0.5 * rng.standard_normal(x.shape)).astype(np.float32), shapes)
 
 
-def log_softmax(x: np.ndarray) -> np.ndarray:
-    x = np.float64(x)
-    return x - np.log(np.exp(x - x.max()).sum()) - x.max()
-
-
 def test_the_loss_equals_a_loop_over_words_and_views():
     objective = CrossView(PLAIN, HEAD)
     params, batch, w = random_of(objective), batch_of(), PLAIN.word_width
@@ -66,7 +61,7 @@ def test_the_loss_equals_a_loop_over_words_and_views():
             lowest = states_in_numpy(PLAIN, params, batch["input_ids"][row, columns])[1]
             begins = [n for n, column in enumerate(columns) if column in WORDS[row]]
             for at, following in zip(begins, [*begins[1:], len(columns) - 1], strict=True):
-                p = log_softmax(np.asarray(logits[row, columns[at]]))
+                p = log_softmax(np.float64(logits[row, columns[at]]))
                 read = {
                     "forward": lowest[following - 1, :w],
                     "backward": lowest[at, w:],
@@ -76,7 +71,7 @@ def test_the_loss_equals_a_loop_over_words_and_views():
                 for view, states in read.items():
                     own = params["cross_view"][view]
                     hidden = np.maximum(states @ own["hidden"]["kernel"] + own["hidden"]["bias"], 0)
-                    q = log_softmax(hidden @ own["output"]["kernel"] + own["output"]["bias"])
+                    q = log_softmax(np.float64(hidden @ own["output"]["kernel"] + own["output"]["bias"]))
                     wanted += (np.exp(p) * (p - q)).sum()
                 words += 1
     sums, counts = jax.jit(objective.sums)(params, batch, None), objective.counts(batch)
@@ -154,11 +149,16 @@ def test_the_last_word_of_a_text_is_followed_by_its_end():
 @pytest.mark.parametrize(
     ("config", "head", "frozen", "message"),
     [
-        (ModelConfig(), HEAD, False, "reads the two directions of an LSTM apart, which a Transformer does not have"),
+        (ModelConfig(), HEAD, False, "needs two independent LSTM directions, which a Transformer does not have"),
         (dataclasses.replace(PLAIN, direction="left_to_right"), HEAD, False, "which an LSTM of one direction does not have"),
-        (PLAIN, HEAD, True, "config.training.freeze_encoder keeps it as it is; leave one of them out"),
+        (PLAIN, HEAD, True, "config.training.freeze_encoder keeps the encoder unchanged; leave one of them out"),
         (STATIC, HEAD, False, "set config.head.lstm"),
-        (PLAIN, dataclasses.replace(HEAD, crf="free"), False, "head.crf=free does not; set head.crf=none"),
+        (
+            PLAIN,
+            dataclasses.replace(HEAD, crf="free"),
+            False,
+            "does not support a CRF .head.crf=free., because it predicts each word on its own",
+        ),
         (PLAIN, SequenceHead(labels=("a", "b")), False, "is for tagging, not for a sequence head"),
     ],
 )

@@ -15,7 +15,7 @@ from bert_jax.interop.names import params_from_tensors
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.decoding import empty_cache, read_tokens
 from bert_jax.model.encoder import unstacked_layers
-from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts, allowed_logits, continued, next_tokens
+from bert_jax.prediction.decoding import Continued, Decoding, Knobs, Prompts, _largest, allowed_logits, continued, next_tokens
 from tests.random_rows import outputs_of
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "causal_golden.npz"
@@ -177,6 +177,17 @@ def test_top_k_and_nucleus_keep_the_tokens_of_their_definitions():
         shares = np.exp(row[best]) / np.exp(row[best]).sum()
         count = int(np.searchsorted(np.cumsum(shares), 0.8)) + 1
         assert sorted(np.flatnonzero(kept)) == sorted(best[:count])
+
+
+@pytest.mark.parametrize("columns", [7, 200, 640, 1_001])
+def test_the_best_words_of_a_large_vocabulary_are_those_of_a_sort(columns):
+    """Rounded logits have ties, of which the first word wins, and barred words are -inf."""
+    logits = np.round(np.random.default_rng(2).standard_normal((5, columns)), 1).astype(np.float32)
+    logits[1, columns // 2 :], logits[2] = -np.inf, 0.0
+    values, chosen = _largest(jnp.asarray(logits), 6)
+    wanted = np.argsort(-logits, axis=1, kind="stable")[:, :6]
+    np.testing.assert_array_equal(chosen, wanted)
+    np.testing.assert_array_equal(values, np.take_along_axis(logits, wanted, axis=1))
 
 
 def test_a_nucleus_contains_the_first_token_and_none_without_probability():

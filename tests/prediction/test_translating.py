@@ -28,10 +28,10 @@ PAD, END, NEW = 0, 3, 11
 def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any) -> Any:
     """Returns the translations of the golden batch, in 16 columns."""
     model, (batch, _) = imported(case), batch_of(golden(case))
-    decoding = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
+    choice = Decoding(END, PAD, barred=(PAD,), forced_end=True, **settings)
     params = unstacked_layers(model.params)
     knobs = Knobs(limit, length_penalty=penalty)
-    return translated(params, Tokens.of(batch), knobs, config=model.config, decoding=decoding, start_id=PAD, room=16)
+    return translated(params, Tokens.of(batch), knobs, config=model.config, decoding=choice, start_id=PAD, room=16)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -54,6 +54,24 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
         np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
         seen.add(name)
     assert len(seen) == (9 if case in ("shared", "untied") else 2)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_target_that_is_longer_than_its_source_has_the_tokens_of_a_cache_with_room_for_all(beams):
+    """The cache grows once during the search: a row of padding beside the sources gives it room for all from the start."""
+    model, stored = imported("shared"), golden("shared")
+    batch, _ = batch_of(stored)
+    choice = Decoding(END, PAD, barred=(PAD, END), forced_end=True, beams=beams)
+    found = []
+    for length in (4, 12):
+        source = {name: array[:, :4] for name, array in batch.items() if not name.startswith(DECODER) and array.ndim == 2}
+        source = {name: np.pad(array, ((0, 0), (0, length - array.shape[1]))) for name, array in source.items()}
+        params, knobs = unstacked_layers(model.params), Knobs(NEW)
+        found.append(
+            translated(params, Tokens.of(source), knobs, config=model.config, decoding=choice, start_id=PAD, room=16)
+        )
+    np.testing.assert_array_equal(*(np.asarray(one.ids) for one in found))
+    assert (np.asarray(found[0].ids) != PAD).sum(1).min() > 6, "more than the first cache has room for"
 
 
 def test_the_gnmt_penalty_divides_by_its_power_of_the_length():
@@ -110,7 +128,7 @@ def test_grouping_sources_by_length_does_not_change_translations(case: str):
         ({"beams": 0}, "beams=0 must be between 1 and half of the 97 words"),
         ({"penalty": "marian"}, "penalty='marian' is unknown"),
         ({"max_length": 30}, "max_length=30 must be between 1 and 29"),
-        ({"sources": [[5] * 31]}, "a source has 31 tokens, and .* reads 1 to 30; split it"),
+        ({"sources": [[5] * 31]}, "a source has 31 tokens, but .* reads 1 to 30; split it"),
         ({"sources": [[]]}, "a source has 0 tokens"),
     ],
 )

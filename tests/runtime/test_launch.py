@@ -251,7 +251,7 @@ def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: 
     [
         ("x = 1", "", r"has no function get_config\(\)"),
         ("def get_config(:", "", "line 1: "),
-        ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
+        ("def get_config(): return {}", ":base", "does not take an argument; leave `:base` out"),
         ("def get_config(size): return {'tiny': {}}[size]", ":base", r"does not accept 'base'; known: tiny"),
         ("def get_config(task): return {}", "", r"needs an argument, --config=\S+broken\.py:ARG; its docstring lists the arg"),
         ('"""broken.py:mrpc for MRPC"""\ndef get_config(task): return {}', "", r"broken\.py:ARG; for example \S+broken\.py:mrpc"),
@@ -298,7 +298,7 @@ def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path
 
 
 def test_running_out_of_memory_is_one_sentence(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """With several processes each one reports it: tests/runtime/test_heartbeats.py."""
+    """With several processes each one reports it: tests/runtime/test_processes.py."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     sentence = "this run does not fit in memory: it asks for 4.44 GiB of memory at once"

@@ -19,6 +19,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.interop.names import rows
 from bert_jax.model.characters import CharacterCnn, piece_symbols
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
@@ -197,12 +198,14 @@ DECAYED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "weight_dec
 """Whether weight decay applies, by the path of every parameter of every head."""
 
 
-def predecessors():
-    """Returns the models other than Transformers, with every parameter that any of them has."""
+def other_models():
+    """Returns the models other than BERT, with every parameter that any of them has."""
     bilm = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False)
-    lstm = dataclasses.replace(bilm, direction="left_to_right")
+    others = [{"direction": "left_to_right"}, {"character_cnn": True}, {"encoder": "flair"}]
+    cove = dataclasses.replace(TINY, encoder="cove", decoder_layers=2, tied_decoder=False)
     static = dataclasses.replace(TINY, encoder="static", num_layers=0)
-    return bilm, lstm, dataclasses.replace(bilm, character_cnn=True), static
+    translator = ModelConfig(**published("transformer_base") | {"num_layers": 1, "decoder_layers": 1, "tied_decoder": False})
+    return bilm, *(dataclasses.replace(bilm, **fields) for fields in others), cove, static, translator
 
 
 def every_parameter():
@@ -215,9 +218,9 @@ def every_parameter():
         "concat": SequenceHead(labels=LABELS, pooling="concat"),
         "crf": TokenHead(labels=("O", "B-X", "I-X"), crf="iob2"),
     }
-    for config, head in [(untied, None), *((untied, head) for head in heads.values()), *((c, None) for c in predecessors())]:
+    for config, head in [(untied, None), *((untied, head) for head in heads.values()), *((c, None) for c in other_models())]:
         if head is None:
-            tree = abstract_parameters(config, next_sentence=config.encoder == "transformer")
+            tree = abstract_parameters(config, next_sentence=config is untied)
         else:
             tree = jax.eval_shape(functools.partial(initial_label_parameters, config, head), jax.random.key(0))
         foreign = {row.ours: row.theirs for row in rows(config, head)}
@@ -241,7 +244,13 @@ def test_weight_decay_equals_the_exclusion_list_of_the_original():
 def test_arrays_derived_from_the_vocabulary_never_decay():
     found = [(path, flag) for flags, _ in every_parameter() for path, flag in flags.items()]
     facts = [(path, flag) for path, flag in found if path.split("/")[-1] in VOCABULARY_ARRAYS]
-    assert facts == [("embeddings/characters/symbols", False), ("skip_gram_head/counts", False)]
+    assert [path for path, _ in facts] == [
+        "embeddings/characters/symbols",
+        "encoder/word_starts",
+        "skip_gram_head/counts",
+        "lm_head/final_logits_bias",
+    ]
+    assert not any(flag for _, flag in facts)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -22,8 +20,6 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import MAX_COUNT
 from tests.data.conftest import english
-
-REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -79,11 +75,11 @@ def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_
     assert tokenizer.vocabulary.lowercase
     assert tokenizer.size <= 120
     run_corpus(*flags)
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
-        UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
+        UserError, match=r"tokenizer was trained with other settings: size was 120, and now is 130; choose another --output"
     ):
         run_corpus(*flags)
 
@@ -103,10 +99,12 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
     assert asked == [3_000_000]
     assert not (tmp_path / "corpus").exists()
     assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
-    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; choose"):
+    with pytest.raises(
+        UserError, match="was trained with other settings: kind was set by another command, and now is wordpiece; choose"
+    ):
         run_corpus(*flags, "--vocab-megabytes=3")
 
 
@@ -133,35 +131,11 @@ def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, tex
     assert "done: 1 of 2 shards" in run_corpus(*build, "--shard=0/2")
     assert "sentencepiece, 89 pieces, cased" in run_corpus(*build, "--shard=1/2")
     with pytest.raises(
-        UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
+        UserError,
+        match=r"--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give "
+        r"all hosts --vocab=",
     ):
         run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sorce=embedded"], "unknown argument --sorce=embedded: did you mean '--source'"),
-        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--eval-fraction'"),
-        (["--source=txt:a"], "did you mean 'text'"),
-        (["embedded"], "unexpected 'embedded': every argument is a flag"),
-        (["--layout=sentence"], "invalid choice"),
-        (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
-        (["--eval-fraction=1"], "--eval-fraction=1 must be at least 0 and below 1"),
-        (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
-        (["--shard=2/2"], "--shard=2/2 must be I/N"),
-        (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
-        (["--shard=0/100000"], "--shard=0/100000 must be I/N with N at most 99,999"),
-        (["--shard=first"], "--shard=first must be I/N"),
-        (["--lowercase", "--cased"], "--lowercase and --cased contradict each other"),
-        (["--vocab-only"], "--vocab-only trains a new vocabulary"),
-        (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
-    ],
-)
-def test_wrong_flags_are_refused_with_the_remedy(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
-    with pytest.raises(UserError, match=message):
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
-    assert not (tmp_path / "corpus").exists()
 
 
 NUMBERS = ("vocab-size", "vocab-megabytes", "max-word-characters", "max-sentence-characters", "min-document-characters")
@@ -196,23 +170,18 @@ def test_ranges_include_their_ends(flag, most):
         _parser().parse_args([f"--{flag}={most + 1}"])
 
 
-def test_a_fraction_is_at_least_0_and_below_1_and_the_last_of_all_hosts_has_a_part():
+def test_a_fraction_is_at_least_0_and_below_1_and_hosts_are_at_most_99_999():
     assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
     assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
     assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
+    with pytest.raises(UserError, match="--shard=0/100000 must be I/N with N at most 99,999"):
+        _parser().parse_args(["--shard=0/100000"])
 
 
 @pytest.mark.parametrize("flag", ["output", "verify"])
 def test_an_empty_directory_name_is_refused(flag):
     with pytest.raises(UserError, match=f"--{flag}= is empty; give a name"):
         _parser().parse_args([f"--{flag}="])
-
-
-def test_source_and_output_are_required(run_corpus):
-    with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
-        run_corpus("--output=x", "--vocab=y")
-    with pytest.raises(UserError, match="--output is missing, for example --output="):
-        run_corpus("--source=embedded", "--vocab=y")
 
 
 @pytest.mark.parametrize("place", [".", "model", "tokenizer"])
@@ -235,17 +204,12 @@ def test_a_path_without_a_vocabulary_is_refused_with_what_it_is(tmp_path):
         load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 
-def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
-    with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: hosts build in a directory that all"):
-        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
-
-
 def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verification, "_TICK", 0.02)
     run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
-    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
+    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and its vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
     vocabulary = tmp_path / "corpus" / "tokenizer" / "vocab.txt"
     text = vocabulary.read_text()
     vocabulary.write_text(text + "another\n")
@@ -256,31 +220,14 @@ def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vo
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
         run_corpus(f"--verify={tmp_path}/corpus")
-    with pytest.raises(UserError, match="builds nothing: use it without"):
+    with pytest.raises(UserError, match="only verifies a corpus; leave out"):
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
-def test_a_missing_vocabulary_is_an_error(tmp_path, text_file, run_corpus):
-    with pytest.raises(UserError, match="give either --vocab=PATH"):
-        run_corpus(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
-
-
-def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, run_corpus):
+def test_an_uncertain_vocabulary_is_reported_although_its_casing_is_stated(tmp_path, text_file, run_corpus):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
     flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
-    with pytest.raises(UserError, match="does not show its casing; give --lowercase or --cased"):
-        run_corpus(*flags, f"--output={tmp_path}/corpus")
     assert "WARNING" in run_corpus(*flags, f"--output={tmp_path}/corpus", "--lowercase")
-
-
-def test_mistakes_end_the_process_without_a_traceback(tmp_path, tiny_vocabulary):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
-    command = [sys.executable, "-m", "bert_jax.corpus", f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}"]
-    result = subprocess.run([*command, f"--output={tmp_path}/corpus"], cwd=REPOSITORY, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-    assert "is not UTF-8 at byte 3" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_help_explains_every_layout_and_rule(run_corpus, capsys):
@@ -305,13 +252,17 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
         with pytest.raises(UserError, match=message):
             run_corpus(*flags, source)
     assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
-    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was started with other settings: sources was"):
+    with pytest.raises(
+        UserError,
+        match=r"was trained with other settings: sources was|was started with other settings: "
+        r"sources was",
+    ):
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
 def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
-    said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
+    said = f"WARNING: {text_file} is matched by more than one --source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300

@@ -1,7 +1,7 @@
 """The programs of the current TPU compiler: each collective of a step is found, with the bytes that follow from the model's
 shapes.
 
-Slow, since each test compiles a small program, in a minute or two: `pytest -m slow tests/costs`.
+Slow, since each test compiles a small program, in a minute or two: `pytest -m slow tests/tpu/costs`.
 """
 
 from __future__ import annotations
