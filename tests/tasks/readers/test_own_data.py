@@ -270,7 +270,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the words are tags, such as 'B-X'; name .*=\[labels,words\]"),
         ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the words are tags, such as 'B-X'; name the columns"),
         ("a.jsonl", ['{"words": ["a", "b"], "labels": [0, -100]}'], {}, "line 1: labels has the number -100, which marks"),
-        ("a.csv", ["words,labels", *["a,O"] * 9, "a b,O O"], {}, r"9 of its 10 sentences have only one word; set sentence=COLUMN"),
+        ("a.csv", ["words,labels", *["a,O"] * 9, "a b,O O"], {}, r"9 of its 10 sentences have only one word; set sentence="),
         ("a.csv", ["words,labels", "a b,O O"], {"labels": "words"}, "task.own.words and task.own.labels are both 'words'"),
         ("a.csv", ["Words,labels", "a b,O O"], {"columns": ("words", "labels")}, "line 1: the first row has the names of the"),
         ("a.conll", ["a", "b"], {}, "has one column; each line needs a word and its tag"),
