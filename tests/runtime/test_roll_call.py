@@ -162,6 +162,7 @@ class First:
             try:
                 connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
             except ConnectionRefusedError:
+                assert self._thread.is_alive(), f"process 0 listens no more: {self.error}"
                 time.sleep(0.01)
             else:
                 connection.sendall(data)
@@ -223,6 +224,7 @@ def test_with_a_secret_other_callers_are_ignored(monkeypatch: pytest.MonkeyPatch
 
 def test_answers_without_the_secret_are_ignored(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
+    monkeypatch.setattr(messages, "ANSWER", 0.1)  # seconds, of 15
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         thread = threading.Thread(target=lambda: stranger.accept()[0].sendall(framed(["", ""])))
         thread.start()
