@@ -112,12 +112,6 @@ def test_rotation_in_the_kernel_equals_rotation_outside(heads: int, head_width: 
     assert largest_error(results(inside, *inputs), results(outside, *inputs)) < FLOAT32_WITHIN
 
 
-def test_selected_queries_share_dropout_masks_between_both_passes(short_blocks: None):
-    backward, forward = slopes(length=250, heads=1, queried=columns(1, 250, 140))
-    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
-    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
-
-
 def test_the_error_of_bfloat16_is_within_its_rounding():
     ids, inputs = packed(2, 128), arrays(2, 128, 128, "bfloat16")
     exact = results(plain(ids, 2), *(x.astype(jnp.float32) for x in inputs))
@@ -200,14 +194,13 @@ def slopes(length: int, heads: int, queried: Any = None) -> tuple[list[float], l
     return backward, forward
 
 
-def test_both_passes_share_dropout_masks_in_every_block(short_blocks: None):
-    backward, forward = slopes(length=250, heads=1)
-    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
-    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
-
-
-def test_both_passes_share_dropout_masks():
-    backward, forward = slopes(length=128, heads=2)
+@pytest.mark.parametrize(
+    ("length", "heads", "queries"),
+    [(128, 2, None), (250, 1, None), (250, 1, 140)],
+    ids=["two heads", "several blocks", "selected queries"],
+)
+def test_both_passes_share_dropout_masks(short_blocks: None, length: int, heads: int, queries: int | None):
+    backward, forward = slopes(length, heads, queried=queries and columns(1, length, queries))
     assert backward[0] == pytest.approx(forward[0], rel=1e-4)
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
