@@ -88,9 +88,16 @@ def test_selected_queries_equal_the_same_queries_among_all(
 
 
 @pytest.mark.parametrize(
-    ("heads", "head_width", "interleaved"), [(2, 64, False), (3, 64, True), (4, 32, False), (1, 128, False), (2, 16, True)]
+    ("heads", "head_width", "interleaved", "queries"),
+    [
+        (2, 64, False, None),
+        (3, 64, True, 11),
+        (4, 32, False, 11),
+        (1, 128, False, None),
+        (2, 16, True, None),
+        (2, 16, False, 11),
+    ],
 )
-@pytest.mark.parametrize("queries", [None, 11])
 def test_rotation_in_the_kernel_equals_rotation_outside(heads: int, head_width: int, interleaved: bool, queries: int | None):
     b, length, theta = 2, 50, 100.0
     ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
