@@ -1,4 +1,4 @@
-"""Looks inside a model: its attention, heads, vectors and vocabulary.
+"""Examines a model: its attention, heads, vectors and vocabulary.
 
     python -m bert_jax.analyse attention  --model=MODEL --output=DIR "The cat sat on the mat."
     python -m bert_jax.analyse attention  --model=TRANSLATOR --output=DIR "A dog." "Ein Hund."
@@ -12,10 +12,9 @@
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
-ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). Lines that cannot be read are reported with their numbers; the
-others are processed, and the exit status is 1. Tables are TSV files that give n for every number. Each figure comes with the
-table that it shows.
-"""
+ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). Lines that cannot be read are reported with their numbers; all
+other lines are processed, and the exit status is 1. Tables are TSV files; next to every number they give n, the number of cases
+it was computed from. Each figure is saved with a table of the numbers that it shows."""
 
 from __future__ import annotations
 

@@ -6,11 +6,10 @@ r"""Estimates memory, time and price of a step on a TPU slice, without a TPU.
     tpu_scripts/run.sh aot --config=experiments/finetune/squad.py:v1.1 --topology=v5e:2x2 \
         --model=large --rows=87599
 
-The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's cycle estimates
-times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/tpu/costs/`
-explains the method; the report lists what it leaves out). `run.sh` installs the TPU compiler, which runs on any CPU, into a
-separate environment; otherwise install the extra `tpu` of requirements.txt.
-"""
+The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates. They add up the compiler's cycle
+estimates multiplied by the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network.
+(`bert_jax/tpu/costs/` explains the method; the report lists what it leaves out.) `run.sh` installs the TPU compiler, which runs
+on any CPU, into a separate environment. If you do not use `run.sh`, install the extra `tpu` of requirements.txt."""
 
 from __future__ import annotations
 

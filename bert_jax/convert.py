@@ -9,10 +9,9 @@
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
-target format cannot hold is an error unless it is removed with --drop=PART, which also accepts tensor names with `*` as a
-wildcard. --step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`); --last=5 the
-mean of the last five checkpoints (kept with `config.checkpoints.keep`).
-"""
+target format cannot hold is an error, unless --drop=PART removes it. --drop also accepts tensor names with `*` as a wildcard.
+--step uses the weights of a checkpoint of a pretraining run (kept with `config.checkpoints.keep_at`); --last=5 the mean of the
+last five checkpoints (kept with `config.checkpoints.keep`)."""
 
 from __future__ import annotations
 
@@ -57,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[str]:
-    """Yields a model directory of the run `source`, which exists within the context: after `step` steps, or the mean of its
-    `last` checkpoints. Without either, yields `source`."""
+    """Yields a model directory of the run `source`, which exists only within the context. It holds the state after `step` steps,
+    or the mean of its `last` checkpoints. Without `step` and `last`, yields `source`."""
     if step is None and last is None:
         yield source
         return
@@ -77,7 +76,7 @@ def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[
 
 
 def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
-    """Reads, changes and writes the model of the flags. Returns output lines, each with the title of its group."""
+    """Reads the model that the flags name, changes it and writes it. Returns output lines, each with the title of its group."""
     sources = [flags.source, *flags.average]
     model = average(read_all(sources, flags)) if flags.average else next(read_all(sources, flags))
     lines = [("read", line) for line in (*model_lines(model, flags.new), *model.notes)]

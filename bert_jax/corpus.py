@@ -108,28 +108,28 @@ def _add_text_flags(parser: FlagParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE",
-        help="the held-out documents, as --source; without it, a fraction of the documents of --source is held out "
-        "(--eval-fraction)",
+        help="the held-out documents, written like --source; without this flag, a fraction of the documents of --source is held "
+        "out (--eval-fraction)",
     )
     text.add_argument(
         "--pair-fields",
         type=nonempty,
         metavar="SOURCE,TARGET",
-        help="the text and its translation in parallel text: fields of JSON records, features of a tfds data set, or numbers of "
-        "columns from 1 (default: the only two; columns 1,2)",
+        help="where parallel text holds the text and its translation: fields of JSON records, features of a tfds data set, or "
+        "numbers of columns from 1 (default: the only two; columns 1,2)",
     )
     text.add_argument(
         "--text-field",
         type=nonempty,
         metavar="NAME",
-        help="the field of a JSON record, or the column of a table, that holds the text (default: text; in a table without "
-        "one, the most likely column, which is printed)",
+        help="the field of a JSON record, or the column of a table, that holds the text (default: text; if a table has no such "
+        "column, the most likely one is used and printed)",
     )
     text.add_argument(
         "--layout",
         default="auto",
         choices=["auto", *LAYOUTS],
-        help="the meaning of line breaks in text: files (default: auto, detected for each file, shown in the report)",
+        help="what line breaks mean in text: files (default: auto, which detects it for each file and shows it in the report)",
     )
     of_bytes = "what to do with bytes that are not UTF-8"
     text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help=of_bytes)
@@ -159,14 +159,14 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--train-vocab",
         choices=list(_TRAINERS),
         help="train a new vocabulary on the sources instead; bpe is byte-level and cased, as in GPT-2 and ModernBERT; characters "
-        "are single ones, cased, as in Flair",
+        "is a cased vocabulary of single characters, as in Flair",
     )
     vocabulary.add_argument(
         "--vocab-size",
         type=InRange(int, _PIECES),
         default=30522,
         metavar="N",
-        help="pieces of a new vocabulary, including the special ones; bpe rounds it up to a multiple of 64",
+        help="the number of pieces of a new vocabulary, including special tokens; bpe rounds it up to a multiple of 64",
     )
     vocabulary.add_argument(
         "--vocab-megabytes",
@@ -185,14 +185,18 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
     vocabulary.add_argument(
         "--splitting",
         choices=list(training.SPLITTINGS),
-        help="how bpe splits text into words: gpt2 (default); gpt4: numbers in groups of up to three digits",
+        help="how bpe splits text into words: gpt2 (default), or gpt4, which also splits numbers into groups of up to three "
+        "digits",
     )
-    vocabulary.add_argument("--nfc", action="store_true", help="bpe: compose accents first (Unicode's NFC), as ModernBERT does")
+    vocabulary.add_argument(
+        "--nfc", action="store_true", help="for bpe: compose accents first (Unicode's NFC), as ModernBERT does"
+    )
     vocabulary.add_argument(
         "--unused-tokens",
         type=InRange(int, _SPARE),
         metavar="N",
-        help="bpe: pieces [unused0], [unused1], ... for tokens that are added later (default: 0, more to round the size)",
+        help="for bpe: the number of pieces [unused0], [unused1], ... for tokens that are added later (default: 0, plus as many "
+        "as round the size)",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
@@ -200,8 +204,8 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--lowercase",
         action="store_true",
         default=None,
-        help="lower-case text and strip accents (default for a new vocabulary, unless accents and marks carry meaning in the "
-        "text; then the choice is required); for an existing vocabulary only needed if its files do not show the casing",
+        help="lower-case text and strip accents (default for a new vocabulary; if accents and marks carry meaning in the text, "
+        "you must choose); for an existing vocabulary only needed if its files do not show the casing",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
@@ -217,7 +221,7 @@ def _add_cleaning_flags(parser: FlagParser) -> None:
     cleaning.add_argument(
         "--keep", action="append", default=[], metavar="RULE", help="switch off a cleaning rule (see below); may be repeated"
     )
-    of_ratio = "(default: %(default)g, as in Moses; 1.5 for WMT14 in fairseq)"
+    of_ratio = "(default: %(default)g, as in Moses; fairseq uses 1.5 for WMT14)"
     count, ratio, rules, pairs = InRange(int, _CHARACTERS), InRange(float, _RATIO), CleaningConfig, PairRules
     for name, kind, default, metavar, rule in (
         ("--max-sentence-characters", count, rules.max_sentence_characters, "N", "long-sentences"),
@@ -236,8 +240,8 @@ def _add_output_flags(parser: FlagParser) -> None:
         "--eval-fraction",
         type=InRange(float, _FRACTION),
         metavar="F",
-        help="fraction of documents held out for evaluation, chosen by a hash of the text (default: 0.01, more for a small "
-        "corpus); a finished corpus is re-split without tokenising",
+        help="the fraction of documents held out for evaluation, chosen by a hash of the text (default: 0.01, more for a small "
+        "corpus); changing it re-splits a finished corpus without tokenising it again",
     )
     output.add_argument(
         "--shards",
@@ -250,7 +254,8 @@ def _add_output_flags(parser: FlagParser) -> None:
         type=_host,
         default=(0, 1),
         metavar="I/N",
-        help="build only this host's part, I from 0; the last host to finish completes the corpus (default: 0/1)",
+        help="build only the part of this host, number I of N, counted from 0; the last host to finish completes the corpus "
+        "(default: 0/1)",
     )
     output.add_argument(
         "--workers",
@@ -270,7 +275,9 @@ def _add_output_flags(parser: FlagParser) -> None:
 def _host(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if not match or not int(match[1]) < int(match[2]) <= _MOST_SHARDS:
-        raise argparse.ArgumentTypeError(f"={text} must be I/N with N at most {_MOST_SHARDS:,} and I from 0 to N-1, as 0/8")
+        raise argparse.ArgumentTypeError(
+            f"={text} must be I/N with N at most {_MOST_SHARDS:,} and I from 0 to N-1, for example 0/8"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -287,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise UserError(f"--{name} is missing, for example --{name}={example}; see python -m bert_jax.corpus --help")
     for rule in flags.keep:
         if rule not in RULES:
-            raise UserError(f"--keep={rule}: no such rule; {nearest(rule, RULES)}")
+            raise UserError(f"--keep={rule} names no cleaning rule; {nearest(rule, RULES)}")
     if flags.eval_source and flags.eval_fraction is not None:
         raise UserError(
             f"--eval-source={flags.eval_source[0]} and --eval-fraction={flags.eval_fraction:g} both say which documents are held "
@@ -316,8 +323,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     output = checked(flags.output, "--output")
     if is_remote(output) and flags.shard != (0, 1):
         raise UserError(
-            f"--shard={flags.shard[0]}/{flags.shard[1]} with --output={output}: hosts build in a directory that all of them "
-            f"mount; name one, and upload the whole corpus later: `gcloud storage rsync --recursive DIR {output}`"
+            f"--shard={flags.shard[0]}/{flags.shard[1]} with --output={output}: several hosts can only build in a directory that "
+            "all of them mount; give such a directory, and upload the whole corpus later: `gcloud storage rsync --recursive DIR "
+            f"{output}`"
         )
     with uploaded(output, "--output", lambda name: True, exact=True, last=(MANIFEST,)) as local:
         flags.output = pathlib.Path(local)
@@ -344,15 +352,12 @@ def _say(line: str) -> None:
 
 def _verify(flags: argparse.Namespace) -> None:
     if flags.source or flags.output:
-        raise UserError(f"--verify={flags.verify} builds nothing: use it without --source and --output")
+        raise UserError(f"--verify={flags.verify} only verifies a corpus; leave out --source and --output")
     directory = local_corpus(flags.verify, "--verify")
     open_splits(directory)
     count, size = verify(directory)
     scale, unit = byte_unit(size)
-    print(
-        f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and the vocabulary "
-        f"it was tokenised with"
-    )
+    print(f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and its vocabulary")
 
 
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
@@ -370,7 +375,8 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         return tokenizer
     if flags.shard != (0, 1):
         raise UserError(
-            f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}"
+            "--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give all hosts "
+            f"--vocab={flags.output / TOKENIZER}"
         )
     recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
@@ -380,20 +386,18 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     if is_bpe:
         if flags.alphabet or flags.max_word_characters:
             name, why = ("--alphabet", "has all bytes") if flags.alphabet else ("--max-word-characters", "has no such limit")
-            raise UserError(f"{name} is a setting of WordPiece; byte-level BPE {why}: leave it out")
+            raise UserError(f"{name} applies to WordPiece, but byte-level BPE {why}; leave it out")
         recipe |= {"lowercase": bool(flags.lowercase), "splitting": flags.splitting or training.SPLITTINGS[0]}
         recipe |= {"nfc": flags.nfc, "unused": flags.unused_tokens or 0}
     elif given := [name for name in ("splitting", "nfc", "unused_tokens") if getattr(flags, name) not in (None, False)]:
-        raise UserError(
-            f"--{given[0].replace('_', '-')} is a setting of --train-vocab=bpe, not of {flags.train_vocab}; leave it out"
-        )
+        raise UserError(f"--{given[0].replace('_', '-')} applies to --train-vocab=bpe, not to {flags.train_vocab}; leave it out")
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
         if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
-            differences = "; ".join(f"{key} was {before[key]}, is {recipe[key]}" for key in changed)
+            differences = "; ".join(f"{key} was {before[key]}, and now is {recipe[key]}" for key in changed)
             raise UserError(
-                f"{directory} has other vocabulary settings: {differences}; choose another --output, remove it, or keep that "
+                f"{directory} was trained with other settings: {differences}; choose another --output, remove it, or keep that "
                 f"vocabulary with --vocab={directory}"
             )
         return load_tokenizer(directory)

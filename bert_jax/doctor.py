@@ -4,11 +4,10 @@
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
 
 It runs on one machine, or on all hosts of a slice at once. It checks that versions and code are the same everywhere, the chips
-found and expected, free memory, clocks and disks. It compares the FLOP/s of a matrix product and the bandwidth of memory and
-links with published figures (device by device, so that a slow one is named), and each kernel with the plain path. With --workdir
-it tries a run's file operations there. With --config it compiles the steps of the experiment and reports whether they fit and how
-long they take. The exit status is 0 if all is well, 1 if there is a fault.
-"""
+found and expected, free memory, clocks and disks. It measures the FLOP/s of a matrix product and the bandwidth of memory and
+links on each device, so that it can name a slow one, and compares them with published figures. It also compares each kernel with
+the plain path. With --workdir it tries a run's file operations in that directory. With --config it compiles the steps of the
+experiment and reports whether they fit and how long they take. The exit status is 0 if all is well, and 1 if there is a fault."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ from bert_jax.tpu.diagnosis.flags import Overrides, parse_flags
 from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
 from bert_jax.tpu.programs import experiment_class
 
-log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a command
+log = logging.getLogger("bert_jax.doctor")  # not __name__, which is __main__ when this file runs as a command
 
 FAULT = 1
 """The exit status if there is a fault."""
@@ -52,7 +51,7 @@ def main() -> int:
     require_stdout("open it, or redirect it to a file with >FILE")
     quiet_libraries()
     if overrides and not flags.config:
-        raise UserError(f"--config.{overrides[0][0]} sets a key of --config, which is not given; add --config=FILE")
+        raise UserError(f"--config.{overrides[0][0]} sets a key of --config, which is missing; add --config=FILE")
     if flags.json and not flags.json.absolute().parent.is_dir():
         raise UserError(
             f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; create it, or name another file"
@@ -93,7 +92,7 @@ def _examine(
 
 
 def gathered(processes: Processes, values: JsonObject) -> list[JsonObject]:
-    """Gathers the records of all processes in each of them; `values` is the configuration."""
+    """Returns the records of all processes, in each process; `values` is the configuration."""
     own, devices = machine.record(), jax.local_devices()
     operations = KERNELS.get(devices[0].platform, ())
     if operations:
@@ -102,7 +101,7 @@ def gathered(processes: Processes, values: JsonObject) -> list[JsonObject]:
         compare_kernels_once(values.get("model"), processes.gather)
     own["links"] = speed.links(devices)
     own["links_of_all"] = speed.links(jax.devices()) if jax.process_count() > 1 else None
-    processes.gather({})  # so that all read their clocks at the same time
+    processes.gather({})  # so that all processes read their clocks at the same time
     return processes.gather(own | {"clock": machine.clock()})
 
 
@@ -138,4 +137,4 @@ def _run_checks(
 
 def _without_devices(error: RuntimeError) -> str:
     first = (str(error).splitlines() or [""])[0]
-    return f"JAX finds no device ({first}); end other programs that use the chips, or see which packages are installed"
+    return f"JAX finds no device ({first}); end other programs that use the chips, or check which packages are installed"

@@ -1,7 +1,7 @@
-"""UserError, the exception for mistakes that a user can correct, suggestions for misspelt names and paths, and exit statuses.
+"""Defines UserError, the exception for mistakes that a user can correct, the exit statuses of commands, and suggestions for
+misspelt names and paths.
 
-This module imports nothing of the project, so every folder may use it.
-"""
+This module imports nothing else of the project, so every folder may use it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ USER_ERROR_STATUS = 2
 """The exit status of a command that ends with a `UserError`."""
 
 HUNG = 42
-"""The exit status after a hang or the loss of another process: the same command resumes from the newest checkpoint."""
+"""The exit status after a hang or the loss of another process; the same command then resumes from the newest checkpoint."""
 
 STOPPED = 128 + signal.SIGTERM
-"""The exit status of a run that SIGTERM asked to stop; it has saved a checkpoint first."""
+"""The exit status of a run that SIGTERM asked to stop; the run has saved a checkpoint first."""
 
 MENDED_BY_RESTART: Mapping[int, str] = {
     HUNG: "no progress, or another process was lost",
-    128 + signal.SIGABRT: "aborted, as JAX does where another process was lost",
+    128 + signal.SIGABRT: "aborted, as JAX does when another process is lost",
     128 + signal.SIGBUS: "crash: bus error",
     128 + signal.SIGKILL: "killed: host memory ran out, or the machine is going away",
     128 + signal.SIGSEGV: "crash: segmentation fault",
     STOPPED: "stopped by SIGTERM on this machine or on another one",
 }
-"""Exit status of `pretrain` and `finetune` -> cause, where the same command may succeed when it is started again. A restart does
-not mend any other status: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
+"""Exit statuses of `pretrain` and `finetune` after which the same command may succeed when it is started again, each with its
+cause. After any other status a restart does not help: 1 is a bug, 2 a `UserError`, 130 Ctrl-C."""
 
 
 class UserError(Exception):
@@ -47,7 +47,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
     close = difflib.get_close_matches(given, bare, cutoff=0.55)
-    if not close:  # `name` may be the first part of a known name: `nsp` of `nsp_head`
+    if not close:  # `name` may be the first part of a known name, as `nsp` is of `nsp_head`
         begun = [other for other in bare if other.startswith(f"{given}-")]
         close = begun if len(begun) == 1 else []
     return f"did you mean {bare[close[0]]!r}?" if close else f"known: {', '.join(known)}"
@@ -55,7 +55,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def missing_path(path: str | os.PathLike[str]) -> str:
     """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
-    similar existing path if there is one. A path in a bucket is given as it is."""
+    similar existing path if there is one. A path in a bucket is returned unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
     near = nearest_path(path)
@@ -65,8 +65,8 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match; None if every
-    part of `path` exists or the first missing part resembles nothing."""
+    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match. Returns None if
+    every part of `path` exists, or if nothing resembles the first missing part."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:
@@ -75,7 +75,7 @@ def nearest_path(path: str | os.PathLike[str]) -> str | None:
                 if not close:
                     break
                 part, corrected = close[0], True
-        except OSError:  # a directory that may not be read, or a name that is too long
+        except OSError:  # a directory that this user may not read, or a name that is too long
             break
         found /= part
     return str(found) if corrected else None

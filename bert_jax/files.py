@@ -1,12 +1,11 @@
-"""Atomic writing of files, reading and writing of JSON, locks, and removal of directories.
+"""Writes files atomically, reads and writes JSON, locks files, and removes directories.
 
-    write_json(path, value)                    # a reader sees the complete old file or the complete new one
-    with replacing(path) as file: ...          # the same for what is written piece by piece
-    value = read_json(path, "copy it again")   # a UserError with that remedy if it is not JSON
-    with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
+    write_json(path, value)                    # a reader sees the complete old file or the complete new one with replacing(path)
+    as file: ...          # the same for content that is written piece by piece value = read_json(path, "copy it again")   #
+    raises a UserError with that remedy if it is not JSON with locked(path, "another process ..."):  # one process at a time; a
+    kill releases the lock
 
-Every path may be in a bucket, except for locks and for files that are written piece by piece.
-"""
+Every path may be in a bucket, except for locks and for files that are written piece by piece."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes such paths, imported when needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"
-"""The suffix of temporary files with partial content. The writing process holds the file's lock."""
+"""The suffix of temporary files, whose content is still incomplete. The process that writes such a file holds a lock on it."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """The errors of file systems without locks, such as some network file systems."""
 
@@ -54,7 +53,7 @@ def _bucket_module(path: Path) -> Any:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns the content of a file. Raises OSError if it cannot be read, FileNotFoundError if there is none."""
+    """Returns the content of a file. Raises FileNotFoundError if there is no such file, and OSError if it cannot be read."""
     bucket = _bucket_module(path)
     content: bytes = bucket.read_bytes(path) if bucket else pathlib.Path(path).read_bytes()
     return content
@@ -76,8 +75,8 @@ def write_text(path: Path, content: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Yields a temporary file next to `path`, which is renamed to `path` at the end of the `with` block. After an exception, e.g.
-    on a full disk, it is removed and `path` is unchanged."""
+    """Yields a temporary file next to `path`, which is renamed to `path` at the end of the `with` block. After an exception, such
+    as a full disk, the temporary file is removed and `path` is unchanged."""
     partial = PartialFile(path)
     try:
         yield partial.file
@@ -90,8 +89,8 @@ class PartialFile:
     """A temporary file next to `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
     not completed.
 
-    This process holds its lock, so that others can distinguish it from leftovers of a killed process (`is_being_written`).
-    """
+    This process holds the file's lock, so that others can distinguish the file from leftovers of a killed process
+    (`is_being_written`)."""
 
     def __init__(self, path: pathlib.Path):
         self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
@@ -99,20 +98,20 @@ class PartialFile:
         while True:
             try:
                 self.file: IO[bytes] = self._own.open("xb")
-            except FileExistsError:  # of another thread, or left by a killed process with the same id
+            except FileExistsError:  # it belongs to another thread, or was left by a killed process with the same id
                 try:
                     with _leftover(self._own) as is_free:
                         self._own.unlink() if is_free else time.sleep(0.001)
                 except FileNotFoundError:
                     pass
-                except OSError:  # a link, or a file system without locks
+                except OSError:  # it is a link, or the file system has no locks
                     self._own.unlink(missing_ok=True)
                 continue
             while try_lock(self.file.fileno()) is False:  # another process is checking whether it is a leftover
                 time.sleep(0.001)
             if os.fstat(self.file.fileno()).st_nlink:
                 break
-            self.file.close()  # before it was locked, another process removed it as a leftover
+            self.file.close()  # another process took it for a leftover and removed it before it was locked
 
     def flush_to_disk(self) -> None:
         """Waits until the final content is on the disk."""
@@ -129,7 +128,7 @@ class PartialFile:
 
     def close(self) -> None:
         """Closes the file, and removes it if it was not completed."""
-        if not self._is_complete:  # otherwise the name may belong to another thread by now
+        if not self._is_complete:  # after a rename, another thread may already use the name
             self._own.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.file.close()
@@ -152,7 +151,7 @@ def remove_leftovers(directory: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _leftover(part: pathlib.Path) -> Iterator[bool]:
-    """Holds the lock of a temporary file within the block, if it is free. Yields whether it was.
+    """Holds the lock of a temporary file within the block, if no process holds it. Yields whether the lock was free.
 
     Raises OSError if that cannot be determined, e.g. for a symbolic link or another user's file.
     """
@@ -163,7 +162,7 @@ def _leftover(part: pathlib.Path) -> Iterator[bool]:
         if (gained := try_lock(descriptor)) is None:
             raise OSError(errno.ENOLCK, "no locks on this file system")
         if gained and not is_still(part, descriptor):
-            raise FileNotFoundError(errno.ENOENT, "it has got its name")
+            raise FileNotFoundError(errno.ENOENT, "the file has been renamed")
         yield gained
     finally:
         os.close(descriptor)
@@ -183,11 +182,10 @@ def flush_to_disk(path: pathlib.Path) -> None:
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     """Parses JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python writes but the
-    JSON standard does not allow, and numbers like 1e999, which Python reads as infinite.
+    JSON standard does not allow. It also rejects numbers like 1e999, which Python reads as infinite.
 
-    Raises ValueError for invalid text, duplicate keys, brackets nested so deeply (about ten thousand) that json.loads raises
-    RecursionError, and integers with more digits than Python converts.
-    """
+    Raises ValueError for invalid text, duplicate keys, integers with more digits than Python converts, and brackets nested so
+    deeply (about ten thousand) that json.loads raises RecursionError."""
     try:
         if strict:
             return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float)
@@ -195,7 +193,7 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     except RecursionError:
         raise ValueError("brackets are nested too deep") from None
     except ValueError as error:
-        if "integer string conversion" in str(error):  # Python's suggested remedy does not help a user
+        if "integer string conversion" in str(error):  # the remedy that Python suggests does not help a user
             raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
         raise
 
@@ -205,7 +203,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     if len(found) < len(pairs):  # Python would silently use the last value
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:80]!r} is in one object twice")
+        raise ValueError(f"the key {twice[:80]!r} occurs twice in one object")
     return found
 
 
@@ -221,7 +219,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def read_json(path: Path, remedy: str = "remove it and run the same command again") -> Any:
-    """Returns the value in a JSON file. Raises UserError, with the file and `remedy`, if it cannot be read."""
+    """Returns the value in a JSON file. Raises UserError, with the name of the file and the `remedy`, if it cannot be read."""
     try:
         return parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
@@ -229,15 +227,15 @@ def read_json(path: Path, remedy: str = "remove it and run the same command agai
 
 
 def read_object(path: Path, remedy: str = "remove it and run the same command again") -> JsonObject:
-    """Returns the object in a JSON file. Raises UserError like `read_json`, and if the file holds another type of value."""
+    """Returns the object in a JSON file. Raises UserError like `read_json`, and also if the file holds another type of value."""
     content = read_json(path, remedy)
     if not isinstance(content, dict):
-        raise UserError(f"{os.fspath(path)} holds no JSON object, but {json.dumps(content)[:40]}; {remedy}")
+        raise UserError(f"{os.fspath(path)} must hold a JSON object, but holds {json.dumps(content)[:40]}; {remedy}")
     return content
 
 
 def write_json(path: Path, value: Json, *, indent: int = 2, sort_keys: bool = False) -> None:
-    """Replaces `path` atomically with `value` as JSON; NaN and infinities, which JSON lacks, become null."""
+    """Replaces `path` atomically with `value` as JSON. NaN and infinities become null, since JSON cannot represent them."""
     write_text(path, json.dumps(_finite(value), indent=indent, sort_keys=sort_keys) + "\n")
 
 
@@ -252,8 +250,8 @@ def _finite(value: Json) -> Json:
 
 
 def json_lines(path: Path, *, strict: bool = False) -> list[JsonObject]:
-    """Returns the objects of a JSON lines file in order, skipping lines that are empty, incomplete (after a kill or a full disk)
-    or not objects. Raises OSError if the file cannot be read."""
+    """Returns the objects of a JSON lines file in order. Skips lines that are empty, not objects, or incomplete (after a kill or
+    a full disk). Raises OSError if the file cannot be read."""
     found = []
     for line in read_bytes(path).splitlines():
         with contextlib.suppress(ValueError):
@@ -269,9 +267,8 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
     """Holds the lock file `path` within the block, creating it if necessary. The lock is released at the end, even by a kill, and
     is not inherited by forked processes.
 
-    If another process on this machine holds it, raises UserError with the `refusal` or, without one, waits. On a file system
-    without locks, the block runs after a warning. Yields the open lock file, for a note on its holder.
-    """
+    If another process on this machine holds it, raises UserError with the text `refusal`, or waits if there is no such text. On a
+    file system without locks, the block runs after a warning. Yields the open lock file, in which the holder may leave a note."""
     import filelock  # takes 0.04 s
 
     descriptors: list[int] = []
@@ -308,7 +305,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Returns whether `path`, which is not a link, is still the file or directory opened as `descriptor`."""
+    """Returns whether `path` is still the file or directory opened as `descriptor`, and not a link."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -330,8 +327,8 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory with its contents, if it exists, ignoring errors. Links inside are removed, not followed; a link to a
-    directory is kept."""
+    """Removes a directory and its contents, if it exists; errors are ignored. Links inside the directory are removed, but not
+    followed; if the directory itself is a link, it is kept."""
     if bucket := _bucket_module(path):
         bucket.remove_tree(path)
     else:
@@ -340,7 +337,7 @@ def remove_tree(path: Path) -> None:
 
 def clear(descriptor: int, keep: str = "") -> None:
     """Removes everything in an open directory except the file `keep`. It works on the opened directory, even if its name now
-    refers to another one, and follows no links."""
+    refers to another directory, and it follows no links."""
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
     for name, is_directory in found:

@@ -4,10 +4,10 @@ r"""Fine-tunes a model on a labelled task: every task of the paper, or your own 
         --config.init_from=MODEL --config.task.data_dir=DIR
 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official
-format) and model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs
-(`config.sweep`) are separate runs in runs/, in parallel on several devices or hosts; results.json then compares them, and
-predictions/ and model/ come from the best run. The same command resumes an interrupted run from its last checkpoint.
-"""
+format) and model/ to the workdir; the transformers library can load model/. If there are several seeds, learning rates, batch
+sizes or epochs (`config.sweep`), each combination is a separate run in runs/; the runs are trained in parallel on several devices
+or hosts. results.json then compares the runs, and predictions/ and model/ come from the best one. The same command resumes an
+interrupted run from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState
 
-log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a command
+log = logging.getLogger("bert_jax.finetune")  # not __name__, which is __main__ when this file runs as a command
 
 MAY_CHANGE = (
     "log_every",
@@ -76,7 +76,7 @@ MAY_CHANGE = (
     *(f"model.{name}" for name in Execution.exact()),
     "sweep.devices_per_run",
 )
-"""Keys that a resumed run may change. They do not affect the result, apart from the random bits of dropout (in fused attention
+"""Keys that a resumed run may change. They do not affect the result, except for the random bits of dropout (in fused attention
 and in microbatches). Models and data may have moved; `fingerprints` compares their content."""
 
 FINGERPRINTS = "fingerprints"
@@ -106,7 +106,7 @@ def finetune(job: Job) -> JsonObject | None:
             function, arguments = program.training_step(experiment.training.accumulation), job.arguments(state, rows)
             if program.is_new("train", rows):
                 with run_log.compiling("training step", rows):
-                    function.lower(*arguments).compile()  # the next call takes it from the cache
+                    function.lower(*arguments).compile()  # the next call takes the compiled program from the cache
             found: tuple[TrainState, Sums] = function(*arguments)
             return found
 
@@ -167,8 +167,9 @@ def finetune(job: Job) -> JsonObject | None:
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
-    """Returns the content of `results.json`: the final numbers of a run. `logits` are those of the best weights on each dev split
-    and labelled test split; `seconds` have passed since the last start. Includes published scores of other systems, if any."""
+    """Returns the content of `results.json`: the final numbers of a run. `logits` come from the best weights, for each dev split
+    and each labelled test split; `seconds` have passed since the last start. If other systems have published scores, these are
+    included."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {
@@ -234,8 +235,8 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
         start = labelled_start(experiment, task.head)
         if experiment.task.length > start.config.max_position:
             raise UserError(
-                f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from} "
-                f"({start.config.max_position}); shorten it, or extend the table with `python -m bert_jax.convert`"
+                f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from}, which "
+                f"has {start.config.max_position} positions; shorten it, or extend the table with `python -m bert_jax.convert`"
             )
         unlabelled = open_unlabelled(experiment, task.head, start)
         data = read_features(task, start)
@@ -246,7 +247,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher, unlabelled)
-        predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far
+        predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # the predictions of the best run so far
         best_score = -math.inf
 
         def train_run(

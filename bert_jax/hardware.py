@@ -1,5 +1,5 @@
-"""Data-sheet figures of accelerators: the peak of each JAX device, and TPU generations per chip, the unit of prices.
-The cores of this machine."""
+"""Data-sheet figures of accelerators: the peak FLOP/s of each JAX device, and the rates of each TPU generation. The rates are per
+chip, because prices are. The cores of this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import re
 GB, GIB = 10**9, 2**30
 
 # Peak bf16 FLOP/s of one JAX device, from the manufacturers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device
-# is one of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match
-# is used.
+# is one of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it and the match ends at the end of a word;
+# the longest match is used.
 PEAKS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,
@@ -46,7 +46,8 @@ VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One TPU generation. Rates are peaks per chip; a *device* of JAX is a chip, on v7x one of a chip's two cores."""
+    """One TPU generation. Rates are peaks per chip. A *device* of JAX is a chip, except on v7x, where it is one of a chip's two
+    cores."""
 
     name: str
     library_name: str
@@ -56,27 +57,27 @@ class Chip:
     memory_bytes: int
     """Bytes of HBM."""
     bandwidth: float
-    """Bytes a second between HBM and the cores."""
+    """Bytes per second between HBM and the cores."""
     clock: float
-    """Cycles a second; the rate at which the matrix units of `peak_flops` step."""
+    """Cycles per second: the rate at which the matrix units of `peak_flops` work."""
     cores: int
     matrix_units: int
-    """Matrix units per core: the products of `matrix_width` x `matrix_width` that can start in a cycle."""
+    """Matrix units per core, counted by the products of `matrix_width` x `matrix_width` that can start in a cycle."""
     matrix_width: int
     links: int
-    """Inter-chip links (ICI): two for each dimension of the torus."""
+    """The number of inter-chip links (ICI) of a chip: two for each dimension of the torus."""
     link_bandwidth: float
-    """Bytes a second over one link in one direction."""
+    """Bytes per second over one link in one direction."""
     network_bandwidth: float
-    """Bytes a second of a chip's share of its host's network cards, over which slices communicate."""
+    """Bytes per second of a chip's share of its host's network cards, over which slices communicate."""
     devices: int = 1
     """JAX devices per chip."""
     config: str | None = None
-    """The compiler's name for the mode that uses both cores as one device, where that is not the default."""
+    """The compiler's name for the mode that uses both cores as one device, if this is not the default mode."""
 
     @property
     def peak_flops(self) -> float:
-        """bf16 multiply-adds, each counted as two operations, a second."""
+        """Peak bf16 FLOP/s; a multiply-add counts as two operations."""
         return PEAKS[self.kind] * self.devices
 
     @property
@@ -86,8 +87,8 @@ class Chip:
 
     @property
     def whole_ring(self) -> int:
-        """A dimension whose length is a multiple of this is a ring with a wrap-around link: on two-dimensional pods only the full
-        side of 16, on others every dimension built of cubes of 4."""
+        """A dimension whose length is a multiple of this number is a ring with a wrap-around link. On two-dimensional pods only
+        the full side of 16 is a ring, on others every dimension built of cubes of 4."""
         return 16 if self.dimensions == 2 else 4
 
 
@@ -101,13 +102,13 @@ CHIPS = {
         Chip("v7x", "tpu7x", "TPU7x", 192 * GIB, 7380 * GB, 2.2e9, 2, 4, 256, 6, 100 * GB, 100 / 8 * GB, devices=2),
     )
 }
-"""Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its bandwidth, ICI and
-network bandwidth per chip; the bf16 peaks are in `PEAKS`. v4's share of the network is not published and taken
-as v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two
-products per cycle each)."""
+"""The figures that Google Cloud publishes (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its
+bandwidth, ICI and network bandwidth per chip; the bf16 peaks are in `PEAKS`. The network share of v4 is not published; it is
+assumed to be the same as for v5e. The clocks are computed from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the
+two units of v6e and v7x begin two products per cycle each)."""
 
 DCN_LATENCY = 20e-6
-"""Seconds of one exchange between slices (assumed)."""
+"""Seconds that one exchange between slices takes (assumed)."""
 ICI_LATENCY = 1e-6
 """Seconds from a chip to a neighbouring chip (assumed)."""
 ICI_EFFICIENCY = 0.9
@@ -125,7 +126,7 @@ GPU_BANDWIDTH = {
     "NVIDIA L40S": 0.864e12,
     "NVIDIA A10": 0.6e12,
 }
-"""Bytes a second between a GPU and its memory, by `device_kind` (NVIDIA's data sheets)."""
+"""Bytes per second between a GPU and its memory, by `device_kind` (NVIDIA's data sheets)."""
 
 
 def find_chip(device_kind: str) -> Chip | None:

@@ -5,12 +5,11 @@
     python -m bert_jax.predict embed     --model=MODEL --input=texts.txt --output=vectors.npy
 
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
---input=FILE or from standard input: one text per line (with TABs between the fields of commands that take several), JSON objects,
-or a table (.csv, .tsv, .parquet, .arrow) whose columns have the names of the fields, or those that the model was trained with;
-files may be compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the input. A line without a prediction is
-reported with its number; the other lines are predicted, and the exit status is 1. Blank lines are skipped, except by `embed`,
-which writes a row for every line (NaN in a .npy, null in JSON).
-"""
+--input=FILE or from standard input. A file has one text per line (with TABs between the fields of commands that take several), or
+JSON objects, or it is a table (.csv, .tsv, .parquet, .arrow). The columns of a table have the names of the fields, or of the
+fields that the model was trained with. Files may be compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the
+input. A line without a prediction is reported with its number; the other lines are predicted, and the exit status is 1. Blank
+lines are skipped, except by `embed`, which writes a row for every line (NaN in a .npy, null in JSON)."""
 
 from __future__ import annotations
 
@@ -45,10 +44,12 @@ OTHER_FORMATS = (
     ".npz", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml", ".yml", ".xlsx", ".pt", ".pth", ".pkl", ".pickle", ".bin",
     ".h5", ".mat", ".parquet", ".arrow", ".feather", ".safetensors", ".tfrecord", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst",
 )  # fmt: skip
-"""Extensions of other formats, which --output rejects."""
+"""Extensions of formats that --output cannot write."""
 
-AS_A_PAIR = "two texts, judged as one pair, as the model was trained on; give each as a line of --input to judge it alone"
-AS_TWO_TEXTS = "two texts, each judged alone; a pair is one argument with a TAB between its texts"
+AS_A_PAIR = (
+    "two texts, judged as one pair, since the model was trained on pairs; to judge each text alone, give it as a line of --input"
+)
+AS_TWO_TEXTS = "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the texts"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     as_text = not flags.json and not flags.output
     blank = getattr(question, "blank_answer", None)
-    columns: dict[str, str | Sequence[str]] = {}  # known once the model is loaded
+    columns: dict[str, str | Sequence[str]] = {}  # known only after the model is loaded
     records = read_texts(
         flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None, columns=columns
     )
@@ -109,7 +110,7 @@ def ask(name: str, command: Command, flags: argparse.Namespace) -> int:
     for line in question.summary(writer.status == 0) if hasattr(question, "summary") else ():
         print(line, file=sys.stderr)
     if profile.steps and not profile.was_taken:
-        raise UserError(f"{profile} starts after the last of {counted(engine.batch_count, 'batch')}; name earlier ones")
+        raise UserError(f"{profile} starts after the last of {counted(engine.batch_count, 'batch')}; give earlier batches")
     return writer.status
 
 
@@ -125,11 +126,14 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
     path = pathlib.Path(flags.output)
     packed, kind = path.suffix == ".gz", pathlib.Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind == ".npy" and (name != "embed" or flags.words or packed):
-        what = "a .npy is not compressed here" if packed else "only `embed` of whole texts gives one array of vectors"
-        raise UserError(f"--output={flags.output}: {what}; name a .jsonl")
+        what = "a .npy file cannot be compressed here" if packed else "only `embed` of whole texts gives one array of vectors"
+        raise UserError(f"--output={flags.output}: {what}; give a name that ends in .jsonl")
     if kind in OTHER_FORMATS:
         or_array = " or a .npy" if name == "embed" and not flags.words else ""
-        raise UserError(f"--output={flags.output}: answers are not written as {kind}; name a .jsonl (JSON lines){or_array}")
+        raise UserError(
+            f"--output={flags.output}: answers cannot be written as {kind}; give a name that ends in .jsonl (JSON "
+            f"lines){or_array}"
+        )
 
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Pretrains a BERT on a corpus: masked language modelling and next sentence prediction.
+"""Pretrains a BERT on a corpus with masked language modelling and next sentence prediction.
 
     python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
 
@@ -7,8 +7,8 @@ workdir; the transformers library can load model/. The same command resumes an i
 
     python -m bert_jax.pretrain --workdir=runs/quickstart --replay=1234
 
-recomputes and prints training step 1234 of that run: the texts of its batch, the loss of each row, the norm of every gradient.
-"""
+The last command recomputes and prints training step 1234 of that run: the texts of its batch, the loss of each row, the norm of
+every gradient."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.spikes import Rollback, skipped_batches
 from bert_jax.training.steps import TrainState
 
-log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a command
+log = logging.getLogger("bert_jax.pretrain")  # not __name__, which is __main__ when this file runs as a command
 
 MAY_CHANGE = (
     "log_every",
@@ -79,7 +79,7 @@ MAY_CHANGE = (
     *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
-"""Keys that a resumed run may change. They do not affect the result, apart from the order and rounding of sums and, with fused
+"""Keys that a resumed run may change. They do not affect the result, except for the order and rounding of sums and, in fused
 attention, the random bits of its dropout."""
 
 
@@ -124,7 +124,7 @@ def pretrain(
         index = experiment.phase_after(step)
         end = starts[index + 1]
         with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
-            for later in range(index, len(experiment.phases)):  # later phases too: fail early
+            for later in range(index, len(experiment.phases)):  # checks later phases too, so that the run fails early
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
@@ -213,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     flags = parse_flags("pretrain", __doc__, argv, schema=PretrainingExperiment)
     if flags.replay is not None:
-        from bert_jax.pretraining.replay import replay_step  # which a run does not load
+        from bert_jax.pretraining.replay import replay_step  # imported here, since training does not need it
 
         return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
     directory = local_corpus(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)

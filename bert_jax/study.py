@@ -5,10 +5,9 @@ r"""Compares ways to pretrain, over seeds and tasks, in one table.
 
 Each arm of a study is pretrained with several seeds, and each of these models is fine-tuned on a set of tasks.
 
-The workdir gets table.md, table.json and figure.png, and a folder for each arm and seed with its runs. The same command resumes
+The workdir gets table.md, table.json and figure.png, and for each arm and seed a folder with its runs. The same command resumes
 an interrupted study: finished runs are not repeated, and an interrupted one resumes from its last checkpoint. Seeds, arms and
-tasks may be added later. Several processes (the hosts of a TPU slice) divide arms and seeds among themselves.
-"""
+tasks may be added later. Several processes (the hosts of a TPU slice) divide arms and seeds among themselves."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from bert_jax.studies.parts import Planned, part_groups
 from bert_jax.studies.running import Runner, Stopped
 from bert_jax.studies.table import table
 
-log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a command
+log = logging.getLogger("bert_jax.study")  # not __name__, which is __main__ when this file runs as a command
 
 TABLE, TEXT, FIGURE = "table.json", "table.md", "figure.png"
 
@@ -66,7 +65,7 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
     try:
         found = run.shard.gather({}, waiting=functools.partial(_waiting, run))
     except ProcessesLost as error:
-        log.error("%s; rerun the same command on all of them: finished parts are not repeated", error)
+        log.error("%s; rerun the same command on all of them; finished parts are not repeated", error)
         return HUNG
     if found is None:
         return run.preemption.exit_status if run.shard.index == 0 else 0
@@ -78,8 +77,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """Returns the steps of every arm by name. Process 0 determines them; the others wait for its plan, or train while it measures
-    a speed. Raises Stopped."""
+    """Returns the steps of every arm by name. Process 0 determines them. The other processes wait for its plan; while it measures
+    a speed, they train. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):
@@ -99,7 +98,7 @@ def _waiting(run: Run) -> bool:
 
 
 def _write(whole: Planned, run: Run) -> None:
-    """Writes the table and the figure of the finished parts."""
+    """Writes the table and the figure from the parts that are finished."""
     if run.shard.index:
         return
     run.require_in_place()
@@ -112,10 +111,10 @@ def _write(whole: Planned, run: Run) -> None:
 def main() -> int:
     """Runs the command."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
-    # The parts compute in separate processes. This process only traces and must not occupy a TPU that they need.
+    # The parts are computed in separate processes. This process only traces, and must not occupy a TPU that the others need.
     jax.config.update("jax_platforms", "cpu")
     checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()
     with start_run("study", flags, config, may_change=("*",), independent=True) as run:
-        (run.workdir / METRICS).touch()  # the sign of a run, see `runtime.workdir.open_workdir`
+        (run.workdir / METRICS).touch()  # this file marks a run, see `runtime.workdir.open_workdir`
         return study(checked, flags, run)

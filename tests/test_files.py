@@ -71,10 +71,10 @@ def test_unreadable_json_is_always_a_value_error(text):
 
 def test_a_duplicate_key_is_named(tmp_path):
     for strict in (False, True):
-        with pytest.raises(ValueError, match="the key 'seed' is in one object twice"):
+        with pytest.raises(ValueError, match="the key 'seed' occurs twice in one object"):
             parse_json('[{"seed": 1, "a": {"seed": 2}}, {"a": 0, "seed": 1, "seed": 1}]', strict=strict)
     (tmp_path / "train.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x", "label": "y"}\n')
-    with pytest.raises(UserError, match=r"train\.jsonl.*the key 'label' is in one object twice"):
+    with pytest.raises(UserError, match=r"train\.jsonl.*the key 'label' occurs twice in one object"):
         list(read_own_rows(tmp_path / "train.jsonl", None, quotes=None, columns=(), separator=" "))
 
 
@@ -163,5 +163,5 @@ def test_a_missing_or_damaged_json_file_is_named_with_a_remedy(tmp_path):
         read_object(path, "copy it again")
     path.write_text("[1, 2]")
     assert read_json(path) == [1, 2]
-    with pytest.raises(UserError, match=r"a\.json holds no JSON object, but \[1, 2\]; copy it again"):
+    with pytest.raises(UserError, match=r"a\.json must hold a JSON object, but holds \[1, 2\]; copy it again"):
         read_object(path, "copy it again")

@@ -316,7 +316,7 @@ def test_the_command_parses_its_arguments_and_enables_the_compilation_cache(ask,
 
 @pytest.mark.parametrize(
     ("steps", "was_taken", "says"),
-    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile starts after the last of .* batches; name")],
+    [(None, False, ""), (range(2), True, ""), (range(7, 9), False, "the profile starts after the last of .* batches; give")],
 )
 def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, monkeypatch, steps, was_taken, says):
     asked = []
@@ -347,7 +347,10 @@ def test_a_profile_is_written_next_to_the_output_or_refused(ask, tmp_path, monke
 @pytest.mark.parametrize("command", ["embed", "classify"])
 @pytest.mark.parametrize("name", ["x.npz", "x.txt", "x.TXT", "x.csv.gz"])
 def test_an_unsupported_format_is_refused_before_the_model_is_loaded(command, name, tmp_path):
-    wanted = r"not written as \.(npz|txt|csv); name a \.jsonl \(JSON lines\)" + (r" or a \.npy" if command == "embed" else "$")
+    wanted = (
+        r"cannot be written as \.(npz|txt|csv); give a name that ends in \.jsonl \(JSON "
+        r"lines\)"
+    ) + (r" or a \.npy" if command == "embed" else "$")
     with pytest.raises(UserError, match=wanted):
         main([command, "--model=nowhere/at/all", f"--output={tmp_path / name}", "the"])
     assert list(tmp_path.iterdir()) == []
@@ -382,7 +385,7 @@ def test_the_input_is_never_the_output(ask, tmp_path, monkeypatch):
 def test_a_file_of_the_model_is_never_the_output(ask, models):
     before = {path: path.read_bytes() for path in models("").iterdir()}
     for name in ("config.json", "model.safetensors"):
-        with pytest.raises(UserError, match=r"is a file of the model itself|answers are not written as"):
+        with pytest.raises(UserError, match=r"is a file of the model itself|answers cannot be written as"):
             ask("embed", f"--output={models('') / name}", "the")
     assert {path: path.read_bytes() for path in models("").iterdir()} == before
 
@@ -409,7 +412,9 @@ def test_arguments_are_the_fields_of_one_record_if_a_command_needs_several(ask):
     assert (chosen["prompt"], chosen["choices"]) == ("is", ["a", "b", "c"])
     separate = ask("classify", "--json", "the river", "of Paris")  # one text is enough there
     assert len(separate.records) == 2
-    assert separate.err == "two texts, each judged alone; a pair is one argument with a TAB between its texts\n"
+    assert separate.err == (
+        "two texts, each judged alone; to judge them as a pair, give one argument with a TAB between the texts\n"
+    )
     assert ask("classify", "the river\tof Paris").err == ""
 
 

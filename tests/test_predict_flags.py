@@ -34,7 +34,7 @@ def test_the_profile_of_terminal_output_is_in_the_current_directory():
 
 
 def test_vectors_of_words_are_written_only_as_json_lines():
-    with pytest.raises(UserError, match=r"not written as \.txt; name a \.jsonl \(JSON lines\)$"):
+    with pytest.raises(UserError, match=r"cannot be written as \.txt; give a name that ends in \.jsonl \(JSON lines\)$"):
         main(["embed", "--model=nowhere/at/all", "--words", "--output=x.txt", "the"])
 
 

@@ -45,8 +45,8 @@ class Analyser:
     The results are arrays with named axes (`NamedArray`). The `figures.py` of each folder draws them as matplotlib figures, and
     `attention.page.attention_page` turns a list of `Attention` into an HTML page.
 
-    `show_progress` prints progress on standard error, and the time left if the total is known. Texts may be any iterable: they
-    are read as they are needed.
+    `show_progress` prints the progress to standard error, and the remaining time if the total is known. Texts may be any
+    iterable; they are read one by one.
 
     >>> analyser = Analyser.load("runs/quickstart/model")
     >>> analyser.attention("The cat sat on the mat.").words.sel(layer=1, head=2).values     # float32 [from, to]
@@ -169,7 +169,7 @@ class Analyser:
         """Returns (`texts`, a function that receives progress messages). Raises UserError for a single string, which would be
         read as a list of characters."""
         if isinstance(texts, str):
-            raise UserError("texts is one text, not a list of them; give [text]")
+            raise UserError("texts is one text, not a list of texts; give [text]")
         if self.show_progress:
             with progress_through(texts) as reading:
                 yield reading

@@ -14,17 +14,16 @@ CONFIDENCE = 0.95
 def poisson_weights(seed: int, units: Sequence[int] | Int64[np.ndarray, " units"], replicates: int) -> Num[np.ndarray, "units _"]:
     """Returns how often each replicate draws each unit: Poisson numbers with mean 1, float32 [units, replicates].
 
-    They replace the counts of a sample with replacement, which become Poisson for many units (Hanley and MacGibbon 2006,
-    doi:10.1016/j.cmpb.2006.04.006). A unit gets the same weights in every result, so two results from the same units are
-    resampled in pairs.
-    """
+    In the limit of many units, these are the counts of a sample with replacement (Hanley and MacGibbon 2006,
+    doi:10.1016/j.cmpb.2006.04.006). A unit gets the same weights in every call, so two results from the same units can be
+    compared as pairs."""
     drawn = [np.random.Generator(np.random.Philox(key=[seed, int(unit)])).poisson(1.0, replicates) for unit in units]
     return np.array(drawn, np.float32).reshape(len(drawn), replicates)
 
 
 class ResampledSums:
-    """Accumulates sums over units that contribute `shape` numbers each, and the same sums in each replicate of a bootstrap over
-    the units.
+    """Accumulates sums over units, each of which contributes `shape` numbers. The same sums are accumulated for each replicate of
+    a bootstrap over the units.
 
     >>> sums = ResampledSums((2,), seed=0, replicates=1000)
     >>> sums.add([0, 1], np.array([[3, 4], [1, 5]]))         # 3 of 4 and 1 of 5 dependents were found
@@ -37,7 +36,7 @@ class ResampledSums:
         self.replicates: Float64[np.ndarray, " *shape _"] = np.zeros((*shape, replicates))
 
     def add(self, units: Sequence[int] | Int64[np.ndarray, " units"], values: Num[np.ndarray, "units *shape"]) -> None:
-        """Adds `values[i]`, the numbers of the unit `units[i]`. One unit's numbers may be added in several calls."""
+        """Adds `values[i]`, the numbers of the unit `units[i]`. The numbers of one unit may be added in several calls."""
         weights = poisson_weights(self._seed, units, self.replicates.shape[-1])
         self.sums += values.sum(0)
         self.replicates += np.tensordot(values.astype(np.float32), weights, axes=(0, 0))

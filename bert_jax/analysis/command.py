@@ -1,4 +1,5 @@
-"""The steps that the commands of `analyse` share: opening files and the --output folder, loading the model, scoring controls."""
+"""The steps that the commands of `analyse` share: opening files and the --output folder, loading the model, measuring
+controls."""
 
 from __future__ import annotations
 
@@ -37,23 +38,25 @@ def check_annotated(flags: argparse.Namespace, *names: str) -> None:
 
 
 def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File], units: str) -> tuple[File, File | None]:
-    """Opens --input, and --choose, the file on which heads are chosen, if it is given.
+    """Opens --input and, if it is given, --choose, the file on which heads are chosen.
 
-    Raises UserError if one of them is a pipe, or if both are the same file: without --choose, its `units` are split in halves.
-    """
+    Raises UserError if one of them is a pipe, or if both are the same file. Without --choose, the `units` of --input are split in
+    halves."""
     check_annotated(flags, "input", "choose")
     file = open_file(flags.input)
     choosing = open_file(flags.choose) if flags.choose else None
     if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
-        raise UserError(f"--choose={flags.choose} is also --input; without --choose, half of the {units} are used")
+        raise UserError(
+            f"--choose={flags.choose} is the same file as --input; leave --choose out to choose on half of the {units}"
+        )
     return file, choosing
 
 
 def score_with_controls(
     flags: argparse.Namespace, options: type[Options], score: Callable[[Engine, Options], Scores]
 ) -> tuple[Engine, Scores, dict[str, Scores]]:
-    """Returns the model, its scores, and by name the scores of each control of --control: `score` of the model and of the
-    `options` that the flags hold."""
+    """Returns the model, its scores, and the scores of each control in --control by name. `score` computes the scores of the
+    model with the `options` in the flags."""
     given: Any = read_options(options, flags)
     engine = load_analyser(flags).engine
     found = {name: score(engine, dataclasses.replace(given, control=name)) for name in dict.fromkeys(("", *flags.control))}
@@ -68,8 +71,8 @@ def exit_status(*files: AnnotatedSource | None) -> int:
 def open_folder(
     flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
 ) -> Folder:
-    """Opens the folder of --output, or its subfolder `under`. Its figures name the model, and the models `others` that it is
-    compared with.
+    """Opens the folder of --output, or its subfolder `under`. The figures in it name the model, and the models `others` that it
+    is compared with.
 
     Raises UserError if the folder cannot be written, or if one of the input files `sources` would be overwritten by an output
     file in `names`.
@@ -88,13 +91,13 @@ def load_analyser(flags: argparse.Namespace) -> Analyser:
     if local_path(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
         raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
     for note in analyser.engine.model.notes:
-        if "activation" in note:  # the checkpoint does not record it, and it changes every number
+        if "activation" in note:  # the checkpoint does not record it, but it changes every number
             print(note, file=sys.stderr)
     return analyser
 
 
 def write_windows(folder: Folder, config: ModelConfig) -> bool:
-    """Writes how many tokens each head can see, and prints the layers with a sliding window. Returns False if the model has no
+    """Writes how many tokens each head can see, and prints which layers have a sliding window. Returns False if the model has no
     such layers."""
     local = [layer for layer in range(config.num_layers) if config.layer_type(layer) == "sliding"]
     if not local:

@@ -38,8 +38,8 @@ def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 
 
 def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """Returns the sentence with the heads of all words but the root in a random order; no word is its own head. The result is
-    usually not a tree."""
+    """Returns the sentence with the heads of its words in a random order, except for the root; no word is its own head. The
+    result is usually not a tree."""
     heads = np.array(sentence.heads, np.int64)
     words = np.flatnonzero(heads >= 0)
     heads[words] = _none_at_home(words, rng.permutation(heads[words]), rng)
@@ -51,8 +51,7 @@ def _none_at_home(
 ) -> Int64[np.ndarray, " words"]:
     """Returns the heads, swapped so that no word is its own head.
 
-    A swap is always possible: the head that this word has in the tree is among the heads, and it is not this word.
-    """
+    A swap is always possible, because at least one of the heads is a different word: the head that the word has in the tree."""
     heads = heads.copy()
     for i in np.flatnonzero(heads == words):
         (others,) = np.nonzero((heads != words[i]) & (words != heads[i]))

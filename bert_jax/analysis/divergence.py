@@ -15,8 +15,8 @@ from bert_jax.prediction.packing import power_of_two
 def sampled_sources(
     maps: Float[Array, "N B H Z Z"], sources: Float[Array, "B Z"], most: int
 ) -> tuple[Float[Array, "heads R Z"], Float[Array, "B _"]]:
-    """Returns (the attention of all heads from about `most` evenly spaced words of each row, zeros in rows for other columns;
-    which of the chosen columns are words).
+    """Returns (the attention of all heads from about `most` evenly spaced words of each row, with rows of zeros for all other
+    columns; which of the chosen columns are words).
 
     `sources` is 1 for words that are read.
     """
@@ -28,8 +28,7 @@ def sampled_sources(
 
 
 def mixture_entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, "_ heads"]:
-    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats, where j is the head k places after i, wrapping
-    around at the end.
+    """Returns [k, i]: the entropy of (p_i + p_j) / 2 summed over R, in nats. j is the head k places after i, counted cyclically.
 
     This covers every pair of heads once (twice if k is half the number of heads); k = 0 gives the heads' own entropies.
     """
@@ -54,7 +53,7 @@ def crosswise(
     mixtures: Float64[np.ndarray, "_ heads"], own: Float64[np.ndarray, " heads"], others: Float64[np.ndarray, " _"]
 ) -> Float64[np.ndarray, "heads _"]:
     """Returns the Jensen-Shannon divergence between every head and every head of another model, from their `cross_entropies` and
-    entropies."""
+    their own entropies."""
     return np.maximum(mixtures.T - (own[:, None] + others[None, :]) / 2, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The flags of `analyse`. Each command adds its own in the `flags.py` of its folder. Imports nothing slow, so help and flag
+"""The flags of `analyse`. Each command adds its own flags in the `flags.py` of its folder. Imports nothing slow, so help and flag
 errors appear immediately."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ COMMANDS = {
     "compare": "where two models differ: heads, layers, and predictions of masked words",
     "vocabulary": "the pieces by kind, script and length; the parameters by part",
 }
-"""The commands of `python -m bert_jax.analyse`. Each command has a folder of its name, with the modules `flags` and `command`."""
+"""The commands of `python -m bert_jax.analyse`. Each command has a folder of the same name, with the modules `flags` and
+`command`."""
 
 EXAMPLES = {
     "attention": '"The cat sat on the mat."',
@@ -36,12 +37,12 @@ EXAMPLES = {
     "compare": "--input=texts.txt --with=MODEL",
     "vocabulary": "--corpus=DIR",
 }
-"""The arguments of an example of each command, which follow the model and the output."""
+"""The example arguments of each command, to be added after the model and the output."""
 
 CONTROLS = {
     "random-weights": "a model of the same shape with the random weights from which pretraining starts",
     "shuffled-words": "the model reads the words of each sentence in a random order; the heads move with their words",
-    "permuted-heads": "the heads of each sentence are permuted at random between its words",
+    "permuted-heads": "the heads of each sentence are assigned to its words in a random order",
 }
 """Control -> its description."""
 Replicates = Annotated[int, Interval(ge=100, le=100_000)]

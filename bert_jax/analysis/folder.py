@@ -19,7 +19,7 @@ from bert_jax.interface.figures import in_formats, rendered
 from bert_jax.interface.flags import FIGURE_FORMATS
 from bert_jax.prediction.output import checked_target, writing
 
-_LOCK = "analysis"  # the name of the temporary file that a process keeps open in the directory to which it writes
+_LOCK = "analysis"  # the name of the temporary file that a process keeps open in its output directory
 
 
 class _Pending:
@@ -31,7 +31,8 @@ class _Pending:
         self._made: list[pathlib.Path] = []
 
     def lock(self, directory: pathlib.Path, name: str) -> None:
-        """Creates the directory and keeps other processes from writing to it. Raises UserError if one already does."""
+        """Creates the directory and keeps other processes from writing to it. Raises UserError if another process is writing to
+        it."""
         if directory in self._locks:
             return
         self._made += [path for path in (directory, *directory.parents) if not path.exists()]
@@ -45,7 +46,7 @@ class _Pending:
                 )
 
     def complete(self) -> None:
-        """Renames every file to its final name, after the contents of all of them are on the disk."""
+        """Renames every file to its final name, once the contents of all files are on the disk."""
         for file in self.files.values():
             file.flush_to_disk()
         for file in self.files.values():
@@ -65,8 +66,8 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
-    """Makes the files of every `Folder` appear together at the end of the block, or not at all if the block fails: a directory
-    never mixes new files with those of an earlier run. During the block no other process writes to its folders."""
+    """Makes the files of every `Folder` appear together at the end of the block, or not at all if the block fails. A directory
+    therefore never mixes new files with files of an earlier run. During the block no other process writes to its folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:
@@ -115,7 +116,8 @@ class Folder:
         """The caption printed below every figure."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
-        """Writes a file, replacing an older one of the same name. Within `appearing_together` it gets its name at the end."""
+        """Writes a file, replacing an older one of the same name. Within `appearing_together`, it gets its final name at the end
+        of the block."""
         pending = _pending.get()
         with writing(self._name), contextlib.ExitStack() as unfinished:
             self.path.mkdir(parents=True, exist_ok=True)

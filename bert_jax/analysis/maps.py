@@ -1,8 +1,7 @@
 """Turns the model's attention weights into maps between words, and its layers into word vectors, in compiled functions.
 
 A batch comes from `prediction/packing.py` with the columns of `Window.item`. Word z of a row is at the column of its first token.
-Attention between words is [Z, Z], with as many columns as the row has tokens; the columns of all other tokens are empty.
-"""
+Attention between words is [Z, Z], where Z is the number of tokens in the row; columns without a word are empty."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
 PREDICTED = "predicted_"
-"""The prefix of the arrays about the tokens that a decoder predicts."""
+"""The prefix of the arrays that describe the tokens predicted by a decoder."""
 
 
 @flax.struct.dataclass
@@ -70,7 +69,8 @@ def word_slots(batch: Batch, in_words: bool = True) -> Slots:
 
 def between_words(weights: Float[Array, "B H Q L"], slots: Slots, to: Slots | None = None) -> Float[Array, "B H _ Z"]:
     """Returns the attention [from, to] between words: the sum over the pieces of the attended word, and the mean over the pieces
-    of the attending word. Each word's weights sum to 1; empty columns are 0. The words `to` are `slots` themselves by default."""
+    of the attending word. Each word's weights sum to 1; empty columns are 0. Without `to`, the attended words are those of
+    `slots` too."""
     exact = jax.lax.Precision.HIGHEST
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
     to_words = jnp.einsum("BHQL,BLZ->BHQZ", weights, (to or slots).members, precision=exact)
@@ -123,10 +123,11 @@ def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Flo
 def first_pair(
     params: Params, batch: Batch, *, config: ModelConfig
 ) -> tuple[tuple[Float[Array, "N H _ _"], Float[Array, "N H _ _"]], ...]:
-    """Returns `first_row` for the encoder, the decoder and the decoder's attention on the encoder, of the batch's first pair.
+    """Returns `first_row` for the first pair of the batch: for the encoder, the decoder, and the decoder's attention on the
+    encoder.
 
-    The arrays of the target have the prefix DECODER, and those of the tokens that are predicted in its columns PREDICTED.
-    """
+    The arrays of the target have the prefix DECODER. The arrays of the tokens that are predicted at the same columns have the
+    prefix PREDICTED."""
     source, read, predicted = (
         word_slots({name: batch[f"{prefix}{name}"] for name in ("sequence_ids", "position_ids", "words", "kinds")})
         for prefix in ("", DECODER, PREDICTED)

@@ -27,11 +27,10 @@ Note = Callable[[str], None]
 
 
 class AnnotatedSource(abc.ABC):
-    """A file with annotation, which each iteration reads anew.
+    """A file with annotation, which is read again in each iteration.
 
     A part that cannot be read is left out, counted in `failed`, and reported to `report` (default: standard error) as a sentence
-    with file and line. It is reported once, however often the file is read.
-    """
+    with file and line. It is reported only once, however often the file is read."""
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
         self.path = os.fspath(path)
@@ -59,7 +58,7 @@ class AnnotatedSource(abc.ABC):
             self._report(problem)
 
     def open_lines(self) -> Records:
-        """Returns the lines of the file, decompressing it if necessary. Raises UserError if the file cannot be read."""
+        """Returns the lines of the file, decompressed if necessary. Raises UserError if the file cannot be read."""
         lines = read_records((), self.path, (Field("line", whole=True),), blank_lines=True)
         self.file, self.count = lines.file, lines.count
         return lines
@@ -84,7 +83,7 @@ class Treebank(AnnotatedSource):
         return self._sentences()
 
     def half(self, which: int) -> Iterator[Sentence]:
-        """Returns every other sentence of the file: half 0 is the first, third, ..., half 1 the second, fourth, ... The other
+        """Returns every other sentence of the file: half 0 has the first, third, ..., half 1 the second, fourth, ... The other
         half is not parsed, since parsing takes half of the time of reading a file."""
         return self._sentences(which)
 
@@ -130,7 +129,7 @@ class Reading:
         return self.each(lambda text: read_windows(self._engine, text))
 
     def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
-        """Yields the values that `windows` returns for each text; a record without a text is reported."""
+        """Yields what `windows` returns for each text; a record without a text is reported."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total
@@ -150,7 +149,7 @@ class Reading:
         self._progress.update(self._line, note, self._total)
 
     def summary(self, words: int, windows: int) -> str:
-        """Ends the progress line. Returns the numbers of texts and words, and of windows if a text was cut."""
+        """Ends the progress line. Returns the numbers of texts and words and, if a text was cut, of windows."""
         self._progress.close()
         said = f"{counted(self.texts, 'text')}, {counted(words, 'word')}"
         if windows == self.texts:
@@ -160,7 +159,8 @@ class Reading:
 
 
 Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
-"""For a file, a context manager that yields a function which shows a note while the file is read."""
+"""A function that takes a file and returns a context manager; inside it, the yielded function shows a note while the file is
+read."""
 
 
 @contextlib.contextmanager
@@ -171,7 +171,7 @@ def in_silence(file: object) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def line_progress(file: AnnotatedSource) -> Iterator[Note]:
-    """Yields a function that shows a note, together with the progress through the lines of a file and the time left."""
+    """Yields a function that shows a note, with the progress through the lines of a file and the remaining time."""
     total = file.count()
     with Progress("read", total, "lines", delay=DELAY) as progress:
         yield lambda note: progress.update(file.line, note)
@@ -179,8 +179,8 @@ def line_progress(file: AnnotatedSource) -> Iterator[Note]:
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-    """Yields (`texts`, counted as they are read; a function that shows a note, together with the progress through them). The time
-    left is shown if the number of texts is known, e.g. for a list."""
+    """Yields (`texts`, which counts them as they are read; a function that shows a note with the progress through the texts). The
+    remaining time is shown if the number of texts is known, e.g. for a list."""
     read = 0
 
     def counted_texts() -> Iterator[str]:
@@ -194,7 +194,7 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
 
 
 def stage_progress(stage: str, unit: str) -> Callable[[int, int], None]:
-    """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the time left."""
+    """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the remaining time."""
     progress: list[Progress] = []
 
     def say(done: int, total: int) -> None:

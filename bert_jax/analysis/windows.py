@@ -24,7 +24,7 @@ from bert_jax.prediction.questions import shortened
 T = TypeVar("T")
 _MARK = re.compile(r"\[([^\[\]]*)\]")
 _NO_SPACE = re.compile(r" (?=[.,;:!?)%'\u2019])|(?<=[(\u2018]) ")
-"""Spaces between words that a text would not have: before closing punctuation, and after opening brackets."""
+"""The spaces between words that are left out when a text is written: before closing punctuation, and after opening brackets."""
 
 
 class Kind(enum.IntEnum):
@@ -76,7 +76,7 @@ class Window:
 
 
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces. Punctuation marks are words of their own; "[MASK]" in the text is that
+    """Returns the words of `text` with their pieces. Punctuation marks are separate words; "[MASK]" in the text is the special
     token."""
     names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
     mask = tokenizer.pieces[tokenizer.mask_id]
@@ -92,7 +92,7 @@ def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 
 def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces; the name of a special token in it is ordinary text."""
+    """Returns the words of `text` with their pieces; the name of a special token in `text` is treated as ordinary text."""
     ids, offsets = tokenizer.encode_with_offsets(text)
     spans = tokenizer.word_spans(text)
     if not spans:
@@ -100,15 +100,15 @@ def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     ends = [end for _, end in spans]
     pieces: list[list[int]] = [[] for _ in spans]
     for piece, (start, _) in zip(ids, offsets, strict=True):
-        # a mark for a space has no character of its own: it belongs to the word that follows
+        # a mark for a space has no character of its own; it belongs to the word that follows
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]
 
 
 def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
-    """Returns the words of pieces that a model has written. If the tokenizer would divide their text in another way, a word
-    begins at each piece that does not continue one."""
+    """Returns the words of pieces that a model has written. If the tokenizer would split this text differently, a word starts at
+    each piece that does not continue one."""
     text = tokenizer.decode(ids)
     if tokenizer.encode(text) == [*ids]:
         return plain_words(tokenizer, text)
@@ -145,7 +145,8 @@ def _fitting(engine: Engine, window: Window, text: str) -> Window:
 
 def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     """Reads a text with one word in brackets, e.g. "the [bank] of the river". Returns the text without brackets as one window,
-    and the number of that word; None if no word is in brackets (names of special tokens, such as [MASK], do not count).
+    and the number of the word that was in brackets; None if no word is in brackets. Names of special tokens, such as [MASK], do
+    not count.
 
     Raises UserError if several words are in brackets, or if the text is longer than the position table.
     """
@@ -155,7 +156,7 @@ def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
     if not marks:
         return None
     if len(marks) > 1:
-        raise UserError(f"{shortened(text)} has {counted(len(marks), 'word')} in brackets; put one in brackets")
+        raise UserError(f"{shortened(text)} has {counted(len(marks), 'word')} in brackets; put only one in brackets")
     before, marked, after = (
         text_words(tokenizer, part) for part in (text[: marks[0].start()], marks[0][1], text[marks[0].end() :])
     )
@@ -172,14 +173,14 @@ def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def read_windows(engine: Engine, text: str) -> Iterator[Window]:
-    """Returns a text of any length in as many windows as the position table requires, cut between words.
+    """Returns a text of any length in as many windows as the position table requires; the text is cut between words.
 
     Raises UserError if the text has no tokens.
     """
     words = text_words(engine.model.tokenizer, text)
     if not words:
         raise UserError(f"{shortened(text)} has no tokens; give text")
-    room = engine.config.max_position - 2  # a word that is longer than the table is cut as well
+    room = engine.config.max_position - 2  # a word that is longer than the position table is cut as well
     parts = (dataclasses.replace(word, ids=word.ids[i : i + room]) for word in words for i in range(0, len(word.ids), room))
     return _windows(engine, parts)
 
@@ -188,8 +189,7 @@ def word_windows(engine: Engine, words: Sequence[str]) -> Iterator[Window]:
     """Yields the given words, each with its own pieces, in as many windows as the position table requires.
 
     Word i is word `i - window.start + 1` of its window, since [CLS] is word 0. A word without pieces becomes the unknown token.
-    Only the first pieces of a word that is longer than the table are read.
-    """
+    If a word is longer than the position table, only its first pieces are read."""
     tokenizer, room = engine.model.tokenizer, engine.config.max_position - 2
     ids, firsts, counts = tokenizer.encode_words(words)
     found = zip(words, firsts, counts, strict=True)

@@ -12,7 +12,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface import python_files
 from bert_jax.interface.ranges import Count
 
-if TYPE_CHECKING:  # they import jax, which --help does not need
+if TYPE_CHECKING:  # these modules import jax, which --help does not need
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.configs.pretraining import PretrainingExperiment
 
@@ -43,7 +43,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
-    for key, text in overrides:  # by then the objective is known
+    for key, text in overrides:  # the objective is known by then
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
             from bert_jax.configs.pretraining import read_objective
 
@@ -60,9 +60,8 @@ def with_defaults(
 ) -> JsonObject:
     """Adds the defaults of newer keys to a configuration stored in a workdir or a reference curve.
 
-    The key `beside`, which is not part of the experiment, is kept. Values that are not a configuration of this kind are returned
-    unchanged.
-    """
+    The additional key `beside` is kept, although it is not part of the experiment. Values that are not a configuration of this
+    kind are returned unchanged."""
     values = {key: value for key, value in stored.items() if key != beside}
     try:
         experiment = kind.from_dict(values)

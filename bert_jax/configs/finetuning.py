@@ -80,10 +80,10 @@ class TrainingConfig:
     """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced": the weight of a
     label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Fraction = 1.0
-    """The learning rate of a layer, as a fraction of the rate of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
+    """The ratio of a layer's learning rate to the rate of the layer above it (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0
-    """The learning rate of the transitions of `head.crf`, as a multiple of `learning_rate`. Adam moves a weight by about the
-    learning rate per step, and transition scores differ by about one: at 5e-5 they would need 20,000 steps."""
+    """The factor of `learning_rate` for the transition scores of `head.crf`. Adam moves a weight by about the learning rate per
+    step, but transition scores differ by about one. At a rate of 5e-5, they would need 20,000 steps."""
     freeze_encoder: bool = False
     """Whether to train only the head. Embeddings and layers keep their weights and run without dropout (paper section 5.3)."""
     gradual_unfreezing: bool = False
@@ -111,7 +111,8 @@ class DistillationConfig:
     """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name. Empty: no distillation."""
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     soft_weight: Fraction = 0.5
-    """The weight of the loss against the teacher's softened predictions. The loss on the labels has 1 minus this weight."""
+    """The weight of the loss against the teacher's softened predictions. The loss on the labels has the weight 1 -
+    soft_weight."""
     hidden_weight: LossWeight = 0.0
     """The weight of the loss between the hidden states of both models, which must have the same hidden size."""
 
@@ -119,11 +120,11 @@ class DistillationConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossViewConfig:
     """Cross-view training on unlabelled text (Clark et al., arXiv:1809.08370; `objectives/cross_view.py`), for token heads on
-    LSTMs. Each step with labels is followed by one without."""
+    LSTMs. Each step with labels is followed by a step without labels."""
 
     corpus: PathText = ""
-    """The directory of a corpus of `python -m bert_jax.corpus` with the model's vocabulary, whose sentences are the unlabelled
-    text. Empty: no cross-view training."""
+    """The directory of a corpus with the model's vocabulary, made by `python -m bert_jax.corpus`; its sentences are the
+    unlabelled text. Empty: no cross-view training."""
     batch_size: BatchSize = 32
     """The number of unlabelled sentences per step."""
 
@@ -158,7 +159,7 @@ class FinetuningExperiment:
     """Comma-separated parts that `init_from` lacks and that start from random weights ("pooler"), in addition to the task's
     head."""
     init_random: bool = False
-    """Whether to use only the architecture and vocabulary of `init_from`, with random weights: the baseline without
+    """Whether to use only the architecture and vocabulary of `init_from`, with random weights. This is the baseline without
     pretraining."""
     keep_head: bool = False
     """Whether to keep the head of `init_from`, which must have the task's labels. False starts a new head from random weights."""
@@ -197,14 +198,16 @@ class FinetuningExperiment:
         if self.checkpoints.keep_at:
             raise UserError("config.checkpoints.keep_at is for pretraining; leave it out, and see config.selection.per_epoch")
         if self.init_random and (self.keep_head or self.init_new):
-            raise UserError("config.init_random starts from random weights and excludes keep_head and init_new; leave them out")
+            raise UserError(
+                "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out"
+            )
         if s.patience and s.select == "last":
             raise UserError(f"config.selection.patience={s.patience} needs selection.select=best; set it")
         o = self.optimizer
         if (o.decay_power, o.end_learning_rate, o.schedule, o.layer_decay, o.decouple_rate) != (1.0, 0.0, "original", 1.0, False):
             raise UserError(
-                "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are for pretraining; "
-                "set training.schedule and training.layer_decay"
+                "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are only for "
+                "pretraining; use training.schedule and training.layer_decay"
             )
         names = [run.name for run in self.runs()]
         for name in names:
@@ -215,7 +218,9 @@ class FinetuningExperiment:
         if self.cross_view != CrossViewConfig() and not self.cross_view.corpus:
             raise UserError("config.cross_view has settings but no text; name a corpus in config.cross_view.corpus")
         if self.cross_view.corpus and d.teacher:
-            raise UserError("config.cross_view learns from the model itself and config.distillation from another; leave one out")
+            raise UserError(
+                "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out"
+            )
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
 

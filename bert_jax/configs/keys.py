@@ -48,7 +48,7 @@ ALIASES = {
     "seed": ("random_seed",),
     "data_dir": ("data", "dataset", "data_path"),
 }
-"""The last part of a key (two parts if one is ambiguous) -> its names in other codebases."""
+"""The last part of a key (the last two parts if one is ambiguous) -> its names in other codebases."""
 
 RENAMED = {
     "skip_gram": "objective_options",

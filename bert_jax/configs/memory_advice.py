@@ -15,7 +15,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.device_errors import MemoryAdvice, require_memory
 from bert_jax.sharding.rules import row_multiple
 
-if TYPE_CHECKING:  # a run of pretraining loads no tasks
+if TYPE_CHECKING:  # pretraining runs do not load any tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import AlternatingBatches, LabelledBatches
 
@@ -24,8 +24,8 @@ ELSEWHERE = "(in another --workdir: it changes the trained model)"
 
 
 def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
-    """Returns a lower bound on the bytes that a step needs on one device for its part of `rows`: the hidden states of `layers`
-    layers and the logits of the predicted tokens."""
+    """Returns a lower bound on the bytes that a step needs on one device for its share of `rows`. It counts the hidden states of
+    `layers` layers and the logits of the predicted tokens."""
     hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
     logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
     return rows / mesh.size * (hidden + logits)
@@ -96,7 +96,7 @@ def scoring_advice(experiment: FinetuningExperiment, rows: int, length: int, mes
 
 
 def _rows(rows: int, length: int, mesh: Mesh) -> str:
-    return f"{counted(rows, 'row')} of {counted(length, 'token')} a step, {rows / row_multiple(mesh):g} a device"
+    return f"{counted(rows, 'row')} of {counted(length, 'token')} per step, {rows / row_multiple(mesh):g} per device"
 
 
 def _recomputing(now: str) -> list[str]:

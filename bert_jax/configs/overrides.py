@@ -100,7 +100,7 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
             return items[0] if items else type(node[place_in_list])
         numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
-    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the file's types
+    if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the types in the file
         if name in node:
             return type(node[name])
         raise UserError(f"{flag}: there is no {name!r} in {place}; known there: {', '.join(map(str, node)) or 'nothing'}")
@@ -152,7 +152,8 @@ def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
     """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`, since a shell removes the quotes inside unquoted brackets."""
     if not text.strip():
         raise ValueError
-    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # the last two: nested too deep
+    # the last two occur if brackets are nested too deep
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         value = ast.literal_eval(text)
         items = list(value) if isinstance(value, list | tuple) else [value]
         if not kinds or all(type(item) in kinds or (type(item) is int and float in kinds) for item in items):

@@ -83,16 +83,16 @@ class PhaseConfig:
     mask_probability: Fraction = 0.8
     random_probability: Fraction = 0.1
     corpus: PathText = ""
-    """The directory of another corpus with the same vocabulary, whose training split the phase reads instead of `config.corpus`.
-    The held-out texts are those of `config.corpus` in all phases."""
+    """The directory of another corpus with the same vocabulary. The phase trains on its training split instead of that of
+    `config.corpus`. The held-out texts are those of `config.corpus` in all phases."""
     rotary_theta: Theta | None = None
     """The base of rotary positions in full-attention layers, e.g. 160,000 for rows of 8,192 tokens (ModernBERT). The exported
     model has the value of the last phase."""
     sliding_rotary_theta: Theta | None = None
     """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
-    """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
-    memory."""
+    """The number of microbatches per update (gradient accumulation). The result is the same, but only the activations of
+    batch_size / accumulation rows are in memory."""
     learning_rate: LearningRate = 1e-4
     """The peak of the schedule. If the phase starts with a decay, this is its initial rate."""
     warmup_steps: CountOrZero = 0
@@ -151,14 +151,14 @@ class PretrainingExperiment:
     init_drop: str = ""
     """Comma-separated parts of `init_from` to drop."""
     teacher: PathText = ""
-    """The teacher, a masked language model with the same vocabulary that the model learns from in addition to the text:
+    """The teacher: a masked language model with the same vocabulary, from which the model learns in addition to the text. A
     directory, workdir, or name on the hub. Empty: no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
     those before it. "bilm": predicts every token from those before it and, separately, from those after it. "skip_gram": predicts
-    the neighbours of a word. "translation": predicts a translation from the text and the preceding words. "auto": the default for
-    the model's encoder (`natural_objective`). FILE.py:NAME: your own `Objective`."""
+    the neighbours of a word. "translation": predicts a translation from the source text and the translation so far. "auto": the
+    default for the model's encoder (`natural_objective`). FILE.py:NAME: your own `Objective`."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -175,10 +175,10 @@ class PretrainingExperiment:
     abort_after_skipped: Count = 10
     """The number of consecutive steps with a non-finite loss or gradient after which the run ends."""
 
-    @functools.cached_property  # editing a user's file during a run must have no effect
+    @functools.cached_property  # a user's file may be edited during a run, which must have no effect
     def trained_objective(self) -> Objective:
         """The run's objective, with distillation terms if there is a teacher."""
-        from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
+        from bert_jax.objectives.model import Model  # importing it imports JAX and takes a second
 
         kind = objective_class(self.objective, self.model)
         with file_errors_explained(source_file(self.objective), OBJECTIVE):
@@ -200,7 +200,7 @@ class PretrainingExperiment:
         """Builds the experiment from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
         if isinstance(values, Mapping):
             values = _with_budgets(_with_objective(values))
-            # first, so that an error in config.examples is not reported as one of the phases that inherit its values
+            # first, since otherwise an error in config.examples would be reported for one of the phases that inherit its values
             dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
             values = _with_row_defaults(values)
         experiment = dataclass_from_dict(cls, values, "config")
@@ -225,8 +225,8 @@ class PretrainingExperiment:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
         if self.init_state and self.init_from:
             raise UserError(
-                f"config.init_state={self.init_state} and config.init_from={self.init_from} both set what the run starts from; "
-                "leave one of them out"
+                f"config.init_state={self.init_state} and config.init_from={self.init_from} both set the start of the run; leave "
+                "one of them out"
             )
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
@@ -269,13 +269,16 @@ class PretrainingExperiment:
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
             if given and self.model.positions != "rotary":
                 raise UserError(
-                    f"{key}.{given[0]}={getattr(phase, given[0])} is for rotary positions, and config.model.positions is "
+                    f"{key}.{given[0]}={getattr(phase, given[0])} is for rotary positions, but config.model.positions is "
                     f"{self.model.positions}; leave it out, or set config.model.positions=rotary"
                 )
             if self.optimizer.decouple_rate and not phase.continue_schedule and not phase.learning_rate:
-                raise UserError(f"{key}.learning_rate=0 has no weight decay with config.optimizer.decouple_rate; set one of them")
+                raise UserError(
+                    f"{key}.learning_rate=0 cannot be combined with config.optimizer.decouple_rate; raise the rate, or leave "
+                    "decouple_rate out"
+                )
             if phase.continue_schedule and i == 0:
-                raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
+                raise UserError(f"{key}.continue_schedule has no phase to continue, since this is the first phase; leave it out")
             for name in ("schedule", "end_fraction"):
                 if phase.continue_schedule and (value := getattr(phase, name)) not in ("", None):
                     raise UserError(f"{key}.{name}={value} contradicts {key}.continue_schedule; leave one of them out")
@@ -294,15 +297,15 @@ class PretrainingExperiment:
             return
         if (model.direction, model.encoder) != ("both", "transformer"):
             raise UserError(
-                f"config.teacher={self.teacher} predicts masked words, which a model with direction={model.direction} and "
-                f"encoder={model.encoder} does not predict; set direction=both and encoder=transformer, or leave the teacher out"
+                f"config.teacher={self.teacher} predicts masked words, but a model with direction={model.direction} and "
+                f"encoder={model.encoder} does not; set direction=both and encoder=transformer, or leave the teacher out"
             )
         from bert_jax.objectives.distillation import Distillation
 
         if not isinstance(self.trained_objective, Distillation):
             raise UserError(
-                f"config.teacher={self.teacher} predicts masked words, which config.objective={self.objective} does not; "
-                "leave one of them out"
+                f"config.teacher={self.teacher} predicts masked words, but config.objective={self.objective} does not; leave one "
+                "of them out"
             )
         if not (d.soft_weight or d.hidden_weight or d.attention_weight):
             raise UserError(
@@ -322,7 +325,8 @@ class PretrainingExperiment:
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
     def eval_config(self, phase: int) -> ExampleConfig:
-        """Returns the configuration of the held-out rows in a phase. They have its length, and the same masks in all phases."""
+        """Returns the configuration of the held-out rows in a phase. The held-out rows have its length, and the same masks in all
+        phases."""
         mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
         rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)
         return dataclasses.replace(rows, **mix)
@@ -339,7 +343,7 @@ class PretrainingExperiment:
         return bisect.bisect(self.phase_starts(), step) - 1
 
     def span_steps(self, phase: int) -> int:
-        """Returns the number of steps of a phase and of those that continue its schedule."""
+        """Returns the number of steps of a phase, together with the phases that continue its schedule."""
         later = itertools.takewhile(lambda other: other.continue_schedule, self.phases[phase + 1 :])
         return self.phases[phase].steps + sum(other.steps for other in later)
 
@@ -368,8 +372,8 @@ class PretrainingExperiment:
         ]
 
     def for_phase(self, phase: int) -> PretrainingExperiment:
-        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases, and the `weight_decay` that
-        is multiplied by the learning rate."""
+        """Returns the experiment with the model and optimizer settings of a phase: its rotary bases, and its `weight_decay`,
+        which is multiplied by the learning rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
@@ -408,8 +412,8 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
     """Splits a phase with a token budget into several phases with a growing batch size. Each of `sizes` gets the same number of
-    steps, together `tokens` tokens; the rest uses the `batch_size` of the phase. All share the phase's schedule, and none has
-    more rows in a microbatch.
+    steps, which together read `tokens` tokens; the rest of the phase uses its own `batch_size`. All these phases share the
+    phase's schedule, and none has more rows per microbatch than the phase.
 
     Each size needs its own compiled program. Raises UserError if the ramp is longer than its phase.
 
@@ -479,8 +483,8 @@ def _with_budgets(values: JsonObject) -> JsonObject:
         needed = -(-tokens // math.prod(size))
         if tokens and steps not in (0, needed):
             raise UserError(
-                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, which are {counted(needed, 'step')} of "
-                f"{size[0]} x {counted(size[1], 'token')}; give one of them, and the other as 0"
+                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but these tokens are {counted(needed, 'step')} of "
+                f"{size[0]} x {counted(size[1], 'token')}; give one of them, and set the other to 0"
             )
         found[i] = {**phase, "steps": needed} if tokens else phase
     return {**values, "phases": found}
@@ -523,9 +527,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
-        raise UserError(
-            f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out"
-        )
+        raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave it out")
     given = values.get(OBJECTIVE_OPTIONS, {})
     with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()

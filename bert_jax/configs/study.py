@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArmConfig:
-    """An arm of a study: a way to pretrain, or another use of a model that another arm pretrains."""
+    """An arm of a study: a way to pretrain a model, or another use of a model that a different arm pretrains."""
 
     name: Name
     """The name in files and tables: letters, digits, `_`, `-` and `.`."""
@@ -47,9 +47,9 @@ class ArmConfig:
     """The keys of the fine-tuning experiments that the arm changes. Precedence: `heads`, the arm, the task, the study, the
     experiment file."""
     heads: Changes = dataclasses.field(default_factory=dict)
-    """The same for tasks with one kind of head: {"sequence": {...}, "token": {...}}."""
+    """The same for all tasks with a certain kind of head: {"sequence": {...}, "token": {...}}."""
     paper: Changes = dataclasses.field(default_factory=dict)
-    """The paper's row, printed next to the arm's: {column: number}."""
+    """The paper's scores for this arm, printed next to ours: {column: number}."""
 
     @property
     def title(self) -> str:
@@ -86,8 +86,8 @@ class BudgetConfig:
     """The time of the training steps, excluding compilation, evaluation and saving."""
     calibration_steps: Count = 120
     """The minimum number of steps per phase for measuring the speed, over six log lines. Fast arms use more: 30 seconds, or a
-    sixtieth of the budget if that is less. Each log line waits for pending steps; with 5 steps per line, the speed of small
-    models was measured a tenth too low."""
+    sixtieth of the budget if that is less. Each log line waits for pending steps. With 5 steps per line, the measured speed of
+    small models was a tenth too low."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,14 +125,14 @@ class StudyExperiment:
     """The keys that all fine-tuning runs change. Keys of a task and of an arm override them."""
     arms: tuple[ArmConfig, ...]
     only_arms: tuple[Name, ...] = ()
-    """The names of the arms to run, in addition to those whose models they use. Empty: all."""
+    """The names of the arms to run; arms whose models they use are run too. Empty: all."""
     only_tasks: tuple[Name, ...] = ()
     """The names of the tasks to run; empty: all."""
     reference: str = ""
     """The arm with which the others are compared. Default: the first."""
     tasks: tuple[StudyTaskConfig, ...]
     seeds: tuple[Seed, ...] = (0, 1, 2)
-    """The seeds. Each is a pretraining run of every arm and the fine-tuning runs from it."""
+    """The seeds. Each seed is a pretraining run of every arm and the fine-tuning runs from it."""
     restarts: Annotated[int, Interval(ge=1, le=1_000)] = 1
     """The number of fine-tuning runs per pretrained model, which are averaged (5 in the paper's Table 6)."""
     budget: BudgetConfig = BudgetConfig()
@@ -140,7 +140,7 @@ class StudyExperiment:
     """The number of held-out evaluations and checkpoints per pretraining run."""
     expected: tuple[OrderConfig, ...] = ()
     paper: str = ""
-    """The source of the arms' `paper` rows, with their model and data."""
+    """The source of the arms' `paper` scores, with its model and data."""
     keep_models: bool = False
     """Whether to keep the fine-tuned models, which are removed otherwise. Pretrained models are always kept."""
 
@@ -160,7 +160,7 @@ class StudyExperiment:
         return next(arm for arm in self.arms if arm.name == name)
 
     def trainer(self, arm: ArmConfig) -> ArmConfig:
-        """Returns the arm that pretrains the model of `arm`: itself, or the one in `shares`."""
+        """Returns the arm that pretrains the model of `arm`: itself, or the arm in `shares`."""
         return self.arm(arm.shares) if arm.shares else arm
 
     @property
@@ -169,10 +169,10 @@ class StudyExperiment:
         return self.arm(self.reference) if self.reference else self.arms[0]
 
     def _chosen(self) -> StudyExperiment:
-        """Returns the study with the arms of `only_arms`, those that they depend on, and the tasks of `only_tasks`. Expected
-        orders keep only the remaining arms; if the reference was removed, the first arm replaces it."""
+        """Returns the study with only the arms in `only_arms`, the arms that they depend on, and the tasks in `only_tasks`.
+        Expected orders keep only the remaining arms; if the reference was removed, the first arm replaces it."""
         wanted = [*self.only_arms]
-        for name in wanted:  # grows while it is read
+        for name in wanted:  # the list grows while it is read
             arm = self.arm(name)
             wanted += [other for other in (arm.shares, arm.continues) if other and other not in wanted]
         arms = tuple(arm for arm in self.arms if arm.name in wanted or not wanted)
@@ -196,7 +196,9 @@ class StudyExperiment:
         _check_names("task", [task.name for task in self.tasks])
         for task in self.tasks:
             if task.name in RESERVED:
-                raise UserError(f"a task cannot have the name {task.name!r}, which a study uses itself; choose another name")
+                raise UserError(
+                    f"a task cannot have the name {task.name!r}, which is reserved for the study itself; choose another name"
+                )
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"config.seeds={list(self.seeds)} repeats a seed; name each once")
         arms = [arm.name for arm in self.arms]
@@ -227,7 +229,10 @@ class StudyExperiment:
                 if self.arm(other).shares:
                     raise UserError(f"{where} {key} {other!r}, which does not pretrain a model; name an arm that does")
         if arm.shares and (arm.pretrain or arm.continues):
-            raise UserError(f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or the rest")
+            raise UserError(
+                f"{where} shares the model of {arm.shares!r}, so it does not pretrain; leave out shares, or pretrain and "
+                "continues"
+            )
         if arm.at != 1 and not arm.shares:
             raise UserError(f"{where} has at={arm.at:g}, which needs a shared model; name its arm in shares")
         seen = [arm.name]
@@ -253,7 +258,7 @@ class StudyExperiment:
 def _check_names(kind: str, names: Sequence[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
-            raise UserError(f"the {kind} {name!r} gives files their names; use letters, digits, '_', '-' and '.' only")
+            raise UserError(f"file names are made from the {kind} {name!r}; use only letters, digits, '_', '-' and '.'")
         if names.count(name) > 1:
             raise UserError(f"the study names the {kind} {name!r} twice; give each {kind} a different name")
 

@@ -52,11 +52,10 @@ class BatchSource:
 
     An epoch is one block (the whole corpus) or, if the corpus is large, several (`plan.Blocks`). Rows are numbered across all
     blocks and epochs: step s has rows [s B, (s + 1) B), so a batch may span two blocks. Every block counts as many rows as the
-    first one, so that the block of a row is known without the plans of earlier blocks. The plans of blocks differ in size (by 0.3
-    % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). The last rows of a longer plan are
-    therefore dropped, and the first rows of a shorter plan are repeated. Rows are in random order, so these are different rows in
-    each epoch.
-    """
+    first one, so that the block of a row is known without the plans of earlier blocks. Different blocks have plans of slightly
+    different sizes (by 0.3 % on 8,000 Wikipedia articles, 2 % on the 2,000 documents of the embedded corpus). The last rows of a
+    longer plan are therefore dropped, and the first rows of a shorter plan are repeated. Rows are in random order, so these are
+    different rows in each epoch."""
 
     def __init__(
         self,
@@ -135,7 +134,8 @@ def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B
     if batch_size % count:
         near = sorted({max(count, batch_size // count * count), -(-batch_size // count) * count})
         raise UserError(
-            f"batch_size={batch_size} does not divide over {counted(count, 'host')}; {' and '.join(map(str, near))} would"
+            f"batch_size={batch_size} is not divisible by the number of hosts ({counted(count, 'host')}); "
+            f"{' and '.join(map(str, near))} would be"
         )
     size = batch_size // count
     return np.arange(index * size, (index + 1) * size, dtype=np.int64)
@@ -184,11 +184,10 @@ WORTH_COMPILING = 2**20
 class LabelledBatches:
     """Fine-tuning batches: `batches.at(step)` returns the packed features of a step, as a pure function of the step.
 
-    Every epoch has all features in a new random order. Its last step has the remaining features, as in transformers' trainers;
-    the original drops them. The number of rows of a batch depends on the lengths of its features. Since each number of rows needs
-    a compilation, a run uses only one or two (`row_counts`) and pads batches with empty rows. In a run of more than
-    `PACKED_AHEAD` steps, a later batch may need more rows than that and is then compiled separately.
-    """
+    Every epoch has all features in a new random order. The last step of an epoch has the remaining features, as in transformers'
+    trainers; the original drops them. The number of rows of a batch depends on the lengths of its features. Since each number of
+    rows needs a compilation, a run uses only one or two (`row_counts`) and pads batches with empty rows. In a run of more than
+    `PACKED_AHEAD` steps, a later batch may need more rows; it is then compiled separately."""
 
     def __init__(
         self,
@@ -232,7 +231,7 @@ class LabelledBatches:
         return self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`, or those of the host `shard` = (index, count)."""
+        """Returns the rows of `step`, or the rows of the host `shard` = (index, count)."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
         count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
@@ -244,10 +243,9 @@ class UnlabelledBatches:
     """Random sentences of a corpus, in the rows of labelled examples without labels: `batches.at(step)` is a pure function of the
     step.
 
-    A step draws `sentences` of them, with replacement, and leaves out those that do not fit into its `row_count` rows, which are
-    enough for sentences of the average length. A sentence is cut where a row ends. The rows have an array `weights`, float32 [B,
-    L], 1 at the first piece of each word.
-    """
+    A step draws `sentences` sentences with replacement. Its `row_count` rows have room for that many sentences of average length;
+    drawn sentences that do not fit are left out. A sentence that is longer than a row is cut. The rows have an array `weights`,
+    float32 [B, L], 1 at the first piece of each word."""
 
     def __init__(self, corpus: Corpus, shape: RowShape, sentences: int, seed: int, *, row_multiple: int, weights: str):
         self._corpus, self._shape, self._sentences, self._seed, self._weights = corpus, shape, sentences, seed, weights
@@ -257,7 +255,7 @@ class UnlabelledBatches:
         self.row_count = -(-rows // row_multiple) * row_multiple
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`, or those of the host `shard` = (index, count)."""
+        """Returns the rows of `step`, or the rows of the host `shard` = (index, count)."""
         bits = random_bits(make_key(self._seed, _UNLABELLED, step), np.arange(self._sentences))
         drawn = uniform_integers(self._corpus.num_sentences, bits)
         features = [self._feature(n, int(sentence)) for n, sentence in enumerate(drawn)]
@@ -288,7 +286,7 @@ _SPARE = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class AlternatingBatches:
-    """The batches of labelled examples, each followed by one of unlabelled sentences. An epoch has twice as many steps."""
+    """Batches of labelled examples and of unlabelled sentences, in turns. An epoch has twice as many steps."""
 
     labelled: LabelledBatches
     unlabelled: UnlabelledBatches
@@ -304,7 +302,7 @@ class AlternatingBatches:
         return tuple(sorted({*self.labelled.row_counts, self.unlabelled.row_count}))
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """Returns the rows of `step`: even ones have labels."""
+        """Returns the rows of `step`; even steps have labels."""
         return (self.unlabelled if step % 2 else self.labelled).at(step // 2, shard)
 
 
@@ -335,9 +333,8 @@ class EvaluationBatches:
     ) -> list[Float[np.ndarray, " ..."]]:
         """Returns the logits of all features, in their order, in the shapes of `feature_logits`.
 
-        `forward` receives the rows `mine` of a batch, i.e. those of this host (None: all rows), and returns the logits of all
-        rows. `progress` is called after each batch with the number of finished features and the total.
-        """
+        `forward` receives the rows `mine` of a batch, which are the rows of this host (None: all rows), and returns the logits of
+        all rows. `progress` is called after each batch with the number of finished features and the total."""
         packed = pack_features(self.features, self.shape)
         done = 0
         found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(self.features)
@@ -411,8 +408,8 @@ def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
     parts = sorted({frozenset(part) for part in pieces.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset.union(*parts)) or len({len(part) for part in parts}) != 1:
         raise UserError(
-            f"the mesh gives the processes overlapping or unequal parts of the batch ({sorted(map(sorted, parts))}); "
-            "choose sizes of the axes that divide the devices of one host, or are multiples of them"
+            f"the mesh gives the processes overlapping or unequal parts of the batch ({sorted(map(sorted, parts))}); choose mesh "
+            "axes whose sizes divide the number of devices of one host, or are multiples of it"
         )
     return parts.index(frozenset(pieces[process])), len(parts)
 

@@ -37,9 +37,9 @@ class ExampleConfig:
     """M, the maximum number of predicted tokens in a row."""
     targets: Annotated[str, OneOf(TARGETS)] = "masked"
     """"masked": predict masked tokens. "next": mask nothing and predict the next token at M random positions of a row, or at all
-    of them if M is at least L - 1. "centres": only choose these positions, whose neighbours are predicted. "translated": a row
-    holds L tokens of texts and L tokens of their translations, which are predicted; P is the number of pairs. In a run, the
-    objective sets this field."""
+    of them if M is at least L - 1. "centres": only choose these positions; the objective predicts their neighbours. "translated":
+    a row holds up to L tokens of texts and up to L tokens of their translations, which are predicted; P is the number of pairs.
+    In a run, the objective sets this field."""
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
@@ -47,7 +47,7 @@ class ExampleConfig:
     mask_probability: Fraction = 0.8
     """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
-    """The probability that a predicted token is replaced by a random token; otherwise it is kept."""
+    """The probability that a predicted token is replaced by a random token; otherwise the token is not changed."""
     masking: Annotated[str, NamedIn(tuple(MASKING))] = "tokens"
     """"tokens": single subwords. "whole_words": all subwords of a word together, until `masked_fraction` of the subwords is
     reached (the original's whole-word masking). "words": `masked_fraction` of the words, so that long words are drawn as often as
@@ -55,8 +55,8 @@ class ExampleConfig:
     span. With "words" the number of predicted subwords varies by row, and words beyond `max_predictions` are dropped, so increase
     it by a third. FILE.py:NAME: your own function, `positions = name(example, rate, rng)`; see `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
-    """"original": as in the released code, where more than 50 % of next segments are random; "paper": exactly 50 %; "none": one
-    segment, no next sentence prediction, and a model without pooler and next-sentence head."""
+    """"original": as in the released code, where more than 50 % of next segments are random. "paper": exactly 50 % are random.
+    "none": one segment, no next sentence prediction, and a model without pooler and next-sentence head."""
     short_probability: Fraction = 0.1
     """The probability that a document has a random shorter target length (short_seq_prob)."""
     duplicates: Annotated[int, Interval(ge=0, le=10_000)] = 0
@@ -67,13 +67,19 @@ class ExampleConfig:
         if self.targets == "translated" and (self.pairs != "none" or self.masking != "tokens"):
             name = "pairs" if self.pairs != "none" else "masking"
             only = "none" if name == "pairs" else "tokens"
-            raise UserError(f"{name}={getattr(self, name)} is not for translation, which masks and judges nothing; set {only}")
+            raise UserError(
+                f"{name}={getattr(self, name)} does not apply to translation, which has no masks and no sentence pairs; set "
+                f"{only}"
+            )
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
         if self.length < shortest:
             raise UserError(f"length={self.length} must be at least {shortest}, {self.special_tokens} of them special tokens")
         most = {"masked": self.max_tokens, "translated": self.length}.get(self.targets, self.length - 1)
         if self.max_predictions > most:
-            raise UserError(f"max_predictions={self.max_predictions} must be at most {most}, the places in {self.length}")
+            raise UserError(
+                f"max_predictions={self.max_predictions} must be at most {most}, the number of tokens that can be predicted at "
+                f"length={self.length}"
+            )
         if self.masking != "tokens" and self.targets != "masked":
             raise UserError(f"masking={self.masking} masks words, but next tokens are predicted without masks; leave it out")
         if self.mask_probability + self.random_probability > 1 + 1e-9:
@@ -90,13 +96,14 @@ class ExampleConfig:
 
     @property
     def counts_words(self) -> bool:
-        """Whether the number of predicted tokens depends on more than the example's length: on its words, or on a user's policy.
-        `most_pieces` limits it."""
+        """Whether the number of predicted tokens depends on more than the length of an example: on its words, or on a user's
+        policy. `most_pieces` returns its upper limit."""
         return self.masking == "words" or is_in_file(self.masking)
 
     @property
     def special_tokens(self) -> int:
-        """The number of special tokens of an example: [CLS] and one or two [SEP]; of a side of a pair the last [SEP]."""
+        """The number of special tokens of an example: [CLS] and one or two [SEP]; for one side of a translated pair, only the
+        last [SEP]."""
         if self.targets == "translated":
             return 1
         return 2 if self.pairs == "none" else 3
@@ -130,8 +137,8 @@ class ExampleConfig:
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the maximum number of predicted tokens of examples with these `lengths` if `counts_words`, or of next tokens:
-        `max_predictions`, or an example's share of it in a packed row."""
+        """Returns the maximum number of predicted tokens of examples with these `lengths`, if `counts_words` or next tokens are
+        predicted: `max_predictions`, or in a packed row the example's share of it."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
         return (self.max_predictions * lengths.astype(np.int64)) // self.length

@@ -46,7 +46,7 @@ class MaskingTables:
     legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
     continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` subword; None: the corpus stores word starts
     pieces: tuple[str, ...] = ()  # the readable subwords, for users' policies
-    spell: Callable[[Sequence[int]], str] | None = None  # the text of the ids of a word, likewise
+    spell: Callable[[Sequence[int]], str] | None = None  # the text of a word, given its ids; also for users' policies
 
 
 @functools.lru_cache(maxsize=4)  # the eval set is evaluated many times
@@ -66,7 +66,7 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
 
 @dataclass(frozen=True)
 class Examples:
-    """E examples before packing, one in each row, as the policies of `data.MASKING` see them."""
+    """E examples before packing, one per row: the input of the policies in `data.MASKING`."""
 
     config: ExampleConfig
     tables: MaskingTables
@@ -78,7 +78,7 @@ class Examples:
 
     @property
     def counts(self) -> Int64[np.ndarray, " E"]:
-        """The number of tokens to predict: `masked_fraction` of the tokens, but at most the number of candidates."""
+        """The number of tokens to predict: `masked_fraction` of the tokens, at most the number of candidates."""
         return np.minimum(self.config.predictions(self.length), np.count_nonzero(self.candidates, axis=1))
 
     @property
@@ -91,8 +91,8 @@ class Examples:
 
 
 Chosen = tuple[UInt16[np.ndarray, "E M"], UInt64[np.ndarray, "E M"] | None]
-"""The result of a policy: (positions to predict, ascending, then UNUSED; the random bits that decide each replacement, or None to
-draw them independently)."""
+"""The result of a policy: the positions to predict (ascending, then UNUSED), and the random bits that decide each replacement, or
+None to draw these bits independently."""
 
 
 def choose(examples: Examples) -> Chosen:
@@ -101,7 +101,7 @@ def choose(examples: Examples) -> Chosen:
     return _choose_one_by_one(examples, policy) if is_in_file(examples.config.masking) else policy(examples)
 
 
-@functools.lru_cache(maxsize=8)  # the file is read once in a run, even if it changes later
+@functools.lru_cache(maxsize=8)  # the file is read only once per run, even if it changes later
 def _policy(name: str) -> Callable[..., Any]:
     policy: Callable[..., Any] = load_named(name, MASKING, KEY)
     if is_in_file(name):
@@ -186,8 +186,8 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
                 place = min(wrong)
                 what = f"the token {example.pieces[place]!r}" if 0 <= place < length else "outside"
                 raise UserError(
-                    f"{KEY}={config.masking} returned the position {place}, {what} of an example of {length} tokens; return "
-                    "positions of example.words alone"
+                    f"{KEY}={config.masking} returned the position {place}, {what} of an example of {length} tokens; return only "
+                    "positions in example.words"
                 )
             kept = sorted(chosen[: example.limit])
             positions[i, : len(kept)] = kept
@@ -202,9 +202,9 @@ def choose_tokens(
     `key` has the key of each example's random numbers, `candidates` is True where a token may be predicted, and `counts` is at
     most the number of candidates and at most `width`.
 
-    The candidates with the smallest random numbers are chosen. For sorting, the lower bits of these numbers are replaced by the
-    position, which leaves 25 random bits at length 128 and 23 at 512. Ties, which choose the left one, are negligible.
-    """
+    The candidates with the smallest random numbers are chosen. For sorting, the position of each candidate replaces the lower
+    bits of its random number, which leaves 25 random bits at length 128 and 23 at 512. In the rare case of a tie, the candidate
+    on the left is chosen."""
     size = candidates.shape[1]
     place = np.uint32((1 << (size - 1).bit_length()) - 1)  # the bits that hold a position
     keys = random_bits_32(key, size) & ~place | np.arange(size, dtype=np.uint32)
@@ -227,10 +227,10 @@ def choose_whole_words(
     """Like `choose_tokens`, but for whole words. `continues` is True for tokens that continue the word of the previous token.
 
     As in the original, words are taken in random order until the count is reached. A word that would exceed the count is skipped,
-    and smaller words may follow, so an example may have fewer predicted tokens than its count, even none. (In the original a `##`
-    subword directly after [SEP] belongs to the last word before it; here words end with their segment.)
+    and smaller words may follow. An example may therefore have fewer predicted tokens than its count, or even none. (In the
+    original a `##` subword directly after [SEP] belongs to the last word before it; here words end with their segment.)
 
-    `word_counts`, a function from the number of words to the number of predicted words, limits the number of words too.
+    The number of words is also limited by `word_counts`, a function from the number of words to the number of predicted words.
 
     A cumulative sum finds the first word that does not fit. The remaining room can only shrink, so all later words that are
     larger are removed at once. A few such rounds are enough for every example.
@@ -249,7 +249,7 @@ def choose_whole_words(
     is_candidate = keys != _NEVER
     piece, head = np.where(is_candidate, keys & np.uint64(0xFFFF), 0).astype(np.int32), keys.astype(np.uint32) >> np.uint32(16)
     is_head = piece == head  # never True at a non-candidate
-    weight = np.where(is_head, np.take_along_axis(following - positions, piece, axis=1), 0)  # the size of a word at its head
+    weight = np.where(is_head, np.take_along_axis(following - positions, piece, axis=1), 0)  # the size of each word, at its head
     if word_counts:
         rank = np.cumsum(is_head, axis=1)
         weight[rank > word_counts(rank[:, -1])[:, np.newaxis]] = 0
@@ -280,7 +280,7 @@ def choose_spans(
     width: int,
 ) -> tuple[UInt16[np.ndarray, "E {width}"], UInt16[np.ndarray, "E {width}"]]:
     """Chooses spans of whole words until the count is reached (SpanBERT, arXiv:1907.10529, section 3.1). Returns (positions as in
-    `choose_whole_words`, the first position of each one's span).
+    `choose_whole_words`, the first position of each position's span).
 
     A span begins at a random unmasked word that fits in the remaining room, and has a random number of words (`span_lengths`). It
     ends early at the end of its segment, at [UNK], at a masked word, or before a word that would exceed the count (SpanBERT cuts
@@ -292,7 +292,7 @@ def choose_spans(
     columns = np.arange(candidates.shape[1], dtype=np.int32)
     begins, following = _word_bounds(candidates, continues)
     firsts = np.full(candidates.shape, UNUSED, np.uint16)
-    words = np.where(begins & candidates, following - columns, 0)  # the size of a word that may be masked, at its head
+    words = np.where(begins & candidates, following - columns, 0)  # the size of each word that may be masked, at its head
     unsettled, room, draw = np.arange(len(words)), counts.astype(np.int32), 0
     while True:
         fits = (words > 0) & (words <= room[:, np.newaxis])

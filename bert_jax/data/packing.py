@@ -2,8 +2,8 @@
 
 The algorithm is best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without
 cross-contamination", there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the
-work grows with the number of lengths instead of examples: packing ten million examples takes no longer than sorting them.
-"""
+work grows with the number of different lengths, not with the number of examples: packing ten million examples takes no longer
+than sorting them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxtyping import Int, Integer
 
 from bert_jax.data.counter_rng import make_key
 
-_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random numbers
+_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the random keys
 
 
 def pack_rows(
@@ -46,8 +46,8 @@ def pack_rows(
 
 
 def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Returns (lengths, number of rows) of every pack, for `histogram[l]` examples of length l. From the longest to the shortest,
-    each example goes into the row where it leaves the least room."""
+    """Returns (lengths, number of rows) of every pack, for `histogram[l]` examples of length l. The examples are placed from the
+    longest to the shortest, each into the row where it leaves the least room."""
     finished: list[tuple[tuple[int, ...], int]] = []
     open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by remaining room
     open_packs[row_length] = [((), int(histogram.sum()))]  # more empty rows than are needed
@@ -75,12 +75,12 @@ def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most
 def best_fit(
     lengths: Sequence[int], row_length: Callable[[int], int], most: Callable[[int], int], least_room: int = 1
 ) -> list[tuple[int, list[int]]]:
-    """Packs items into rows by best-fit decreasing. From the longest to the shortest, each item goes into the row where it leaves
-    the least room, or starts a row of length `row_length(length of the item)`. Returns (length, indices of items) of each row.
+    """Packs items into rows by best-fit decreasing. Items are placed from the longest to the shortest. An item goes into the row
+    where it leaves the least room, or starts a row of length `row_length(length of the item)`. Returns (length, indices of items)
+    of each row.
 
-    Use it for the few items of a batch, and `pack_rows` for an epoch. A row holds at most `most(length of the row)` items and is
-    closed once less than `least_room` is left.
-    """
+    Use it for the few items of a batch; use `pack_rows` for an epoch. A row holds at most `most(length of the row)` items and is
+    closed once less than `least_room` is left."""
     rows: list[tuple[int, list[int]]] = []
     free: list[tuple[int, int]] = []  # (room left, row number), sorted
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

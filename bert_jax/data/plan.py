@@ -8,19 +8,18 @@ No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per
     Blocks          the parts of a large corpus, each of which has a plan of its own
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
-sentences up to the target length or the end of the document and takes a random number of them as A. The rest is B or, for a
-random next segment, goes back to the next chunk. The start of a chunk therefore depends on the random decision of the previous
-chunk.
+sentences up to the target length or the end of the document. A random number of these sentences become A. The rest become B or,
+if a random next segment is drawn, they are returned to the next chunk. The start of a chunk therefore depends on the random
+decision of the previous chunk.
 
-Here all steps are vectorised. For *every* sentence, the chunk that would start there and the start of the next chunk are
-computed, with random numbers that are functions of the sentence's number. Pointer jumping then finds the chunks of the epoch. The
-number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million sentences takes no
-longer than many small ones.
+In this module all steps are vectorised. For *every* sentence, two things are computed: the chunk that would start there, and the
+start of the chunk after it. The random numbers are functions of the sentence's number. Pointer jumping then finds the chunks of
+the epoch. The number of rounds is the logarithm of the largest number of chunks of a document, so one document of a million
+sentences takes no longer than many small ones.
 
-Besides pairs="original" there are
-- "paper": a random next segment with probability exactly 1/2. A chunk therefore has at least two sentences, if necessary beyond
-  the target length, and a single leftover sentence at the end of a document is not used (0.3 % of Wikipedia's tokens at length
-  128).
+In addition to pairs="original" there are
+- "paper": a random next segment with probability exactly 1/2. Therefore a chunk has at least two sentences, even if this exceeds
+  the target length. A single sentence left over at the end of a document is not used (0.3 % of Wikipedia's tokens at length 128).
 - "none": one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full and no token is
   lost, but at length 128 15 % of Wikipedia's tokens occur twice in an epoch.
 
@@ -45,10 +44,10 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
 SEGMENTS = 16
-"""Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long pieces."""
+"""Segments per block. A segment has 2^25 tokens (80 MB of a corpus), so that the corpus is read in long contiguous parts."""
 _BLOCK = 1 << 15  # sentences at a time: temporaries of 256 KB stay in the processor's cache
 
-# The last part of the random keys of an epoch, of its chunks and pairs, and of blocks. `packing.py` uses 7 and 8.
+# The last part of the random keys for an epoch, for its chunks and pairs, and for blocks. `packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
@@ -105,7 +104,7 @@ def _candidates(
     document, document_end, target = _documents(document_offsets, first, last, config, key)
 
     # The sentence that reaches the target length is the last of the chunk. A sentence has at least one token, so a chunk has at
-    # most max_tokens sentences, and the search looks at most that far beyond `last`.
+    # most max_tokens sentences. The search therefore looks at most that far beyond `last`.
     window = sentence_offsets[first : last + config.max_tokens]
     tokens = window - window[0]
     begin = tokens[: last - first]
@@ -168,8 +167,8 @@ def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarra
 
 @dataclass(frozen=True)
 class Pairs:
-    """E examples as spans of the corpus's token ids (21 bytes per example). With pairs="none", B is empty, unless it is the
-    translation of A."""
+    """E examples as spans of the corpus's token ids (21 bytes per example). With pairs="none", B is empty, except in translated
+    pairs, where it is the translation of A."""
 
     a_start: Int64[np.ndarray, " E"]
     b_start: Int64[np.ndarray, " E"]
@@ -190,8 +189,8 @@ def make_pairs(
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start
     if config.pairs == "none":
-        # The last of several sentences is truncated at the end of the row and starts the next row. For a single sentence longer
-        # than a row, a window at a random position is used, so that all of it is read over several epochs.
+        # The last of several sentences is truncated at the end of the row and starts the next row. If a single sentence is longer
+        # than a row, a window at a random position is used, so that the whole sentence is read over several epochs.
         cut = np.maximum(a_length - config.max_tokens, 0)
         front = uniform_integers(cut + 1, random_bits(make_key(key, _CUT_A), chunks.start))
         a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
@@ -212,7 +211,7 @@ def translations(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     config: ExampleConfig,
 ) -> Pairs:
-    """Returns the documents of a parallel corpus of which both sides, each with its [SEP], fit into a row."""
+    """Returns the documents of a parallel corpus whose two sides, each with its [SEP], both fit into a row."""
     first = document_offsets[:-1]
     bounds = [sentence_offsets[first + side] for side in range(3)]
     lengths = np.diff(bounds, axis=0)
@@ -229,7 +228,8 @@ def _random_segments(
     document_offsets: Int64[np.ndarray, " document_bounds"],
     key: int,
 ) -> tuple[Int64[np.ndarray, " chosen"], Int64[np.ndarray, " chosen"]]:
-    """Returns (start, length) in tokens of a segment from another document, for the chunks `where`.
+    """Returns (start, length) in tokens of a random segment for each of the chunks `where`. The segment comes from another
+    document.
 
     Another document and a sentence in it are drawn uniformly. The segment starts with this sentence and continues until A and B
     reach the target length or the document ends. (The original draws up to ten documents and then uses the last one even if it is
@@ -254,9 +254,8 @@ def _first_reaching(
 ) -> Int64[np.ndarray, " chosen"]:
     """Returns, for each `goal`, the first i in [low, high) with offsets[i] >= goal, or high if there is none.
 
-    This is a vectorised binary search in the short ranges [low, high), which are contiguous in memory. `np.searchsorted` over a
-    large corpus misses the cache in most of its 26 steps; it took 10 of the 17 seconds of a plan for 40 million sentences.
-    """
+    This is a binary search, vectorised over the short ranges [low, high), which are contiguous in memory. `np.searchsorted` over
+    a large corpus misses the cache in most of its 26 steps; it took 10 of the 17 seconds of a plan for 40 million sentences."""
     while (low < high).any():
         middle = (low + high) >> 1
         reached = offsets[middle] >= goal
@@ -267,10 +266,9 @@ def _first_reaching(
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
     """Returns the numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
-    a_length, b_length: two arrays of lengths, or two ints. The result is the same as the original's (create_pretraining_data.py,
-    and `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both
-    are equally long.
-    """
+    a_length, b_length: two arrays of lengths, or two ints. The result is the same as in the original (create_pretraining_data.py,
+    and `_truncate_seq_pair` of run_classifier.py). The original removes one token at a time from the longer segment, or from B if
+    both are equally long."""
     excess = np.maximum(a_length + b_length - max_tokens, 0)
     level_a = np.minimum(excess, np.maximum(a_length - b_length, 0))
     level_b = np.minimum(excess, np.maximum(b_length - a_length, 0))
@@ -298,7 +296,7 @@ class EpochPlan:
 
     config: ExampleConfig
     pairs: Pairs  # the examples in corpus order
-    rows: Int[np.ndarray, "plan_rows P"]  # the indices of the examples in each row, then -1
+    rows: Int[np.ndarray, "plan_rows P"]  # the indices of the examples in each row, then -1 in unused slots
     mask_key: np.uint64  # the masks of an example depend on this key and its index, not on its row
 
     @property
@@ -354,15 +352,16 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
         pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):
         raise UserError(
-            f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r} a document "
-            "needs two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
+            f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r}, a document "
+            "needs at least two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
         )
     rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
     return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))
 
 
 def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
-    """Returns the number of tokens of each example, including special tokens; of a translated pair, that of its longer side."""
+    """Returns the number of tokens of each example, including special tokens; for a translated pair, the tokens of its longer
+    side."""
     if config.targets == "translated":
         return np.maximum(pairs.a_length, pairs.b_length) + np.uint16(config.special_tokens)
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
@@ -375,13 +374,13 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
     if config.targets == "translated" and corpus.languages is None:
         raise UserError(
-            f"the corpus {corpus.directory or ''} holds documents, and translation needs pairs of a text and its translation; "
+            f"the corpus {corpus.directory or ''} holds documents, but translation needs pairs of a text and its translation; "
             "build one with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"
         )
     if config.pairs != "none" and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes random segments from another "
-            "document, so it needs at least two; "
+            "document, so it needs at least two documents; "
             + (f"{_MORE_EVAL}, or " if corpus.split == "eval" else "put blank lines between the documents of the text, or ")
             + "set pairs='none'"
         )
@@ -419,12 +418,13 @@ class Blocks:
         return part, int(make_key(self._seed, number, _BLOCK_KEY)), epoch
 
     def documents(self, segment: int) -> tuple[int, int]:
-        """Returns the documents [first, last) that begin in the segment. Every document begins in exactly one segment."""
+        """Returns the documents [first, last) that start in the segment. Every document starts in exactly one segment."""
         return self._first_document(segment), self._first_document(segment + 1)
 
     def require_documents(self) -> None:
-        """Raises UserError if documents are so long that a block may be empty, i.e. if no document begins in more than half of
-        the segments (at most 256 are checked). Otherwise, all segments of a block are empty with a probability below 2^-16."""
+        """Raises UserError if documents are so long that a block may be empty, i.e. if more than half of the segments contain no
+        document start (at most 256 segments are checked). Otherwise, all segments of a block are empty with a probability below
+        2^-16."""
         if self.count == 1:
             return
         every = self.count * SEGMENTS
@@ -433,13 +433,13 @@ class Blocks:
         if 2 * empty > len(looked_at):
             tokens = self._corpus.num_tokens
             raise UserError(
-                f"in {empty} of {len(looked_at)} parts of {counted(tokens // every, 'token')} no document of the "
-                f"{self._corpus.split} split begins: {counted(self._corpus.num_documents, 'document')} in "
-                f"{counted(tokens, 'token')} are too long to be mixed; separate documents by blank lines in the text, or give "
-                "another layout (python -m bert_jax.corpus --help), and rebuild the corpus"
+                f"documents of the {self._corpus.split} split are too long to be mixed: "
+                f"{counted(self._corpus.num_documents, 'document')} in {counted(tokens, 'token')}, and in {empty} of "
+                f"{len(looked_at)} parts of {counted(tokens // every, 'token')} no document starts; separate documents by blank "
+                "lines in the text, or give another layout (python -m bert_jax.corpus --help), and rebuild the corpus"
             )
 
     def _first_document(self, segment: int) -> int:
-        """Returns the first document that begins at or after the start of the segment."""
+        """Returns the first document that starts at or after the start of the segment."""
         token = segment * self._corpus.num_tokens // (self.count * SEGMENTS)
         return self._documents.first_reaching(self._sentences.first_reaching(token))

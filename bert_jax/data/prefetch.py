@@ -41,7 +41,7 @@ class prefetch(Iterator[Made], Generic[Made]):
         return batch
 
     def is_ready(self, within: float = 0.0) -> bool:
-        """Returns whether the next call of `next` will return immediately. Waits up to `within` seconds for that."""
+        """Returns whether the next call of `next` will return immediately. Waits up to `within` seconds for the result."""
         return self._closed or self._next >= self._stop or self._made.holds(self._next, within)
 
     def close(self) -> None:

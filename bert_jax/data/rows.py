@@ -5,9 +5,8 @@ packs the examples into rows, without a loop over rows. Examples are masked as r
 change their masks.
 
 `pack_features` and `assemble_features` pack features, i.e. tokenised labelled examples. A batch contains the examples of a step,
-packed into few rows. Attention is limited to each sequence (`sequence_ids`). Packing leaves little padding even though the
-examples of a step are a random sample and not sorted by length.
-"""
+packed into few rows. Attention is limited to each sequence (`sequence_ids`). The examples of a step are a random sample and not
+sorted by length, but packing still leaves little padding."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from bert_jax.data.plan import EpochPlan
 Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name; their first axis is the row."""
 
-_BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
+_BLOCK = 1 << 17  # tokens per chunk (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
@@ -40,9 +39,8 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     with targets="next" those after the positions; -1 where unused cls_positions int32 [B, P] positions in the row of the [CLS]s;
     0 where unused nsp_labels int32 [B, P] 0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
-    With targets="centres" it has `centres` int32 [B, M], the positions of targets="next" and -1 where unused, in place of the
-    masked ones. For targets="translated" see `_assemble_pairs`.
-    """
+    With targets="centres", `centres` int32 [B, M] replaces the masked arrays: the positions of targets="next", -1 where unused.
+    For targets="translated" see `_assemble_pairs`."""
     if plan.config.targets == "translated":
         return _assemble_pairs(corpus, plan, rows)
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
@@ -70,10 +68,11 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
 def words_begun(
     corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], batch: Batch, tables: MaskingTables
 ) -> Bool[np.ndarray, "B M"]:
-    """Returns whether each masked token of the `batch`, which are these `rows` of the plan, begins a word; False where unused."""
+    """Returns whether each masked token of `batch` starts a word; False where unused. `rows` are the plan's rows that the batch
+    holds."""
     used = batch["masked_targets"] >= 0
     if corpus.word_starts is None:
-        assert tables.continuation is not None, "a vocabulary whose words the corpus does not mark has a continuation table"
+        assert tables.continuation is not None, "if the corpus does not mark words, its vocabulary has a continuation table"
         return used & ~tables.continuation[batch["masked_targets"]]
     positions, pairs = batch["masked_positions"], plan.pairs
     slots, column = (np.take_along_axis(batch[name], positions, axis=1) for name in ("sequence_ids", "position_ids"))
@@ -93,7 +92,7 @@ class _Examples:
     ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
     positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
     targets: Int32[np.ndarray, "E M"]  # -1 where unused
-    labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # of next sentence prediction
+    labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # for next sentence prediction
 
 
 def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables) -> _Examples:
@@ -182,7 +181,8 @@ def _copy_unpacked(made: _Examples, block: Batch) -> None:
 
 
 def _copy_packed(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
-    """Copies example i into slot `slot[i]` of row `row[i]`, directly after the previous example. Rows and slots are ascending."""
+    """Copies example i into slot `slot[i]` of row `row[i]`, directly after the example before it. Rows and slots are
+    ascending."""
     (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
     column = _sums_before(made.length, row, slot, (rows, P))
     for name in ("sequence_ids", "token_type_ids", "position_ids", "masked_positions", "cls_positions"):
@@ -213,7 +213,7 @@ def _sums_before(
 
 
 def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
-    """Returns the batch of the plan's rows of pairs; -1 gives an empty row.
+    """Returns the batch of the plan's rows of translated pairs; -1 gives an empty row.
 
     input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at its end; all types are 0
     sequence_ids, position_ids
@@ -271,7 +271,8 @@ class LabelLayout:
     per_token: bool = False
     """Each token has a label: labels are [B, L]. Negative targets do not count in the loss."""
     are_positions: bool = False
-    """Labels are token positions, counted from the start of the feature or, in a packed row, from the start of the row."""
+    """Labels are token positions. They are counted from the start of the feature or, in a packed row, from the start of the
+    row."""
     logits_per_token: bool = False
     """Logits are [B, L, C]."""
     logits_per_candidate: bool = False
@@ -329,8 +330,8 @@ class RowShape:
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """Returns the shape of rows for `features`: the shortest row that fits the longest feature, with slots for twice the average
-    number of features per row (more would hardly ever be used)."""
+    """Returns the shape of rows for `features`. A row is just long enough for the longest feature, and has slots for twice the
+    average number of features per row (more slots would hardly ever be used)."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)

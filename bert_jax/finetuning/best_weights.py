@@ -40,8 +40,7 @@ BEST = "best"
 class BestWeights:
     """The parameters, score and step of the best evaluation so far, in memory and in the run's folder `best`.
 
-    A run that resumes from step `until` loads the best weights up to that step; with None, the newest saved ones.
-    """
+    A run that resumes from step `until` loads the best weights up to that step. With None, it loads the newest saved ones."""
 
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
@@ -62,8 +61,8 @@ class BestWeights:
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none: the last step is always
-        evaluated, so the files must have been removed."""
+        """The "params", "score" and "step" of the best evaluation. Raises UserError if there are none. This means that the files
+        have been removed, since the last step is always evaluated."""
         if self._best is None:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
@@ -98,19 +97,20 @@ class BestWeights:
         repeat earlier evaluations."""
         try:
             self.checkpoints.finish()
-        except UserError:  # already logged; the disk may have space again
-            if self._best is not None and jax.process_count() == 1:  # not all processes may see the failure
+        except UserError:  # already logged; there may be space on the disk again
+            if self._best is not None and jax.process_count() == 1:  # the failure may be visible only to some processes
                 self.checkpoints.save(int(self._best["step"]), self._best)
 
     def export(self, directory: pathlib.Path, start: Model, results: JsonObject | None = None) -> None:
         """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
-        task's head. Its card has the scores of `results`, if available. This is a collective that every process must call."""
+        task's head. The model card has the scores of `results`, if available. This is a collective that every process must
+        call."""
         job, best = self._job, self.found
         kept = {part: tree for part, tree in best["params"].items() if part != CROSS_VIEW}
         params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.config, **dropout)  # undo the dropout of 0 of a frozen encoder
+            config = dataclasses.replace(job.config, **dropout)  # a frozen encoder was trained with dropout 0
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
@@ -158,7 +158,8 @@ def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapp
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """Returns the abstract arrays of the best evaluation's parameters, score and step, derived from the state's."""
+    """Returns the abstract arrays of the parameters, score and step of the best evaluation, with the shapes and shardings of the
+    state."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}

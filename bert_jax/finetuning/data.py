@@ -67,8 +67,8 @@ def _without_segments(feature: Feature) -> Feature:
 
 
 def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Model) -> Corpus | None:
-    """Opens the text of a cross-view training of the task's `head`, or returns None. Raises UserError for a model or a head that
-    it cannot train, and for a corpus with another vocabulary or without a sentence."""
+    """Opens the text for a cross-view training of the task's `head`, or returns None. Raises UserError if the model or the head
+    does not support cross-view training, or if the corpus has a different vocabulary or no sentence."""
     directory = experiment.cross_view.corpus
     if not directory:
         return None
@@ -76,10 +76,11 @@ def open_unlabelled(experiment: FinetuningExperiment, head: TaskHead, start: Mod
     check_views(start.config, experiment.head_config(head), frozen=experiment.training.freeze_encoder)
     if not same_vocabulary(corpus.vocabulary, start.tokenizer.vocabulary):
         raise UserError(
-            f"{CORPUS_KEY}={directory} has another vocabulary than {experiment.init_from}; build it with --vocab={start.source}"
+            f"{CORPUS_KEY}={directory} has a different vocabulary than {experiment.init_from}; build it with "
+            f"--vocab={start.source}"
         )
     if corpus.languages:
-        raise UserError(f"{CORPUS_KEY}={directory} holds texts and their translations; build one of the text alone")
+        raise UserError(f"{CORPUS_KEY}={directory} holds texts and their translations; build a corpus of texts only")
     if not corpus.num_sentences:
         raise UserError(f"{CORPUS_KEY}={directory} has no sentence to train on; build it with a smaller --eval-fraction")
     return corpus

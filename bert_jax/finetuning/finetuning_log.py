@@ -56,7 +56,7 @@ class FinetuningLog(RunLog):
         frozen = job.config.num_layers + 2 - training.epochs  # head, layers and embeddings are unfrozen one per epoch
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"
-            self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} stay as they are")
+            self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} are never unfrozen")
 
     @contextlib.contextmanager
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
@@ -69,7 +69,7 @@ class FinetuningLog(RunLog):
             yield
 
     def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the loss, the accuracy of heads that have one, and the loss of a cross-view training."""
+        """Returns the loss, the accuracy of heads that have one, and the loss of cross-view training."""
         scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
             scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)
@@ -78,7 +78,7 @@ class FinetuningLog(RunLog):
         return scores
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """Loss and accuracy."""
+        """Returns the loss and the accuracy."""
         named = self._job.program.objective.shown_scores().items()
         return [score.text(scores[name]) for name, score in named if name in scores]
 
@@ -106,7 +106,7 @@ class FinetuningLog(RunLog):
             self.note(line)
 
     def warn_degenerate(self, split: str, reason: str) -> None:
-        """Warns that the predictions on `split` are degenerate for the given `reason`, which makes the weights useless."""
+        """Warns that the predictions on `split` are degenerate, for the given `reason`. Such weights are useless."""
         self.warn(f"{split}: {reason} (degenerate); use another seed or a smaller learning rate")
 
     def draw(self) -> None:

@@ -60,7 +60,7 @@ class Inputs:
     """Mesh -> the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
     teacher: Model | None = None
     unlabelled: Corpus | None = None
-    """The text of a cross-view training."""
+    """The text for cross-view training."""
 
 
 class Job:
@@ -104,7 +104,8 @@ class Job:
         self.last_step = training.epochs * self.batches.steps_per_epoch
         if self.last_step > MAX_COUNT:
             raise UserError(
-                f"config.training.epochs={training.epochs} are {counted(self.last_step, 'step')}, above {MAX_COUNT:,}; lower it"
+                f"config.training.epochs={training.epochs} gives {counted(self.last_step, 'step')}, but at most {MAX_COUNT:,} "
+                "are possible; lower it"
             )
         self.config = experiment.model_config(self.start.config, self.mesh.devices.flat[0].platform)
         self.head = experiment.head_config(self.data.task.head)
@@ -175,8 +176,8 @@ class Job:
 
 
 def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """Returns the steps after which the dev splits are scored: `per_epoch` evenly spaced steps of every epoch, including its
-    last."""
+    """Returns the steps after which the dev splits are scored: `per_epoch` evenly spaced steps in every epoch, including its last
+    step."""
     each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
     return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
 

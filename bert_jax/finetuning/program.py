@@ -40,8 +40,7 @@ def finetuning_program(
 ) -> Program:
     """Returns the program that fine-tunes a model of this `config` with a task `head`, for epochs of `steps_per_epoch` steps.
 
-    Runs that differ only in settings that do not affect the program, such as those of a sweep, share it.
-    """
+    Runs share the program if they differ only in settings that do not affect it, as the runs of a sweep do."""
     training = experiment.training
     neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
     unfreeze_every = steps_per_epoch if training.gradual_unfreezing else 0
@@ -119,7 +118,7 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
     if weights and not takes:
         raise UserError(
-            f"config.training.class_weights is for tasks that choose one of several labels, and {task.name} is not one; "
+            f"config.training.class_weights is for tasks that choose one of several labels, but {task.name} is not such a task; "
             "leave it out"
         )
     if weights and len(weights) != len(labels):
@@ -144,8 +143,8 @@ Teach = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
-    """Returns a function that adds the teacher's outputs to a batch: "teacher_logits" and, if the loss compares them,
-    "teacher_hidden_states" [R, N+1, L, D] of as many layers as the student has. Without a teacher it adds nothing."""
+    """Returns a function that adds the teacher's outputs to a batch: "teacher_logits" and, if the loss compares hidden states,
+    "teacher_hidden_states" [R, N+1, L, D] for as many layers as the student has. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch
     config, head = resolve(teacher.config, mesh), teacher.head

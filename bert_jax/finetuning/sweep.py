@@ -1,9 +1,8 @@
 """Trains the runs of a sweep (e.g. the paper's grid and several seeds) in parallel, and compares them.
 
 The results of fine-tuning on small data sets vary with the seed, and some runs fail completely (paper appendix, "several random
-restarts"; Mosbach et al., arXiv:2006.04884). Results are therefore means over seeds with standard deviations, together with the
-number of degenerate runs, which give (nearly) the same answer to all examples.
-"""
+restarts"; Mosbach et al., arXiv:2006.04884). Results are therefore reported as means over seeds with standard deviations. The
+number of degenerate runs is reported too; a degenerate run gives (nearly) the same answer to all examples."""
 
 from __future__ import annotations
 
@@ -64,9 +63,9 @@ Train = Callable[[FinetuningExperiment, pathlib.Path, Sequence[jax.Device]], Jso
 def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Callable[[RunResult], None]) -> int:
     """Trains all runs of `experiment`, compares them, and calls `finish` with the best. Returns the exit status.
 
-    `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that an
-    earlier start has finished are not repeated. Independent processes train their shards of the runs; process 0 waits for the
-    others, compares and finishes.
+    `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that
+    finished in an earlier start are not repeated. Independent processes each train their share of the runs. Process 0 waits for
+    the others, compares all runs and calls `finish`.
 
     Raises UserError if no run finished or, after `finish`, if a finished run could not save some of its files.
     """
@@ -91,7 +90,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
     groups = device_groups(experiment)
     if run.is_first and not single:
-        (run.workdir / METRICS).touch()  # binds the workdir to this configuration, see `runtime.workdir.open_workdir`
+        (run.workdir / METRICS).touch()  # ties the workdir to this configuration, see `runtime.workdir.open_workdir`
     if shard.count > 1:
         shared = (counted(shard.count, "process"), counted(len(runs), "run"), len(shard.select(runs)))
         log.info("%s for %s; this one has %d", *shared)
@@ -101,7 +100,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     try:
         found = shard.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
     except ProcessesLost as error:
-        log.error("%s; rerun the same command on all of them: finished runs are not repeated", error)
+        log.error("%s; rerun the same command on all processes: finished runs are not repeated", error)
         return HUNG
     if found is None:
         return run.preemption.exit_status if shard.index == 0 else 0
@@ -188,7 +187,7 @@ def _trained(
     try:
         return train(one, directory, devices)
     except UserError as error:
-        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # other processes may not be out of memory
+        if single or (isinstance(error, OutOfMemory) and jax.process_count() > 1):  # other processes may still have memory
             raise
         reason = str(error)
         log.warning("%s failed: %s", directory.name, reason)
@@ -206,8 +205,8 @@ def _stored(directory: AnyPath) -> JsonObject | None:
 
 
 def _unsaved(finished: Sequence[RunResult]) -> list[str]:
-    """Returns a message about files that finished runs could not save: for a single run its own message, for a sweep the number
-    of such runs and the message of each with its name."""
+    """Returns a message about files that finished runs could not save. For a single run, this is its own message; for a sweep, it
+    has the number of such runs, and each message with the name of its run."""
     found = [(one.directory.name, str(one.results[UNSAVED])) for one in finished if UNSAVED in one.results]
     if len(finished) == 1 or not found:
         return [reason for _, reason in found]
@@ -216,7 +215,7 @@ def _unsaved(finished: Sequence[RunResult]) -> list[str]:
 
 
 def _keep_only(best: RunResult, finished: Sequence[RunResult], run: Run) -> None:
-    """Removes the weights of all finished runs except the best, since a grid of 27 BERT-Base models would fill a disk."""
+    """Removes the weights of all finished runs except the best run, since a grid of 27 BERT-Base models would fill a disk."""
     for other in finished:
         for folder in ("checkpoints", *((BEST,) if other is not best else ())):
             remove_tree(run.durable(other.directory / folder))

@@ -44,9 +44,8 @@ def with_pooling(
     """Sets head.pooling=last_token if a sequence head would read the [CLS] of a left-to-right model. Returns (experiment, note
     for the log or "").
 
-    `own` is the task's head and `given` are the keys set on the command line. Raises UserError if these request the [CLS] of such
-    a model, which sees no other token, or if the task's head cannot read another token.
-    """
+    `own` is the task's head and `given` are the keys set on the command line. Raises UserError if these keys request the [CLS] of
+    such a model, which sees no other token. Also raises it if the task's head cannot read another token."""
     head = experiment.head_config(own)
     if not head.reads_pooler:
         return experiment, ""
@@ -55,11 +54,11 @@ def with_pooling(
     asked = experiment.head.pooling if experiment.head.pooling != "pooler" else config.classifier_pooling
     if config.direction == "both" or asked in ("mean", "late"):  # these read every token of the text
         return experiment, ""
-    unseen = f"the [CLS] of {experiment.init_from}, which reads from left to right, sees no text"
+    unseen = f"{experiment.init_from} reads from left to right, so its [CLS] sees no text"
     if "pooling" not in head.settings:
-        raise UserError(f"a {head.kind} head reads [CLS], and {unseen}; name a model trained with config.model.direction=both")
+        raise UserError(f"a {head.kind} head reads [CLS], but {unseen}; name a model trained with config.model.direction=both")
     if "head.pooling" in given:
-        raise UserError(f"config.head.pooling={head.pooling} reads [CLS], and {unseen}; set config.head.pooling=last_token")
+        raise UserError(f"config.head.pooling={head.pooling} reads [CLS], but {unseen}; set config.head.pooling=last_token")
     changed = dataclasses.replace(experiment, head=dataclasses.replace(experiment.head, pooling="last_token"))
     return changed, f"config.head.pooling is last_token: {unseen}"
 
@@ -84,16 +83,16 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.subtree} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
-            f"config.keep_head keeps the head of {experiment.init_from}, which has {has}, but the task needs a "
-            f"{head.subtree} with {', '.join(head.labels) or 'none'}; leave keep_head out to start a new head"
+            f"config.keep_head keeps the head of {experiment.init_from}, which has {has}, but the task needs a {head.subtree} "
+            f"with the labels {', '.join(head.labels) or 'none'}; leave keep_head out to start with a new head"
         )
     if experiment.keep_head and model.head is not None:
         asked = {name: (getattr(model.head, name), getattr(head, name)) for name in INPUTS}
         flags = [f"--config.head.{name}={there}" for name, (there, wanted) in asked.items() if there != wanted]
         if flags:
             raise UserError(
-                f"config.keep_head keeps the head of {experiment.init_from}, whose input differs from config.head; "
-                f"give {' '.join(flags)}"
+                f"config.keep_head keeps the head of {experiment.init_from}, but its input differs from config.head; give "
+                f"{' '.join(flags)}"
             )
     if head.reads_pooler and model.config.encoder != "transformer":
         has_others = "pooling" in head.settings
@@ -150,8 +149,8 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
 
 
 def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
-    """Loads the teacher of a distillation, or returns None. Raises UserError if its task, vocabulary or (if hidden states are
-    compared) hidden size differs from the student's, or if it reads fewer tokens."""
+    """Loads the teacher of a distillation, or returns None. Raises UserError if the teacher's task, vocabulary or (if hidden
+    states are compared) hidden size differs from the student's, or if the teacher reads fewer tokens than the student."""
     name = experiment.distillation.teacher
     if not name:
         return None
@@ -160,18 +159,19 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
         raise UserError(f"config.distillation.teacher={name} has no head for this task; fine-tune it on the same task first")
     if head.has_crf or teacher.head.has_crf:
         raise UserError(
-            f"config.distillation compares the logits of single words, and {'the student' if head.has_crf else name} has a CRF, "
+            f"config.distillation compares the logits of single words, but {'the student' if head.has_crf else name} has a CRF, "
             "which predicts the words of a text jointly; distil heads with crf=none"
         )
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
     if not same_vocabulary(theirs, own):
         raise UserError(
-            f"config.distillation.teacher={name} has a different vocabulary than {experiment.init_from}; use the same"
+            f"config.distillation.teacher={name} has a different vocabulary than {experiment.init_from}; use a teacher with the "
+            "same vocabulary"
         )
     if teacher.config.max_position < experiment.task.length:
         raise UserError(
-            f"config.distillation.teacher={name} reads {counted(teacher.config.max_position, 'token')}, but config.task.length="
-            f"{experiment.task.length}; shorten it"
+            f"config.distillation.teacher={name} reads only {counted(teacher.config.max_position, 'token')}, but "
+            f"config.task.length={experiment.task.length}; shorten it"
         )
     widths = teacher.config.hidden_size, student.config.hidden_size
     if experiment.distillation.hidden_weight and widths[0] != widths[1]:

@@ -1,9 +1,8 @@
 """The glossary of axes: the meaning of every letter and word in a shape such as `Float[Array, "B L D"]`.
 
-Signatures declare shapes and dtypes with `jaxtyping`, whose syntax adds to these names: `*name` for any number of axes, `...` for
+Signatures declare shapes and dtypes with `jaxtyping`. Its syntax adds to these names: `*name` for any number of axes, `...` for
 any axes, `_` for any axis, a number for a fixed size, "" for a scalar. Within a call the same name has the same size. A test
-rejects names that are missing here, and the test suite checks all shapes.
-"""
+rejects names that are missing here, and the test suite checks all shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ AXES = {
     "L": "length: tokens of a row; in attention the tokens that are keys",
     "Q": "queries: tokens of a row for which a layer is computed: all L, or selected ones",
     "M": "predicted positions of a row (masked language modelling)",
-    "source": "tokens of a row of the source, which a decoder reads beside its own L",
+    "source": "source tokens of a row, which a decoder reads in addition to its own L tokens",
     "P": "packed sequences of a row: examples in pretraining, or the sequences of its features in a labelled task",
     "U": "features of a row in a labelled task: inputs of the model, one or more per example",
     "E": "examples of an epoch, of a block of an epoch, or of a split of a labelled task",
@@ -37,12 +36,12 @@ AXES = {
     "T": "texts of a batch, independent of the rows that hold them",
     "X": "queried positions of a batch: masked tokens, scored tokens, mentions",
     # analysis
-    "A": "probes: of every hidden state, and last of their learned mix; S + 1",
+    "A": "probes: one for every hidden state, and one for their learned mix; S + 1",
     "Z": "words of a row, each at the column of its first token; the other columns are empty",
     "heads": "heads of all layers, first layer first",
     "relations": "relations of a treebank by their number, from 0; 0 marks words that are not counted",
     "dependents": "words of a batch whose relation is counted",
-    "groups": "groups of relations of a treebank (a relation, all subtypes of one, all), or of mentions (all, a kind)",
+    "groups": "groups of relations of a treebank (a relation, all its subtypes, all relations), or of mentions (all, one kind)",
     "units": "units of a bootstrap, which are drawn as a whole: sentences, documents",
     "replicates": "replicates of a bootstrap",
     # data
@@ -50,8 +49,8 @@ AXES = {
     "tokens": "tokens of one sequence or feature, without padding",
     "chunks": "chunks (windows of consecutive sentences), each of which becomes an example",
     "sentences": "sentences of a contiguous part of the corpus",
-    "sentence_bounds": "sentences of the corpus + 1: the start offsets, then the end of the last",
-    "document_bounds": "documents of the corpus + 1: the start offsets, then the end of the last",
+    "sentence_bounds": "sentences of the corpus + 1: the start offsets, then the end of the last sentence",
+    "document_bounds": "documents of the corpus + 1: the start offsets, then the end of the last document",
     "plan_rows": "rows of an epoch's plan",
     "lengths": "lengths of an example, from 0",
     "shape": "any axes, the same throughout a signature",

@@ -69,8 +69,8 @@ def _checked_and_run(module: str, check: str) -> int | None:
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
-    """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, too little host memory, a
-    device that JAX does not find, or an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader of standard
+    """Runs the `main` of a command and exits with a status. 0: it returns None or 0. 2: a `UserError`, too little host memory, a
+    device that JAX does not find, or an operating-system error with a known remedy. 130: Ctrl-C. 141: the reader of standard
     output has closed it.
 
     Text and file names are UTF-8 in every locale. Closed standard streams are opened on the null device first.
@@ -82,7 +82,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
             status = main() or 0
             _flush_stdout()
         except Exception as error:
-            if _interrupted:  # a library converted the KeyboardInterrupt
+            if _interrupted:  # a library has converted the KeyboardInterrupt
                 raise KeyboardInterrupt from error
             raise
         if _interrupted:  # a library has swallowed the KeyboardInterrupt
@@ -96,7 +96,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     except MemoryError as error:
         _say(_out_of_memory(error))
         status = USER_ERROR_STATUS
-    except BrokenPipeError:  # the reader of our output ended (`... | head`): not an error
+    except BrokenPipeError:  # the reader of the output has ended (`... | head`), which is not an error
         sys.stderr.close()
         status = 141
     except OSError as error:
@@ -115,7 +115,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         _say(f"error: {refusal}" if refusal else _out_of_memory(error))
         status = USER_ERROR_STATUS
     if signal.getsignal(signal.SIGINT) is _interrupt:
-        signal.signal(signal.SIGINT, _leave_at_once)  # the rest cannot be interrupted without a traceback
+        signal.signal(signal.SIGINT, _leave_at_once)  # from here on, an interruption would show a traceback
     if status:
         _discard_stdout()
     sys.exit(status)
@@ -135,7 +135,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), _GOES_ON),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO), _NAMED),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or give another path"),
-    **dict.fromkeys((errno.EIO, errno.ESTALE), "the disk or the network file system fails; use another one"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "the disk or the network file system failed; use another one"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "end other programs, or allow more open files (ulimit -n)"),
 }
 """errno -> remedy, for OSErrors that no caller has converted to a UserError."""
@@ -147,7 +147,7 @@ _NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment|can't 
 
 def _out_of_memory(error: Exception) -> str:
     asked = str(error) or "no more could be allocated"
-    return f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more"
+    return f"error: this machine ran out of memory ({asked}); end other programs, or use a machine with more memory"
 
 
 _NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<reason>.*?)(?: \((?:set|you) [^()]*\))?$", re.S)
@@ -162,11 +162,11 @@ def _jax_refusal(error: Exception) -> UserError | None:
         text = "Unable to initialize backend '': there is no such device" if code.co_filename.endswith("xla_bridge.py") else ""
     if backend := _NO_BACKEND.match(text):
         names = ["JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES"]
-        if backend["name"] == "cpu":  # always available, so another platform is the cause
+        if backend["name"] == "cpu":  # always available, so the cause is another platform
             names.reverse()
         cause = next((name for name in names if os.environ.get(name)), "")
         given = f"unset {cause}={os.environ[cause]}, or correct it" if cause else "end other programs that use the devices"
-        install = "for another device, install JAX for it with BERT_JAX_DEVICE=cuda13 (or tpu, cuda12, cpu) tpu_scripts/run.sh"
+        install = "for another device, install JAX for it: BERT_JAX_DEVICE=cuda13 (or tpu, cuda12, cpu) tpu_scripts/run.sh"
         return UserError(f"JAX cannot start: {' '.join(backend['reason'].split()).rstrip('.')}; {given}; {install}")
     if refused := _REFUSED_VARIABLE.search(text):
         name = refused["name"] or refused["flag"].upper()
@@ -190,8 +190,8 @@ def _start_parsing_xla_flags() -> Callable[[], str]:
     return wrong
 
 
-# Ctrl-C. Python's handler raises KeyboardInterrupt wherever the program is. During imports this causes a traceback or an abort in
-# C++, and in a callback of the garbage collector, such as JAX's, it has no effect.
+# Ctrl-C. Python's handler raises KeyboardInterrupt wherever the program is. During imports, this causes a traceback or an abort
+# in C++. In a callback of the garbage collector, such as JAX's, it has no effect.
 
 _interrupted = False
 
@@ -211,7 +211,7 @@ def _raise_when_interrupted() -> None:
 
     def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _signal_main_thread).start()  # not here, where it would be swallowed again
+            threading.Timer(0.05, _signal_main_thread).start()  # not raised here, where it would be swallowed again
         else:
             otherwise(unraisable)
 
@@ -251,7 +251,7 @@ def choose_command(program: str, description: str | None, commands: Mapping[str,
         return None
     command = arguments[0]
     if command.startswith("-"):
-        raise UserError(f"{command} comes after the command: {program} COMMAND {command}; commands are {', '.join(commands)}")
+        raise UserError(f"{command} must come after the command: {program} COMMAND {command}; commands are {', '.join(commands)}")
     if command not in commands:
         raise UserError(f"unknown command {command!r}: {nearest(command, commands)}; {program} --help")
     return command
@@ -266,8 +266,7 @@ def require_stdout(remedy: str) -> None:
 def _in_utf8() -> None:
     """Restarts this process in Python's UTF-8 mode if the locale has another encoding (LC_ALL=C with PYTHONUTF8=0).
 
-    Otherwise non-ASCII arguments could not be decoded, and files would be read and written in that encoding.
-    """
+    Without this, non-ASCII arguments could not be decoded, and files would be read and written in that encoding."""
     if sys.getfilesystemencoding().lower() == "utf-8" or not sys.executable or sys.flags.utf8_mode:
         return
     os.environ["PYTHONUTF8"] = "1"  # inherited by child processes
@@ -275,8 +274,8 @@ def _in_utf8() -> None:
 
 
 def _prepare_streams() -> None:
-    """Opens closed standard streams on the null device; otherwise the next opened file would get their descriptor and receive the
-    printed text. Also prints unencodable characters as backslash escapes."""
+    """Opens closed standard streams on the null device. Otherwise, the next opened file would get a stream's descriptor and
+    receive the printed text. Also prints unencodable characters as backslash escapes."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -352,8 +351,8 @@ def _flush_stdout() -> None:
 
 
 def _say(text: str) -> None:
-    """Writes a line to standard error. If its reader has closed it (`2>&1 | head`), nothing is written and the exit status is
-    unchanged."""
+    """Writes a line to standard error. If the reader of standard error has closed it (`2>&1 | head`), nothing is written, and the
+    exit status does not change."""
     try:
         print(shortened(without_controls(text)), file=sys.stderr, flush=True)
     except BrokenPipeError:

@@ -1,8 +1,7 @@
 r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with all text drawn literally.
 
-Texts in figures are words, labels, relations, questions and file names: `$`, `_`, `^` and `\` in them are not mathematics, and
-characters that a font lacks must not cause a failure after the work is done.
-"""
+The text in figures consists of words, labels, relations, questions and file names. `$`, `_`, `^` and `\` in it are not
+mathematics, and a character that the font lacks must not cause a failure after all the work is done."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def plain(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """Returns `text` for a legend, which would otherwise omit labels that start with "_"."""
+    """Returns `text` for a legend; without this, matplotlib omits labels that start with "_"."""
     return f"\u2009{text}" if text.startswith("_") else text
 
 
@@ -60,7 +59,7 @@ def panels(figure: Any, count: int, across: int, **settings: Any) -> list[Axes]:
 
 
 def name_axes(axes: Axes, x: str = "", y: str = "") -> None:
-    """Names the axes in small letters, and draws no frame at the top and the right."""
+    """Labels the axes in small letters, and removes the frame at the top and the right."""
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)
     axes.tick_params(labelsize=7)
@@ -79,7 +78,7 @@ def heat_map(
     label: str = "",
     **settings: Any,
 ) -> None:
-    """Draws `values` as colours with a scale and names for rows and columns, or for those in a mapping.
+    """Draws `values` as colours with a scale. Names all rows and columns, or only those in a mapping.
 
     is_light: whether the number in a cell with this value is white instead of black; None: no numbers.
     """
@@ -96,7 +95,7 @@ def heat_map(
 
 def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption: str = "") -> bytes:
     """Renders the figure as a PNG, PDF or SVG file, according to `form`. Characters that the font lacks, such as ideographs, are
-    boxes.
+    drawn as boxes.
 
     tight: crop the image to its content. caption: a small line at the bottom right, e.g. the name of the model.
     """
@@ -110,7 +109,7 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
         text.set_parse_math(False)
         text.set_text(plain(text.get_text()))
     file = io.BytesIO()
-    # tick labels are made while a figure is drawn; the SVG has no date, so that equal figures give equal files
+    # tick labels are made while a figure is drawn; the SVG contains no date, so that equal figures give equal files
     settings: Any = {"text.parse_math": False, "text.usetex": False, "svg.hashsalt": "bert_jax", "pdf.fonttype": 42}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="matplotlib")
@@ -121,7 +120,8 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
 
 
 def in_formats(name: str, formats: Sequence[str]) -> list[str]:
-    """Returns the files of the figure `name`, which ends in .png, one per format. Any other file name is returned unchanged."""
+    """Returns the files of the figure `name`, which ends in .png, one per format. Any file name that does not end in .png is
+    returned unchanged."""
     return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
 
 

@@ -32,28 +32,28 @@ def expand_home(path: str, given: str) -> str:
     """Expands `~` or `~USER` at the start of `path` to the home directory. Other paths are returned unchanged.
 
     A shell does not expand `~` after `=`, so without this `--to=~/m` would create a directory named `~`. `given` is the flag or
-    key with its value, for the UserError if the home directory does not exist.
-    """
+    key with its value; it is used in the UserError that is raised if the home directory does not exist."""
     if not path.startswith("~"):
         return path
     expanded = os.path.expanduser(path) if os.environ.get("HOME", "/") else path  # noqa: PTH111 - keeps the text of a pattern
     if expanded == path:
         user = path[1:].partition("/")[0]
         reason = f"there is no user {user!r}" if user else "HOME is not set"
-        raise UserError(f"{given}: {reason}, so ~ cannot be expanded; write the path in full, or ./{path} for that name")
+        raise UserError(f"{given}: {reason}, so ~ cannot be expanded; write the full path, or ./{path} for a file of that name")
     return expanded
 
 
 def nonempty(text: str) -> str:
-    """Returns `text` unchanged. The `type=` of a flag that names a file or a model. Raises ArgumentTypeError if it is empty."""
+    """Returns `text` unchanged. It is the `type=` of a flag that names a file or a model. Raises ArgumentTypeError if it is
+    empty."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"={text} is empty; give a name, or leave the flag out")
     return text
 
 
 def nonempty_path(text: str) -> pathlib.Path:
-    """Returns `text` as a path. The `type=` of a flag that names a local file or directory. Raises ArgumentTypeError if it is
-    empty, since an empty path would be the current directory."""
+    """Returns `text` as a path. It is the `type=` of a flag that names a local file or directory. Raises ArgumentTypeError for an
+    empty text, since an empty path would be the current directory."""
     return pathlib.Path(nonempty(text))
 
 
@@ -62,7 +62,8 @@ def steps_to_profile(text: str) -> range:
     numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
         raise argparse.ArgumentTypeError(
-            f"={text} must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five after step 10"
+            f"={text} must be FIRST:LAST, two whole numbers with FIRST at least 0 and below LAST; 10:15 means the five steps "
+            "after step 10"
         )
     return steps
 
@@ -95,7 +96,7 @@ def flag(default: Any, text: str, metavar: str | None = None, name: str = "") ->
 
 
 def add_option_flags(parser: Flags, options: type, *names: str) -> None:
-    """Adds the flags of an options dataclass, or only those of its fields `names`.
+    """Adds the flags of an options dataclass, or only the flags of its fields `names`.
 
     A bool becomes a switch that negates its default, a tuple of numbers a repeatable flag, a tuple of words a comma-separated
     list. Ranges and allowed words come from the annotations.
@@ -176,7 +177,7 @@ class FlagParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **arguments)
         self._optionals.title = "help"
         self.hint_for_unknown: Callable[[str], str] = lambda argument: ""
-        """Returns the hint for an unknown argument, or "" if it has none."""
+        """Returns the hint for an unknown argument, or "" if there is none."""
         self.may_be_in_bucket: Collection[str] = ()
         """The flags whose value may be a path in a bucket (gs://BUCKET/PATH); other flags reject one."""
 
@@ -201,7 +202,7 @@ class FlagParser(argparse.ArgumentParser):
         usage = " ".join((self.usage or " ".join([self.prog, *needed, "[--FLAG=VALUE ...]", *texts])).split())
         wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
         self.usage = "\n        ".join(wrapped).replace("%", "%%")
-        self._action_groups.sort(key=lambda group: group is self._optionals)  # flags of all commands come last
+        self._action_groups.sort(key=lambda group: group is self._optionals)  # flags that all commands have come last
         return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -231,7 +232,7 @@ class FlagParser(argparse.ArgumentParser):
             for text in map(str, value if isinstance(value, list) else [value]):
                 flag = action.option_strings[-1] if action.option_strings else ""
                 if flag and text.startswith("gs:") and flag not in self.may_be_in_bucket:
-                    raise UserError(f"{flag}={text}: this flag takes a local path; copy it with `gcloud storage cp`")
+                    raise UserError(f"{flag}={text}: this flag only accepts a local path; copy the file with `gcloud storage cp`")
 
     def _refuse_contradictions(self, given: Sequence[str]) -> None:
         seen: dict[str, str] = {}

@@ -4,10 +4,10 @@
     objective = load_named("mlm", OBJECTIVES, "config.objective")
     objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 
-Built-in objects are imported when they are loaded, so that a run imports only what it uses. `ranges.NamedIn(tuple(OBJECTIVES))`
-in an annotation declares such a key, and `file_record` returns the part of the user's file that a run stores. Exceptions that the
-file's functions raise later become a UserError inside `python_files.file_errors_explained(source_file(value), key)`.
-"""
+Built-in objects are imported when they are loaded, so that a run imports only what it uses. To declare such a key, annotate it
+with `ranges.NamedIn(tuple(OBJECTIVES))`. `file_record` returns the information about the user's file that a run stores.
+Exceptions that the file's functions raise later become a UserError inside `python_files.file_errors_explained(source_file(value),
+key)`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.python_files import find_module, load_module
 
 IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?")
-"""FILE.py:NAME, or FILE.py:NAME:REST if a value has an argument."""
+"""FILE.py:NAME, or FILE.py:NAME:REST for values with an argument."""
 
 
 class Record(TypedDict):
-    """The record of a user's file in config.json, results.json and the exported model."""
+    """What config.json, results.json and the exported model record about a user's file."""
 
     path: str
     sha256: str
@@ -51,10 +51,9 @@ def split_named(value: str) -> tuple[str, str, str | None]:
 def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
     """Returns the object that `value` names: a name in `known`, whose values are "package.module:attribute", or FILE.py:NAME.
 
-    A relative FILE is looked up in the current directory, then in the checkout. A file is executed once per content, so that the
-    same value gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for messages. Raises
-    UserError for an unknown name, a file that does not exist or raises an exception, or a name that the file does not define.
-    """
+    A relative FILE is looked up in the current directory, then in the checkout. A file is executed once per content, so the same
+    value always gives the same object. `key` is the key or flag with this value, e.g. "config.objective", for messages. Raises
+    UserError for an unknown name, a file that does not exist or raises an exception, or a name that the file does not define."""
     file, name, _ = split_named(value)
     if not file:
         if value not in known:

@@ -1,9 +1,8 @@
 """Reads numbers from the text of files and flags.
 
-`int` accepts "1_000", " 7" and the digits of every script, and raises a special error beyond 4,300 digits; `"²".isdigit()` is
-true, but `int("²")` fails. These two functions accept only ASCII digits and return None for everything that is not a number in
-the range.
-"""
+`int` is too lenient for this: it accepts "1_000", " 7" and the digits of every script, and raises a special error beyond 4,300
+digits. Also, `"²".isdigit()` is true, but `int("²")` fails. These two functions accept only ASCII digits and return None for
+everything that is not a number in the range."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def whole_number(text: str, low: int = 0, high: int = LARGEST) -> int | None:
     if not _WHOLE.fullmatch(text):
         return None
     digits = text.lstrip("+-").lstrip("0")
-    if len(digits) > len(str(max(abs(low), abs(high)))):  # before `int`, which rejects more than 4,300 digits
+    if len(digits) > len(str(max(abs(low), abs(high)))):  # checked before `int`, which rejects more than 4,300 digits
         return None
     value = int(digits or "0") * (-1 if text[0] == "-" else 1)
     return value if low <= value <= high else None

@@ -1,4 +1,4 @@
-"""One line of progress with an estimate of the time left."""
+"""One line of progress with an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Progress:
         self._line = ""
 
     def update(self, done: int, note: str = "", total: int | None = None, seconds_left: float | None = None) -> None:
-        """Shows that `done` units are finished. `total` sets the number of units if it was unknown at construction;
-        `seconds_left` sets the time left if units take different times."""
+        """Shows that `done` units are finished. `total` sets the number of units if it was unknown at construction.
+        `seconds_left` sets the remaining time; use it if units take different times."""
         self._total = self._total if total is None else total
         now = time.monotonic()
-        if self._first is None:  # units already finished at the start do not count towards the speed
+        if self._first is None:  # units that were already finished at the start do not count towards the speed
             self._first, self._start = done, now
         self._line = self._format(done, note, now - self._start, seconds_left)
         if now - self._shown >= self._every:

@@ -38,7 +38,7 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
     takes = get_config.__code__.co_argcount if hasattr(get_config, "__code__") else 0
     defaults = getattr(get_config, "__defaults__", None) or ()
     if argument is not None and not takes:
-        raise UserError(f"{flag}={file}:{argument}: its get_config takes no argument; leave `:{argument}` out")
+        raise UserError(f"{flag}={file}:{argument}: its get_config does not take an argument; leave `:{argument}` out")
     if argument is None and takes > len(defaults):
         documented = re.search(rf"{re.escape(file.name)}:(\S+)", module.__doc__ or "")
         example = f"for example {given}:{documented[1]}" if documented else "its docstring lists the arguments"
@@ -87,16 +87,15 @@ def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
 def load_module(given: str, flag: str, wanted: str) -> ModuleType:
     """Loads the Python file `given` as a module. A relative path is looked up in the current directory, then in the checkout.
 
-    `flag` is the flag that named the file, `wanted` a sentence about the expected file for the error. Raises UserError if the
-    file does not exist or raises an exception.
-    """
+    `flag` is the flag that named the file. `wanted` is a sentence about the expected file, for the error message. Raises
+    UserError if the file does not exist or raises an exception."""
     return _module(find_module(given, flag, wanted), flag, wanted)
 
 
 @contextlib.contextmanager
 def file_errors_explained(given: str, flag: str) -> Iterator[None]:
     """Converts exceptions whose traceback passes through the file `given` to a UserError with that part of the traceback. Other
-    exceptions pass unchanged; so do all if `given` is empty."""
+    exceptions are not changed; if `given` is empty, no exception is."""
     try:
         yield
     except UserError:
@@ -130,11 +129,11 @@ def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
 
 
 class _CompiledAnew(importlib.machinery.SourceFileLoader):
-    """A loader that neither reads nor writes `__pycache__`. Python reuses a cached file if its size and time in seconds match, so
-    an edited number could be missed, and the folder would appear next to the user's file."""
+    """A loader that neither reads nor writes `__pycache__`. Python reuses a cached file if its size and its time in seconds
+    match, so an edited number could be missed. The cache folder would also appear next to the user's file."""
 
     def path_stats(self, path: str) -> NoReturn:
-        raise OSError("no time, no cache")
+        raise OSError("no time and no cache")
 
 
 def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
@@ -174,7 +173,7 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
 
 
 def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
-    """Returns the UserError for an exception, with its traceback from the file on."""
+    """Returns the UserError for an exception, with the part of its traceback that starts in the file."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
     traced = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])

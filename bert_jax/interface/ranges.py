@@ -29,7 +29,7 @@ from bert_jax.interface.words import shown
 Number = TypeVar("Number", int, float)
 
 MAX_COUNT = 2**31 - 1
-"""The largest count of steps, rows or seconds, since counters have 32 bits."""
+"""The largest count of steps, rows or seconds; counters have 32 bits."""
 COUNT = Interval(ge=1, le=MAX_COUNT)
 SEED = Interval(ge=0, le=2**32 - 1)
 
@@ -42,9 +42,9 @@ Name = Annotated[str, MinLen(1)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1e30)]
-"""A learning rate that float32 can represent. If training diverges, the training loop ends the run."""
+"""A learning rate that float32 can represent. If a run with it diverges, the training loop ends the run."""
 Epsilon = Annotated[float, Interval(ge=1e-37, le=1)]
-"""A term that keeps a float32 denominator above 0: numbers below 1e-37 may be 0 in float32."""
+"""A term that keeps a float32 denominator above 0. Numbers below 1e-37 may be 0 in float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,15 +169,15 @@ def is_path(hint: Any) -> bool:
 
 
 def check_ranges(settings: Any, where: str) -> None:
-    """Raises UserError for the first field of a settings dataclass that is out of range; `where` is the key of its group, such as
+    """Raises UserError for the first field of a settings dataclass that is out of range. `where` is the key of its group, such as
     "mesh"."""
     for name, hint in hints(type(settings)).items():
         check_value(f"{where}.{name}", getattr(settings, name), hint)
 
 
 def check_value(key: str, value: Any, hint: Any) -> None:
-    """Raises UserError, naming `key`, if `value` or one of its items is outside the ranges in the annotation `hint`. None always
-    passes. Types are not checked."""
+    """Raises UserError, naming `key`, if `value` or one of its items is outside the ranges in the annotation `hint`. None is
+    always accepted. Types are not checked."""
     if value is None:
         return
     if typing.get_origin(hint) is Annotated:

@@ -29,7 +29,7 @@ def shown(value: object) -> str:
 
 
 def byte_unit(size: float) -> tuple[float, str]:
-    """Returns (bytes per unit, its name) for progress towards `size` bytes: MB, or kB below 10 MB."""
+    """Returns (bytes per unit, its name) for showing progress towards `size` bytes: MB, or kB below 10 MB."""
     return (1e6, "MB") if size >= 1e7 else (1e3, "kB")
 
 
@@ -64,13 +64,13 @@ _LONG_WORD, _LONG_LINE = re.compile(r"\S{600,}"), re.compile(r"[^\n]{3000,}")
 
 
 def without_controls(text: str) -> str:
-    r"""Escapes the control characters in `text`, except line breaks and TABs, as in JSON: "\u001b" for ESC. Otherwise a text from
-    a file could erase lines of the terminal or colour the following output."""
+    r"""Escapes the control characters in `text`, except line breaks and TABs, as in JSON: "\u001b" for ESC. Otherwise, text from
+    a file could erase lines of the terminal or change the colour of the following output."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def shortened(text: str) -> str:
-    """Omits the middle of very long words and lines in `text`, e.g. of a path of 4,000 characters."""
+    """Omits the middle of very long words and lines in `text`, such as a path of 4,000 characters."""
     for long, kept in ((_LONG_WORD, 150), (_LONG_LINE, 1000)):
         text = long.sub(lambda found, kept=kept: _without_middle(found[0], kept), text)  # type: ignore[misc]
     return text

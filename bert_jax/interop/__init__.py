@@ -33,8 +33,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 NEW_POSITIONS = ("copied", "random")
 """How to fill the new rows of a larger position table."""
 FUNCTIONS = ("encode", "pretraining", "labels")
-"""The functions exported as StableHLO: the encoder's vectors, the logits of the pretraining heads at every position, or the
-logits of a labelled head."""
+"""The functions that can be exported as StableHLO: the encoder's vectors, the logits of the pretraining heads at every position,
+or the logits of a labelled head."""
 TEXT_POOLINGS = ("mean", "cls")
 """The poolings of text vectors shared with sentence-transformers."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

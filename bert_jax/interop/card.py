@@ -1,8 +1,8 @@
 """The model card of an export: a README.md with YAML front matter for the Hugging Face hub.
 
-It describes the model, its training data and steps, its scores next to a baseline's, and how to load it. Its last line is a
-comment with the training facts and a hash of the text, so that a card edited by somebody is never replaced.
-"""
+It describes the model, its training data and steps, its scores with their baselines, and how to load it. Its last line is a
+comment with the training facts and a hash of the text. The hash shows whether somebody has edited the card; an edited card is
+never replaced."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _USES = {
     "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
     "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
 }
-"""By suffix of transformers' class."""
+"""By the suffix of the transformers class."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
     kind: f"{command} --model={{}} --input=FILE"
     for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
@@ -82,7 +82,7 @@ _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --m
 
 def model_card(model: Any, training: Training, form: str = "huggingface") -> str:
     """Returns the text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. Equal models have equal
-    cards, wherever they are."""
+    cards, whatever their directory."""
     head, config = model.head, model.config
     is_bert = config.encoder == "transformer"
     family = export_family(config)
@@ -150,7 +150,7 @@ _USE_OF_FORM = {
 
 def read_training(directory: pathlib.Path) -> tuple[Training, str]:
     """Returns (the training recorded in the card of `directory`, the text of the card if somebody else wrote or changed it). From
-    such a card, only the licence and the language are read."""
+    an edited card, only the licence and the language are read."""
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -163,7 +163,7 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
         found["scores"] = tuple((str(name), float(x), None if bar is None else float(bar)) for name, x, bar in facts["scores"])
         found["changes"] = tuple(map(str, facts["changes"]))
         return Training(**found), ""
-    except (KeyError, TypeError, ValueError):  # of another version
+    except (KeyError, TypeError, ValueError):  # written by another version
         return Training(), ""
 
 

@@ -77,10 +77,12 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
     if flags.vocab and _is_tf1(pathlib.Path(path)):
-        raise UserError(f"--vocab={flags.vocab}: a checkpoint of the original has its vocabulary in its directory; copy it there")
+        raise UserError(
+            f"--vocab={flags.vocab}: a checkpoint of the original BERT needs its vocabulary in its own directory; copy it there"
+        )
     vocabulary = None if flags.vocab is None else find_vocabulary(flags.vocab)
     if flags.activation and not _is_tf1(pathlib.Path(path)):
-        raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
+        raise UserError(f"--activation={flags.activation} is for checkpoints of the original BERT; leave it out for {path}")
     if find_vectors(pathlib.Path(path)):
         if unknown := [what for what in flags.drop if what not in PARTS]:
             raise UserError(f"--drop={unknown[0]}: word vectors have no such part; leave it out")
@@ -114,7 +116,8 @@ def _read_tf1(path: str, **options: Any) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """Returns output lines that describe the `model` as read. It already has the `new` parts, which are not counted."""
+    """Returns output lines that describe the `model` as it was read. The model already has the `new` parts; they are not
+    counted."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
@@ -143,8 +146,8 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
 
 
 def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
-    """Returns the numbers in the arrays of a model that was read, whose vocabulary is not padded."""
-    first = {row.ours: row.first for row in rows(config, head)}  # no layer before it reads its part
+    """Returns the number of parameters of a model that was read; its vocabulary is not padded."""
+    first = {row.ours: row.first for row in rows(config, head)}  # there is no layer before the head that could read its part
     sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
     fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
     return ParameterCounts(sum(sizes.values()) - fixed, fixed)
@@ -200,7 +203,10 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes += [note, f"tokens that the vocabulary already had: {len(tokens) - len(missing):,} of {len(tokens):,}"]
     if flags.pooling or flags.normalise:
         if model.head is not None:
-            raise UserError(f"--pooling: {model.source} has a {model.head.subtree}, which gives labels; leave it out with --drop")
+            raise UserError(
+                f"--pooling is not for {model.source}, which has a {model.head.subtree} that returns labels; leave the head out "
+                "with --drop"
+            )
         before = model.vectors or TextVectors(TEXT_POOLINGS[0])
         pooling = flags.pooling or before.pooling
         model = dataclasses.replace(model, vectors=TextVectors(pooling, flags.normalise or before.normalise, before.longest))
@@ -212,8 +218,8 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
 
 
 def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()) -> list[str]:
-    """Writes `model` and returns output lines that describe the files. Its card lists the `changes`. Raises UserError for parts
-    that the format cannot hold."""
+    """Writes `model` and returns output lines that describe the files. The model card lists the `changes`. Raises UserError for
+    parts that the format cannot hold."""
     target = pathlib.Path(flags.to)
     card = _converted_card(model, flags, changes)
     notes: list[str] = []
@@ -262,8 +268,8 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
 
 
 def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
-    """Returns the card of a converted model: its source's card if somebody else wrote or changed it, otherwise a new card with
-    the training recorded in the source's."""
+    """Returns the card of a converted model. If somebody has written or edited the source's card, this card is kept. Otherwise, a
+    new card is made with the training facts of the source's card."""
     training, text = read_training(pathlib.Path(model.source))
     if text:
         return text
@@ -295,7 +301,7 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
             raise UserError(f"--to={path} is the directory of the source {path}; name another directory")
         model = read(path, flags)
         source = pathlib.Path(model.source)
-        is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # of the files of a checkpoint
+        is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # for the files of a checkpoint
         if target == os.path.realpath(source.parent if is_prefix else source):
             raise UserError(f"--to={flags.to} is the directory of the source {path}; name another directory")
         reading = ["nsp_head", *([model.head.subtree] if model.head and model.head.has_pooler(model.config) else [])]
@@ -304,14 +310,14 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
             remedy = f"--new={','.join(('pooler', *flags.new))}"
             if not set(lacking) & set(flags.new):
                 remedy = f"--drop={','.join(lacking)} or {remedy}"
-            raise UserError(f"{' and '.join(lacking)} reads the pooler, which the model lacks; add {remedy}")
+            raise UserError(f"{' and '.join(lacking)} reads the pooler, but the model has none; add {remedy}")
         yield model
 
 
 def _is_tf1(path: pathlib.Path) -> bool:
-    """Returns whether `path` is a checkpoint of the original: it has the files or the configuration of one, and no weights of
-    another format."""
-    if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while swapping directories
+    """Returns whether `path` is a checkpoint of the original BERT. It must have the files or the configuration of such a
+    checkpoint, and no weights in another format."""
+    if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while it exchanged the directories
         path = aside(path)
     if path.is_dir():
         if weights_file(path) or weights_file(path / "model"):
@@ -336,7 +342,8 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
 def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
     if model.head is None:
         raise UserError(
-            "--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head"
+            "--labels and --problem need a task head, but the model has none; add one with --new=sequence_head or "
+            "--new=token_head"
         )
     if flags.problem and "problem" not in model.head.settings:
         raise UserError(f"--problem={flags.problem} is for a sequence head, not for a {model.head.kind} head; leave it out")
@@ -350,8 +357,8 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """Returns the new task head of --new, or None if there is none or no --labels are given, since the model's head may provide
-    them."""
+    """Returns the new task head of --new. Returns None if there is none, or if no --labels are given, since the model's head may
+    provide them."""
     kinds = [head_class(part.removesuffix("_head")) for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
@@ -366,7 +373,7 @@ def _check_tf1(model: Model) -> None:
         )
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
-        raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")
+        raise UserError(f"{parts} was never trained, but the format tf1 cannot record this; leave it out with --drop={parts}")
     if (model.config.direction, model.config.positions) != ("both", "learned"):
         raise UserError(
             f"the format tf1 supports only direction=both and positions=learned, but the model has {model.config.direction} and "
@@ -377,16 +384,17 @@ def _check_tf1(model: Model) -> None:
 
 
 def _check_marian(model: Model) -> None:
-    """Raises UserError for an encoder-decoder that Marian, the only one that is written for transformers, does not have."""
+    """Raises UserError for an encoder-decoder that transformers' Marian does not support. Marian is the only class of
+    encoder-decoders that can be exported."""
     if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
         raise UserError(
-            f"transformers' Marian has no model with {MARIAN.lacks(model.config)}, so this model cannot be written "
-            "for transformers; choose --format=bert_jax, which this package reads"
+            f"transformers' Marian does not support {MARIAN.lacks(model.config)}, so this model cannot be written for "
+            "transformers; choose --format=bert_jax, which this package can read"
         )
 
 
 def _check_range(model: Model, dtype: str) -> None:
-    """Raises UserError for weights above 65,504 with `dtype` float16, in which they would become infinite."""
+    """Raises UserError if `dtype` is float16 and a weight exceeds 65,504, since it would become infinite."""
     largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(model.params))
     if dtype == "float16" and largest > float(np.finfo(np.float16).max):
         raise UserError(f"a weight is {largest:,.0f}, above float16's maximum of 65,504; choose --dtype=bfloat16")

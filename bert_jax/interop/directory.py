@@ -1,9 +1,8 @@
 """Writes a model directory atomically: it only appears, or replaces an older one, when it is complete.
 
-Two temporary names next to the directory are used: the new one is written to `.NAME.incomplete`, and the old one is moved to
-`.NAME.replaced`. If something else has one of these names, the export is rejected before anything is removed. Removal never
-follows symbolic links.
-"""
+Two temporary names next to the directory are used: the new directory is written to `.NAME.incomplete`, and the old directory is
+moved to `.NAME.replaced`. If a foreign file or directory has one of these names, the export fails before anything is removed.
+Removal never follows symbolic links."""
 
 from __future__ import annotations
 
@@ -50,26 +49,26 @@ CARD = "README.md"
 _SIGNED = re.compile(r"(.*)<!-- bert_jax ([0-9a-f]{16}) (\{.*\}) -->\n?", re.DOTALL)
 
 _MARK = ".bert_jax-unfinished"
-"""A file in a directory that this package is writing or removing, so that all of it may be removed after a crash."""
+"""A marker file in a directory that this package is writing or removing. It shows that the whole directory may be removed after a
+crash."""
 
 
 class Unwritable(UserError):
-    """Raised if a model cannot be written: the directory has other files, its disk is full, or it is not writable."""
+    """Raised if a model cannot be written: the directory has foreign files, its disk is full, or it is not writable."""
 
 
 @contextlib.contextmanager
 def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -> Iterator[pathlib.Path]:
-    """Yields a temporary directory next to `directory` to write into; when the context ends without an exception, it is renamed
-    to `directory`. For a symbolic link to a directory, this happens where the link leads to, and the link stays.
+    """Yields a temporary directory next to `directory` to write into. If the context ends without an exception, it is renamed to
+    `directory`. If `directory` is a symbolic link, the target of the link is replaced, and the link is kept.
 
-    An older directory of that name is moved aside until the new one is in place. It must be empty or an export of this package in
-    the format `form`, a key of FORMATS: no other directory is deleted. Its files that are not of this format, such as notes, are
-    copied to the new one. `card` is the text of the model card; a card in the older directory that somebody else wrote or changed
-    is kept instead. Raises Unwritable, leaving the older directory unchanged, if it is neither, if another process is writing to
-    it, or if the disk is full.
+    An older directory of that name is moved aside until the new one is in place. The older directory must be empty, or an export
+    of this package in the format `form`, a key of FORMATS: no other directory is deleted. Files in it that do not belong to the
+    format, such as notes, are copied to the new directory. `card` is the text of the model card. If somebody has written or
+    edited the card in the older directory, that card is kept instead. Raises Unwritable if `directory` is neither empty nor an
+    export, if another process is writing to it, or if the disk is full. The older directory then remains unchanged.
 
-    A process that is killed between the two renames leaves the old directory as `.NAME.replaced`, and `recover` restores it.
-    """
+    If a process is killed between the two renames, the old directory remains as `.NAME.replaced`, and `recover` restores it."""
     directory = _resolved(directory)
     temporary, old = directory.parent / f".{directory.name}.incomplete", aside(directory)
     with _as_unwritable(directory), _locked(temporary, directory) as descriptor:
@@ -77,8 +76,8 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
             for left in (temporary, old):
                 if not (left.is_symlink() or not left.exists() or _is_ours(left)):
                     raise Unwritable(
-                        f"{left} is in the way, and holds files that bert_jax did not write; move it, or name another directory "
-                        f"than {directory}"
+                        f"{left} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or "
+                        f"choose another directory than {directory}"
                     )
             recover(directory)
             if directory.exists() and not _is_ours(directory):
@@ -94,7 +93,10 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
         try:
             files.clear(descriptor)
             if not files.is_still(temporary, descriptor):
-                raise Unwritable(f"something else has taken the place of {temporary}; name another directory than {directory}")
+                raise Unwritable(
+                    f"{temporary}, which is needed as a temporary name, was replaced by something else; choose another directory "
+                    f"than {directory}"
+                )
             (temporary / _MARK).touch()
             yield temporary
             if card:
@@ -126,11 +128,10 @@ def _resolved(directory: pathlib.Path) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
-    """Creates `temporary` if there is none, and holds its lock in the context. Yields its descriptor.
+    """Creates `temporary` if it does not exist, and holds its lock in the context. Yields its descriptor.
 
-    Raises Unwritable if another process holds the lock, because it writes to `directory`, and if `temporary` is a symbolic link
-    or a file. The lock ends with its process.
-    """
+    Raises Unwritable if another process holds the lock because it is writing to `directory`, or if `temporary` is a symbolic link
+    or a file. The lock ends together with its process."""
     descriptor = None
     while descriptor is None:
         try:
@@ -156,7 +157,8 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
 
 
 def _is_ours(directory: pathlib.Path) -> bool:
-    """Returns whether `directory` is empty, an export of this package, or one that it has left half written or half removed."""
+    """Returns whether `directory` is empty, an export of this package, or an export that this package has left partly written or
+    partly removed."""
     if directory.is_symlink() or not directory.is_dir():
         return False
     return not any(directory.iterdir()) or (directory / _MARK).is_file() or bool(exported_formats(directory))
@@ -218,8 +220,8 @@ def _hash(text: str) -> str:
 
 
 def _remove(directory: pathlib.Path) -> None:
-    """Removes a directory of ours if it exists, ignoring errors. Its mark is removed last, so that remains after a crash are
-    recognised."""
+    """Removes a directory of ours if it exists, ignoring errors. Its marker file is removed last, so that what remains after a
+    crash is recognised."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -243,13 +245,14 @@ def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
 
 
 def recover(directory: pathlib.Path) -> None:
-    """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. Anything that this
-    package did not move there is kept."""
+    """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. Files that this
+    package did not move there are kept."""
     old, directory = aside(directory), _resolved(directory)
-    if old.is_symlink():  # nothing of ours: it is not followed
+    if old.is_symlink():  # not ours, so the link is not followed
         old.unlink()
     elif old.is_dir() and _is_ours(old):
-        if os.path.lexists(directory) or (old / _MARK).exists():  # the new one was in place: the removal had begun, or was missed
+        # the new directory was already in place: the removal had started, or was missed
+        if os.path.lexists(directory) or (old / _MARK).exists():
             _remove(old)
         else:
             old.rename(directory)
@@ -257,5 +260,5 @@ def recover(directory: pathlib.Path) -> None:
 
 def aside(directory: pathlib.Path) -> pathlib.Path:
     """Returns the path to which the older directory is moved while the new one is renamed."""
-    directory = pathlib.Path(os.path.realpath(directory))  # "." has no name of its own
+    directory = pathlib.Path(os.path.realpath(directory))  # "." has no name
     return directory.parent / f".{directory.name}.replaced"

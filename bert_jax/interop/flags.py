@@ -19,8 +19,8 @@ from bert_jax.model.heads import PROBLEMS
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
 WRITTEN = (*FORMATS, "bert_jax")
-"""The formats of exports. "bert_jax" is a directory as of huggingface, also of an encoder-decoder that transformers does not
-have."""
+"""The formats of exports. "bert_jax" is a directory like "huggingface", which may also hold an encoder-decoder that
+transformers does not support."""
 FORMATS_OF_FLAG = {
     "dtype": ("huggingface", "bert_jax"), "pooling": ("huggingface", "bert_jax"), "function": ("stablehlo",),
     "length": ("stablehlo",), "platforms": ("stablehlo",),
@@ -52,11 +52,11 @@ def _check_values(flags: argparse.Namespace) -> None:
         if getattr(flags, name) is not None and flags.format not in forms:
             raise UserError(f"--{name} is for --format={forms[0]}, not for {flags.format}; leave it out")
     if flags.new_positions and not flags.max_position:
-        raise UserError("--new-positions applies to a larger position table only; add --max-position=N, or leave it out")
+        raise UserError("--new-positions only applies to a larger position table; add --max-position=N, or leave it out")
     if flags.step is not None and flags.last is not None:
-        raise UserError(f"--step={flags.step} and --last={flags.last} both say which checkpoints are read; leave one of them out")
+        raise UserError(f"--step={flags.step} and --last={flags.last} both choose the checkpoints to read; leave one of them out")
     if flags.layers and flags.keep_layers is not None:
-        raise UserError("--layers and --keep-layers are both given; give one of them")
+        raise UserError("--layers and --keep-layers are both given; give only one of them")
     if flags.labels and len(set(flags.labels)) < len(flags.labels):
         raise UserError(f"--labels={','.join(flags.labels)} repeats a label; give every output a different label")
 
@@ -69,7 +69,7 @@ def flag_parser(description: str | None) -> FlagParser:
     read.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model")
     of_step = "the weights after N steps, if A is a pretraining run (default: its final weights)"
     read.add_argument("--step", type=InRange(int, COUNT), metavar="N", help=of_step)
-    of_last = "the mean of the weights of its last N checkpoints, if A is a pretraining run (config.checkpoints.keep)"
+    of_last = "the mean of the weights of the last N checkpoints, if A is a pretraining run (config.checkpoints.keep)"
     read.add_argument("--last", type=InRange(int, COUNT), metavar="N", help=of_last)
     of_vocab = "a vocabulary whose piece i belongs to row i of the embeddings (default: the model's own)"
     read.add_argument("--vocab", type=nonempty, metavar="PATH", help=of_vocab)
@@ -82,7 +82,7 @@ def flag_parser(description: str | None) -> FlagParser:
     write = parser.group("the output")
     of_to = "the output directory; an earlier export is replaced"
     write.add_argument("--to", type=nonempty, required=True, metavar="B", help=of_to)
-    of_format = "the format; bert_jax is huggingface's, also for a translator that transformers does not have"
+    of_format = "the format; bert_jax is the same as huggingface, but supports all encoder-decoders"
     write.add_argument("--format", default="huggingface", metavar="|".join(WRITTEN), help=of_format)
     write.add_argument("--dtype", metavar="|".join(DTYPES), help="the type of the weights (default: float32)")
     parts = parser.group("parts", ", ".join(PARTS))
@@ -115,7 +115,7 @@ def flag_parser(description: str | None) -> FlagParser:
     sentences.add_argument("--pooling", metavar="|".join(TEXT_POOLINGS), help=of_pooling)
     sentences.add_argument("--normalise", action="store_true", help="scale text vectors to length 1")
     lowered = parser.group("--format=stablehlo")
-    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="the function (default: by the model's head)")
+    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="the function (default: depends on the model's head)")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any number)")
     lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
     return parser

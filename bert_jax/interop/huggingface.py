@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face model directories, as transformers' `from_pretrained` reads them, without PyTorch.
+"""Reads and writes Hugging Face model directories without PyTorch, like transformers' `from_pretrained`.
 
 - `config.json`: the model configuration, the labels, and under "bert_jax" the vocabulary's hash and the exporter's own fields;
 - `model.safetensors`: the tensors under transformers' names;
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILES = FORMATS["huggingface"][1]
-METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
+METADATA = {"format": "pt"}  # transformers 4 rejects a file that does not name the framework of its layout
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
@@ -90,7 +90,8 @@ class Model:
     head: TaskHead | None = None
     """The task head in `params`, if any."""
     of_pairs: bool | None = None
-    """Whether a sequence head was trained on pairs of texts; None where unknown, or trained on both single texts and pairs."""
+    """Whether a sequence head was trained on pairs of texts; None if this is unknown, or if it was trained on both single texts
+    and pairs."""
     columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     """If the head was trained on a user's table: text field -> the name(s) of its column(s)."""
     vectors: TextVectors | None = None
@@ -124,10 +125,9 @@ def export_model(
 
     Every array of `model.params` must be whole on this process (not sharded). `extra` is JSON for config.json's "bert_jax", for
     example the step. `card` is the text of the model card; the default card does not describe a training. The transformers class
-    in config.json follows from the model's heads; a task head without a transformers class is written under names of this
-    package, which transformers ignores. Raises UserError for values that are not finite, and Unwritable if the directory cannot
-    be written.
-    """
+    in config.json depends on the model's heads. A task head without a transformers class is written with names of this package,
+    which transformers ignores. Raises UserError for values that are not finite, and Unwritable if the directory cannot be
+    written."""
     directory = pathlib.Path(directory)
     if dtype not in DTYPES:
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
@@ -138,7 +138,7 @@ def export_model(
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
     fields = config_to_json(config, architecture=architecture, ids=ids, head=model.head, other_fields=model.other_fields)
     fields["torch_dtype"] = dtype
-    if config.direction == "left_to_right":  # transformers' `generate` then ends a text where ours does
+    if config.direction == "left_to_right":  # transformers' `generate` then ends a text at the same point as ours
         fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
     fields[OURS] = {"version": __version__, "vocabulary_sha256": tokenizer.vocabulary.sha256, **(extra or {})}
     if model.untrained:
@@ -157,12 +157,12 @@ def export_model(
         tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
-        log.info("%s: no class of transformers computes this model, so transformers does not load it; bert_jax does", directory)
+        log.info("%s: no class of transformers supports this model, so transformers cannot load it; bert_jax can", directory)
     elif family.model_type == "encoder_decoder":
         from bert_jax.interop.families.marian import MARIAN
 
-        lacking = f"Marian has no model with {MARIAN.lacks(config)}"
-        log.info("%s: transformers' %s, so transformers does not load it; bert_jax does", directory, lacking)
+        lacking = f"Marian does not support {MARIAN.lacks(config)}"
+        log.info("%s: transformers' %s, so transformers cannot load it; bert_jax can", directory, lacking)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
@@ -178,11 +178,12 @@ def export_model(
 
             write_text_vectors(incomplete, model.vectors, config)
         _save(tensors, incomplete / WEIGHTS)
-        (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors writes it readable by the owner only
+        (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors makes it readable only by the owner
 
 
 def _save(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
-    """Writes a safetensors file. Raises the OSError of a failed write, which safetensors hides in an exception of its own."""
+    """Writes a safetensors file. If the write fails, raises the original OSError, which safetensors hides in its own
+    exception."""
     try:
         safetensors.numpy.save_file(dict(tensors), path, metadata=METADATA)
     except safetensors.SafetensorError as error:
@@ -216,9 +217,9 @@ def import_model(
 
     Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, and the parts or tensors
     (by name, `*` as a wildcard) in `drop` are removed. The word embeddings are padded to a multiple of `vocab_multiple` rows. A
-    directory without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs `lowercase`. `labels`
-    replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of another shape.
-    """
+    directory without a tokenizer needs a `vocabulary`. A directory whose files do not state the casing needs `lowercase`.
+    `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of another
+    shape."""
     from bert_jax.interop.locate import find_model_directory
 
     check_parts(new.names)
@@ -318,7 +319,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            reason = f"which {model.source} lacks" if lacks else f"and the [CLS] of {model.source} sees no text"
+            reason = f"but {model.source} has none" if lacks else f"but the [CLS] of {model.source} sees no text"
             raise UserError(f"a {head.subtree} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
@@ -334,8 +335,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
 
 
 def with_classifier_layers(model: Model, head: TaskHead) -> Model:
-    """Initialises missing layers before a classifier from the MLM head's dense layer and norm, if the `classifier_pooling` uses
-    them, as in transformers."""
+    """If the `classifier_pooling` uses layers before a classifier and they are missing, initialises them from the dense layer and
+    norm of the MLM head, as in transformers."""
     config, words = model.config, model.params.get("mlm_head")
     begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.has_pooler(config))
     if not begins or words is None or "pooler" in model.params:
@@ -371,7 +372,7 @@ def without_parts(model: Model, drop: Collection[str]) -> Model:
 def _own_head(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None, drop: Collection[str]
 ) -> TaskHead | None:
-    """Returns the task head of config.json. Its labels do not matter if the head is left out."""
+    """Returns the task head of config.json. If the head is left out, its labels are ignored."""
     try:
         return head_from_json(fields, architecture, source, labels)
     except UserError:
@@ -398,8 +399,8 @@ def _check_outputs(
             raise UserError(labels_needed(len(given), head.subtree, len(bias)))
         raise UserError(
             f"{source}: the {module} has {counted(len(bias), 'output')}, but config.json has "
-            f"{counted(len(head.labels), 'label')}; `convert --labels=A,B,...` names {len(bias)}, and "
-            f"`convert --drop={head.subtree}` leaves the head out"
+            f"{counted(len(head.labels), 'label')}; name them with `convert --labels=A,B,...` ({len(bias)} labels), or leave the "
+            f"head out with `convert --drop={head.subtree}`"
         )
 
 
@@ -409,11 +410,11 @@ def labels_needed(given: int, part: str, outputs: int) -> str:
 
 
 def _config_notes(fields: JsonObject, family: Family, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
-    """Clauses that report entries of config.json that are ignored: a class of custom code, a leftover label2id."""
+    """Returns clauses that report ignored entries of config.json: a class of custom code, a leftover label2id."""
     notes = []
     named = fields.get("architectures") or []
     if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:
-        notes.append(f"the class {named[0]} of config.json is not known here; it was read as a {architecture}")
+        notes.append(f"the class {named[0]} in config.json is unknown; it was read as a {architecture}")
     own = {label: str(i) for i, label in enumerate(head.labels)} if head else {}
     stated = fields.get("label2id")
     if own and isinstance(stated, dict) and {label: str(i) for label, i in stated.items()} != own:
@@ -428,7 +429,7 @@ def check_parts(new: Collection[str]) -> None:
             raise UserError(f"a model has no part {part!r}: {nearest(part, PARTS)}; parts are {', '.join(PARTS)}")
     labelled = [part for part in new if part in HEAD_PARTS]
     if len(labelled) > 1:
-        raise UserError(f"a model has one task head at most, but {' and '.join(labelled)} are requested; choose one")
+        raise UserError(f"a model has at most one task head, but {' and '.join(labelled)} are requested; choose one")
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
@@ -442,8 +443,8 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
     if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
-            f"{config.vocab_size:,}; use the vocabulary that the model was trained with (convert changes it by --add-tokens and "
-            "--replace-vocab)"
+            f"{config.vocab_size:,}; use the vocabulary that the model was trained with (to change the vocabulary, use convert "
+            "--add-tokens or --replace-vocab)"
         )
 
 
@@ -452,8 +453,8 @@ def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str,
     if config.vocab_size == tokenizer.size:
         return ()
     return (
-        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the unused rows "
-        "are kept, and never predicted",
+        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the unused rows are kept, "
+        "but never predicted",
     )
 
 
@@ -465,14 +466,14 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
     if written != found:
         raise UserError(
             f"{where}: the vocabulary in this directory (sha256 {found[:12]}...) is not the one that the model was trained with "
-            f"({str(written)[:12]}...); restore the model's own vocabulary file (convert changes it by --add-tokens and "
-            "--replace-vocab)"
+            f"({str(written)[:12]}...); restore the model's own vocabulary file (to change the vocabulary, use convert "
+            "--add-tokens or --replace-vocab)"
         )
 
 
 def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
-    """Returns a clause about the pieces of `tokenizer` that take the places of unused ones in the vocabulary of `directory`,
-    which is how BERT's authors add words; () if the two differ in anything else."""
+    """If `tokenizer` only differs from the vocabulary of `directory` in that some unused pieces are renamed, returns a clause
+    about these pieces; otherwise (). This is how BERT's authors add words."""
     if not vocabulary_files(directory):
         return ()
     pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
@@ -492,8 +493,8 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
 
 
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """Returns the pooling of a directory's text vectors; None if the directory names none, or one that is not implemented here,
-    which `embed` reports."""
+    """Returns the pooling of a directory's text vectors. Returns None if the directory names no pooling, or a pooling that is not
+    implemented here; `embed` reports the latter."""
     from bert_jax.interop.sentence_transformers import read_text_vectors
 
     with contextlib.suppress(UserError):
@@ -510,7 +511,7 @@ def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[s
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent
-    if transformer_folder(above) == directory.absolute():  # the other modules of an old model of sentence-transformers
+    if transformer_folder(above) == directory.absolute():  # the other modules of an old sentence-transformers model
         others = [path.name for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
         left += [f"../{name}" for name in others if name not in (*read, directory.absolute().name)]
     names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))
@@ -526,10 +527,10 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
-    """Returns the fields of config.json that this package does not use, and those whose spelling an export keeps, such as
-    `hidden_act` with its several names for a function. Fields about labels are unused if the model has no task head, and
-    `auto_map` names code that is not exported. With another vocabulary, the class of the tokenizer and the ids of special tokens
-    are other ones."""
+    """Returns the fields of config.json that this package does not use. Also returns fields whose spelling an export keeps, such
+    as `hidden_act`, which has several names for the same function. Fields about labels are unused if the model has no task head,
+    and `auto_map` names code that is not exported. If the vocabulary has changed, the tokenizer class and the ids of special
+    tokens are not copied."""
     left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
     for key in family.keys:
         left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()
@@ -538,9 +539,9 @@ def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, 
 
 
 def _adapt_tokenizer(path: pathlib.Path, config: ModelConfig) -> None:
-    """Writes the size of the position table as `model_max_length`, to which transformers' tokenizers truncate; without it they do
-    not truncate, and longer texts raise an IndexError in the model. For a model without token types, also that its tokenizer
-    gives none, which the model would not accept."""
+    """Writes the size of the position table as `model_max_length`, the length to which transformers' tokenizers truncate. Without
+    it, they do not truncate, and longer texts raise an IndexError in the model. For a model without token types, also writes that
+    its tokenizer returns none, since the model would not accept them."""
     settings = read_object(path) | {"model_max_length": config.max_position}
     inputs = settings.get("model_input_names")
     if not config.type_vocab_size and (inputs is None or "token_type_ids" in inputs):
@@ -549,5 +550,5 @@ def _adapt_tokenizer(path: pathlib.Path, config: ModelConfig) -> None:
 
 
 def part_names(text: str) -> tuple[str, ...]:
-    """Splits a list of parts with commas: "mlm_head, nsp_head"."""
+    """Splits a comma-separated list of parts: "mlm_head, nsp_head"."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -23,13 +23,14 @@ from bert_jax.model.heads.outputs import OUTPUTS
 WRITER_FIELDS = (
     "model_type", "architectures", "num_labels", "torch_dtype", "dtype", "transformers_version", "use_return_dict",
 )  # fmt: skip
-"""Fields of all families that this package interprets, or that describe the writer of the file."""
+"""Fields that this package interprets in all families, or that describe the program that wrote the file."""
 
 SETTINGS = (
     *(field.name for field in dataclasses.fields(Architecture) if field.name not in ("encoder", "positions", "character_cnn")),
     "hidden_dropout", "attention_dropout", "embedding_dropout", "attention_output_dropout", "initializer", "initializer_range",
 )  # fmt: skip
-"""The fields of `ModelConfig` that are saved with a model. Those without a key in its family are saved under "bert_jax"."""
+"""The fields of `ModelConfig` that are saved with a model. Fields that have no key in the model's family are saved under
+"bert_jax"."""
 
 MOST_LABELS = 1_000_000
 
@@ -37,24 +38,24 @@ HEAD_FIELDS = ("id2label", "label2id", "problem_type", "classifier_dropout")
 """Fields that describe a task head. They are copied unchanged if no head uses them."""
 
 ARCHITECTURES = BERT.classes
-"""From transformers' classes of BERT to the parts that their files must have besides embeddings and encoder."""
+"""Class of transformers' BERT -> the parts that its files must have in addition to embeddings and encoder."""
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
-"""The fields under "head" of a task head without a transformers class; its other fields are where transformers has them."""
+"""The fields under "head" for a task head without a transformers class; its other fields are stored as in transformers."""
 LATER_FIELDS: dict[str, type] = {"crf": str, "mix_at": str}
-"""Fields of the same place that are left out where they have their default, as in files of earlier versions."""
+"""Fields under "head" that are left out if they have their default, as in files of earlier versions."""
 
 PROBLEM_TYPES = {
     OUTPUTS[problem].problem_type: problem for problem in ("classification", "multi_label", "regression")
 }
-"""From transformers' `problem_type` to `TaskHead.problem`."""
+"""transformers' `problem_type` -> `TaskHead.problem`."""
 
 
 def architecture_name(
     parts: Collection[str], head: TaskHead | None = None, direction: str = "both", family: Family = BERT
 ) -> str:
     """Returns the class of the family with these parts and no others, for a model of this `direction`. A task head takes
-    precedence over the pretraining heads, and is ignored where transformers has no class for it."""
+    precedence over the pretraining heads. If transformers has no class for the task head, the head is ignored."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.subtree}
     parts = {"mlm_head" if part == "softmax" else part for part in parts}
@@ -75,7 +76,7 @@ def config_to_json(
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
     """Returns the `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged.
-    `ids` are those of the special tokens by role: pad, cls, sep, mask."""
+    `ids` are the ids of the special tokens by role: pad, cls, sep, mask."""
     carried: JsonObject = dict(other_fields or {})
     family = export_family(config)
     named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
@@ -84,9 +85,9 @@ def config_to_json(
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
-    """Returns the fields under "bert_jax" in `config.json`: positions that are not learned (transformers reads a fixed table as a
-    learned one), with the user's file that computes them; other settings that the keys of the family do not hold; and a task head
-    without a transformers class."""
+    """Returns the fields under "bert_jax" in `config.json`, of three kinds. Positions that are not learned (transformers reads a
+    fixed table as a learned one), with the user's file that computes them. Other settings that have no key in the family. A task
+    head without a transformers class."""
     family = export_family(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
@@ -131,13 +132,12 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
         raise UserError(f'{source}: "character_cnn" under "{OURS}" is {characters!r}, not true or false; export the model again')
     try:
         return ModelConfig(character_cnn=characters, **values)
-    except UserError as error:  # its message names our fields, not the file's
+    except UserError as error:  # the message names our fields instead of the file's
         raise UserError(f"{source}: {error}") from None
 
 
 def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
-    """Returns the settings under "model", which the keys of the family do not hold. Raises UserError for unknown names and
-    types."""
+    """Returns the settings under "model", which have no key in the family. Raises UserError for unknown names and types."""
     stated = ours.get("model", {})
     if not isinstance(stated, dict) or not stated.keys() <= set(SETTINGS):
         found = str(stated)[:100]
@@ -152,8 +152,8 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
 
 
 def _positions(ours: JsonObject, usual: str, source: str) -> str:
-    """`ModelConfig.positions` of the fields under "bert_jax", `usual` without one. Raises UserError for unknown positions, or if
-    the user's file that computes them is missing or differs from the one used in training."""
+    """Returns `ModelConfig.positions` from the fields under "bert_jax", or `usual` if it is not there. Raises UserError for
+    unknown positions, or if the user's file that computes them is missing or differs from the one used in training."""
     positions, file = ours.get("positions", usual), ours.get("positions_file")
     if positions in POSITIONS:
         return str(positions)
@@ -165,16 +165,16 @@ def _positions(ours: JsonObject, usual: str, source: str) -> str:
             if (found := file_record(place, source)) and found["sha256"] == file.get("sha256"):
                 return place
     raise UserError(
-        f"{source}: {positions} computes the positions of this model, but the file is missing or has changed since training "
-        f'(sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")}: its text is "source" under "{OURS}", '
+        f'{source}: {positions} computes the positions of this model, but the file is missing or has changed since training '
+        f'(sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")} from "source" under "{OURS}", '
         '"positions_file"'
     )
 
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
-    """Returns the first known class in `config.json`'s "architectures"; without one, the class that follows from the tensors'
-    names. If "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads
-    are looked for: only the unknown class knows the meaning of other tensors.
+    """Returns the first known class in "architectures" of `config.json`. If there is no "architectures", returns the class that
+    fits the tensors' names. If all classes in "architectures" are unknown, `model_type` must be "bert". Only the pooler and the
+    pretraining heads are then looked for, since only the unknown class knows the meaning of the other tensors.
 
     Raises UserError for an unsupported class, or if several classes fit the tensors.
     """
@@ -203,15 +203,15 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
             f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
     table = [row for row in family.table or BERT.table if row.subtree not in HEAD_PARTS]
-    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # the first part of those that share a name
+    parts_of = {row.theirs: row.subtree for row in reversed(table)}  # the first of the parts that share a name
     return architecture_name({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 
 def head_from_json(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None = None
 ) -> TaskHead | None:
-    """Returns the task head of a `config.json`: by its class, or under "bert_jax"; None without either. Its labels are the
-    `labels` that are given, or those of the file. The default labels are LABEL_0 and LABEL_1, as in transformers.
+    """Returns the task head of a `config.json`, found by its class or under "bert_jax"; None if there is none. Its labels are the
+    given `labels`, or those in the file. The default labels are LABEL_0 and LABEL_1, as in transformers.
 
     Raises UserError if the labels contradict each other or the problem is unknown.
     """
@@ -256,7 +256,7 @@ def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
 
 
 def _own_head(fields: JsonObject, source: str) -> JsonObject:
-    """Returns the fields of OWN_FIELDS under "head"; {} without such a head."""
+    """Returns the fields of OWN_FIELDS under "head"; {} if there is no such head."""
     own = recorded(fields).get("head") or {}
     later = {name: LATER_FIELDS[name] for name in own if name in LATER_FIELDS}
     if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS | later):
@@ -266,7 +266,7 @@ def _own_head(fields: JsonObject, source: str) -> JsonObject:
     return dict(own)
 
 
-_ANEW = "`convert --labels=A,B,...` gives the labels anew"
+_ANEW = "`convert --labels=A,B,...` sets new labels"
 
 
 def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
@@ -289,7 +289,7 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     if several is not None:
         same = ", ".join(str(i) for i, label in ids.items() if label == several)
         raise UserError(
-            f"{source}: id2label gives the outputs {same} the same label {several!r}; give each another label, or {_ANEW}"
+            f"{source}: id2label has the same label {several!r} for the outputs {same}; give each a different label, or {_ANEW}"
         )
     stated = fields.get("label2id")
     if stated is None:
@@ -297,9 +297,10 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     if not isinstance(stated, dict):
         raise UserError(f'{source}: label2id={str(stated)[:100]} must be an object such as {{"no": 0, "yes": 1}}; remove it')
     swapped = next((label for i, label in enumerate(labels) if str(stated.get(label, i)) != str(i)), None)
-    if swapped is not None:  # transformers answers by id2label; names that id2label lacks are left over from another model
+    # transformers takes labels from id2label; names that are missing there are left over from another model
+    if swapped is not None:
         raise UserError(
-            f"{source}: label2id gives {swapped!r} the id {stated[swapped]!r}, and id2label the id {labels.index(swapped)}; "
+            f"{source}: label2id has the id {stated[swapped]!r} for {swapped!r}, but id2label has {labels.index(swapped)}; "
             f"correct one of them, or {_ANEW}"
         )
     return labels

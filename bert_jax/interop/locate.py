@@ -18,17 +18,17 @@ from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
 VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", *COMPRESSIONS))
-"""The files of word vectors that are looked for in a directory; the first is the one that `convert` exports."""
+"""The files of word vectors to look for in a directory; the first is the one that `convert` exports."""
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns `path` itself, or a local copy of the model or checkpoint if it is in a bucket. Only the model of a workdir, and
-    only the needed files of a model directory, are copied. Raises UserError like `storage.fetching.fetched`."""
+    """Returns `path` itself, or a local copy of the model or checkpoint if it is in a bucket. From a workdir, only the model is
+    copied; from a model directory, only the files that are read. Raises UserError like `storage.fetching.fetched`."""
     if not is_remote(text := checked(os.fspath(path), "MODEL")):
         return path
     for place in (f"{text}/model", text):
         names = listed(place, deep=False)
-        if MODULES in names:  # the files of its modules are in folders
+        if MODULES in names:  # the files of its modules are in subfolders
             return fetched(place, "MODEL", wanted=lambda name: _is_read(name.rpartition("/")[2]))
         if CONFIG in names and (weights := [name for name in names if fnmatch.fnmatch(name, f"{WEIGHTS[:5]}*.safetensors*")]):
             patterns = (*HUB_FILES, CARD)
@@ -47,12 +47,12 @@ def _is_read(name: str) -> bool:
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the model directory of `path`: `path` itself, WORKDIR/model, or a directory downloaded from the hub.
 
-    Raises UserError describing a `path` that is none of these.
-    """
+    Raises UserError if `path` is none of these; the message describes what it is."""
     path = local_model(path)
     name, path = os.fspath(path), pathlib.Path(path)
     for candidate in (path, path / "model"):
-        for directory in (candidate, aside(candidate)):  # the second only if an export was killed while swapping directories
+        # the second one only exists if an export was killed while it exchanged the directories
+        for directory in (candidate, aside(candidate)):
             if (directory / CONFIG).is_file() and weights_file(directory):
                 return directory
     if inside := transformer_folder(path):
@@ -65,29 +65,34 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        convert = f"a file of word vectors is converted first: python -m bert_jax.convert --from={path} --to=DIR"
+        convert = f"a file of word vectors must be converted first: python -m bert_jax.convert --from={path} --to=DIR"
         raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}; {convert}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"{path} is a workdir without an exported model yet; continue its run with the command that started it")
     others = [path / file for file in NOT_READ if (path / file).exists()]
     if others and not weights_file(path):
-        raise UserError(f"{others[0]} is not read; save the weights as {WEIGHTS} (save_pretrained of transformers does)")
+        raise UserError(
+            f"{others[0]} is in a format that is not read; save the weights as {WEIGHTS} (save_pretrained of transformers does "
+            "this)"
+        )
     if (path / "bert_config.json").is_file() and (weights := weights_file(path)):
         raise UserError(
-            f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes it, copy that: "
-            f"cp {shlex.quote(str(path / 'bert_config.json'))} {shlex.quote(str(path / CONFIG))}"
+            f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes it, copy that file: cp "
+            f"{shlex.quote(str(path / 'bert_config.json'))} {shlex.quote(str(path / CONFIG))}"
         )
     if vectors := next((name for name in VECTORS if (path / name).is_file()), None):
         raise UserError(f"{path} holds {vectors}; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     if any(path.glob("*.index")):
         raise UserError(f"{path} is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     absent = [file for file, there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, weights_file(path))) if not there]
-    raise UserError(f"{path} is not a model directory: {' and '.join(absent)} missing; name one that holds them, or a workdir")
+    raise UserError(
+        f"{path} is not a model directory: {' and '.join(absent)} missing; name a directory with these files, or a workdir"
+    )
 
 
 def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
-    """Returns the model directory inside a directory of sentence-transformers, whose older versions saved the Transformer in a
-    folder such as 0_BERT; None if its modules.json names no such folder."""
+    """Returns the model directory inside a sentence-transformers directory. Older versions saved the Transformer in a folder such
+    as 0_BERT. Returns None if modules.json names no such folder."""
     if not (directory / MODULES).is_file():
         return None
     modules = read_json(directory / MODULES, "copy the model again")
@@ -111,5 +116,5 @@ def from_hub(name: str) -> pathlib.Path:
                 directory = transformer_folder(directory) or directory
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
     if absent:
-        raise UserError(f"the hub's {name} is not a supported model: {' and '.join(absent)} missing; choose another")
+        raise UserError(f"{name} on the hub is not a supported model: {' and '.join(absent)} missing; choose another model")
     return directory

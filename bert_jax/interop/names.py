@@ -1,10 +1,10 @@
-"""Maps our parameter tree to the tensors of other programs, in both directions, by the table of the model's family (`families/`).
+"""Maps our parameter tree to the tensors of other programs, in both directions, using the table of the model's family
+(`families/`).
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
-[out, in]. Each row of a table has both names and both layouts. They determine shapes, transposes, and how heads and fused
-matrices are split. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
-layout.
-"""
+[out, in]. Each row of a table has both names and both layouts. The layouts determine shapes, transposes, and how heads and fused
+matrices are split. A parameter without a row, e.g. of a head without a transformers class, has our own name, with dots, and our
+own layout."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
 
 OWN_PREFIX = "bert_jax."
-"""The prefix of all names of a Transformer that no class of transformers computes."""
+"""The prefix of all names in a Transformer that no class of transformers supports."""
 
 REQUIRED_PARTS = ("embeddings", "encoder")
 
 
 @functools.lru_cache(maxsize=64)
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
-    """Returns the rows of all parameters of a model with its pretraining heads and the task head: those of the family's table
-    that the model has, then those in names and shapes of our own."""
+    """Returns the rows of all parameters of a model with its pretraining heads and the task head. First come the rows of the
+    family's table that the model has, then rows with our own names and shapes."""
     family, parameters = export_family(config), _parameters(config, head)
     plain = head is not None and family.has_class_for(head)
     own = {head.subtree} if head is not None and not plain else set()
@@ -63,7 +63,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 @functools.lru_cache(maxsize=64)
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     """Returns path -> boxed shape of every parameter, with stacked layers and padded vocabulary."""
-    one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # faster to trace
+    one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # tracing it is faster
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
         from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
@@ -73,8 +73,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
-    """Returns the row of a parameter with our own name and shape. An axis is V (W of a target with words of its own), or its
-    number and size."""
+    """Returns the row of a parameter with our own name and shape. An axis is V (W for a target with its own words), or its number
+    and size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -88,7 +88,7 @@ def _own_row(path: str, boxed: Any, family: Family, config: ModelConfig) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """Returns the size of every axis letter in the other format; our sizes differ in V only, which may be padded."""
+    """Returns the size of every axis letter in the other format; ours only differ in V, which may be padded."""
     return {
         "V": config.vocab_size,
         "W": config.decoder_vocab_size or config.vocab_size,
@@ -112,14 +112,13 @@ def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, t
 
 
 def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> tuple[int, ...]:
-    """Returns the shape of the tensor in the other format that `row` is, or is a part of, for a model with this `config` and
-    `head`."""
+    """Returns the shape of the tensor in the other format that contains `row`, for a model with this `config` and `head`."""
     first, *others = _part_shape(row, config, head) or (None,)
     return () if first is None else (first * row.split[1], *others)
 
 
 def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[int, ...]:
-    """Returns the shape of `row` alone, flattened as the other format has it."""
+    """Returns the shape of only `row`, flattened as in the other format."""
     sizes = axis_sizes(config, head)
     return tuple(math.prod(_size(axis, sizes) for axis in group) for group in _groups(row.their_axes))
 
@@ -132,12 +131,11 @@ def _size(axis: str, sizes: Mapping[str, int]) -> int:
 def tensors_from_params(
     params: Mapping[str, PyTree[np.ndarray]], config: ModelConfig, head: TaskHead | None = None
 ) -> dict[str, np.ndarray]:
-    """Converts our parameter tree (or a tree of gradients) to float32 tensors by name in the other format, without the padding
-    rows of the vocabulary, and with the position table of a model that does not learn one.
+    """Converts our parameter tree (or a tree of gradients) to float32 tensors, by their names in the other format. The padding
+    rows of the vocabulary are removed; the position table is added if the model does not learn one.
 
-    `params` may lack whole parts (as a model without the NSP head), but not single parameters. Raises ValueError listing missing
-    and unknown parameters and wrong shapes, which are a bug and not a user's mistake.
-    """
+    `params` may lack whole parts (as in a model without the NSP head), but not single parameters. Raises ValueError that lists
+    missing and unknown parameters and wrong shapes. These are a bug and not a user's mistake."""
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
     present = {path.split("/")[0] for path in flat} | set(REQUIRED_PARTS)
@@ -176,9 +174,8 @@ def params_from_tensors(
     vocabulary.
 
     The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
-    Raises UserError, with `source` and the tensors' names in `tensors`, listing all other tensors that are missing, unexpected or
-    of another shape, tensors of integers, and values that are not finite.
-    """
+    Raises UserError, with `source` and the tensors' names in `tensors`. It lists all other tensors that are missing, unexpected
+    or of a different shape, tensors of integers, and values that are not finite."""
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
     if (fixed := fixed_table(config)) is not None and export_family(config).position_table:
@@ -201,14 +198,14 @@ def params_from_tensors(
     quantised = [f"{in_file.get(name, name)} ({tensors[name].dtype})" for name in whole]
     if quantised:
         raise UserError(f"{source} holds no floating-point weights for {list_some(quantised)}; save the model unquantised")
-    problems = {"missing": missing, "not part of this model": unused, "other shapes than config.json gives": misshapen}
+    problems = {"missing": missing, "not part of this model": unused, "other shapes than in config.json": misshapen}
     if any(problems.values()):
         listed = "; ".join(f"{what}: {list_some(names)}" for what, names in problems.items() if names)
         whole = sorted({expected[n].subtree for n in missing} - {expected[n].subtree for n in tensors if n in expected})
         remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
         if unused and not missing and not misshapen:
             remedy = f"; {drop_remedy(unused, [in_file.get(name, name) for name in expected])}"
-        raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}{remedy}")
+        raise UserError(f"{source} does not contain the BERT that its config.json describes: {listed}{remedy}")
     flat: dict[str, np.ndarray] = {}
     for row in rows(config, head):
         if row.subtree in present:
@@ -224,7 +221,7 @@ def params_from_tensors(
 def _without_fixed_positions(
     tensors: dict[str, np.ndarray], config: ModelConfig, wanted: np.ndarray, source: str
 ) -> dict[str, np.ndarray]:
-    """Removes the position table from `tensors`. Raises UserError unless its rows are the `wanted` ones, within the file's
+    """Removes the position table from `tensors`. Raises UserError unless its rows equal the `wanted` ones, within the file's
     precision."""
     name = export_family(config).position_table
     table = np.asarray(tensors.get(name, ()))
@@ -237,7 +234,7 @@ def _without_fixed_positions(
 
 
 def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
-    """Returns the name of every tensor -> its row, or the first row that is a part of it."""
+    """Returns tensor name -> its row. For a tensor with several parts, returns the row of the first part."""
     expected: dict[str, Row] = {}
     for row in rows(config, head):
         for name in their_names(row, config):
@@ -246,8 +243,8 @@ def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
 
 
 def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
-    """Returns the subtree of our parameters that a tensor of the other format belongs to, "" for none; for heads by the module's
-    name alone."""
+    """Returns the subtree of our parameters to which a tensor of the other format belongs, "" for none. For heads, this only
+    depends on the module's name."""
     if name in expected:
         return expected[name].subtree
     module = name.split(".")[0]
@@ -257,8 +254,9 @@ def find_subtree(name: str, expected: Mapping[str, Row]) -> str:
 
 
 def wrapper_prefix(names: Collection[str], family: Family) -> str:
-    """Returns the prefix of the names of a model's tensors in a file that was saved from a module around it, such as "module." of
-    DistributedDataParallel and "_orig_mod." of torch.compile. Empty without one, and if there are several models."""
+    """Returns the prefix that a wrapper module has added to the names of the tensors in a file, such as "module."
+    (DistributedDataParallel) and "_orig_mod." (torch.compile). Returns "" if there is no prefix, or if the file has several
+    models."""
     table, prefix = family.word_table, family.prefix
     pattern = rf"((?:[^.]+\.)*?)({re.escape(prefix)})?{re.escape(table.removeprefix(prefix))}"
     found = {match[1] for name in names if (match := re.fullmatch(pattern, name))} if table else set()
@@ -266,8 +264,8 @@ def wrapper_prefix(names: Collection[str], family: Family) -> str:
 
 
 def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, str]:
-    """For each name in a file, the one in the family's table: without the prefix of a wrapper, with today's suffixes, and with
-    the prefix of a plain encoder. The names of our own encoders stay."""
+    """Returns, for each name in a file, its name in the family's table: without the prefix of a wrapper, with the current
+    suffixes, and with the prefix of a plain encoder. The names of our own encoders are not changed."""
     family = export_family(config)
     if not family.table:
         return {name: name for name in names}
@@ -286,9 +284,8 @@ def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, st
 def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
     """Renames tensors to `canonical_names`, and drops buffers and copies of tied tensors.
 
-    Raises UserError for a copy that differs from its tied tensor, and for buffers with other values than transformers', which
-    cannot be represented. In a model without `tied_decoder`, the decoder's weight is a separate tensor.
-    """
+    Raises UserError for a copy that differs from its tied tensor. Also raises it for buffers whose values differ from those in
+    transformers, since they are not supported. In a model without `tied_decoder`, the decoder's weight is a separate tensor."""
     family, names, tied = export_family(config), canonical_names(tensors, config), config.tied_decoder
     in_file = {name: stored for stored, name in names.items()}
     renamed = {names[stored]: value for stored, value in tensors.items()}
@@ -301,7 +298,7 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
                     "set tie_word_embeddings to false if they are separate"
                 )
     bias, read = family.untied_bias
-    if not tied and read in renamed:  # transformers uses this bias, and saves the other one unused
+    if not tied and read in renamed:  # transformers uses this bias; it also saves the other one, which is unused
         renamed[bias] = renamed.pop(read)
     for buffer, (content, values) in family.buffers.items():
         if buffer in renamed:
@@ -312,8 +309,8 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
 
 
 def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
-    """Returns the tensors, of all `names` in `source`, that `pattern` names: a name, or several with `*` as a wildcard. Raises
-    UserError if there is none."""
+    """Returns the tensors among `names` that `pattern` matches: a name, or several with `*` as a wildcard. Raises UserError if
+    there is none."""
     if matched := fnmatch.filter(names, pattern):
         return matched
     hint = nearest(pattern, [*PARTS, *names])
@@ -325,8 +322,8 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
 
 
 def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".") -> str:
-    """Returns the remedy for `unused` tensors: a flag of `convert` with patterns that match them and none of the `needed` ones.
-    `mark` separates the parts of a name."""
+    """Returns the remedy for `unused` tensors: a `convert` flag with patterns that match these tensors and none of the `needed`
+    ones. `mark` separates the parts of a name."""
     patterns: dict[str, None] = {}
     for name in unused:
         parts = name.split(mark)
@@ -341,7 +338,7 @@ def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".
 def reading_notes(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, head: TaskHead | None, drop: Collection[str]
 ) -> tuple[str, ...]:
-    """Clauses for messages about tensors that `params_from_tensors` has renamed, converted or ignored."""
+    """Returns clauses for messages about tensors that `params_from_tensors` has renamed, converted or ignored."""
     family, expected = export_family(config), _expected(config, head)
     names = canonical_names(tensors, config)
     in_file = {name: stored for stored, name in names.items()}
@@ -355,7 +352,7 @@ def reading_notes(
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
-    notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper and wrapper != OWN_PREFIX else []
+    notes += [f"names start with {wrapper!r}, which was removed"] if wrapper and wrapper != OWN_PREFIX else []
     notes += [f"{in_file[name]}, a copy of {in_file.get(tied[name], tied[name])}, was left out" for name in copies]
     notes += [f"{name}, which is not a parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
@@ -374,7 +371,7 @@ def list_some(names: Collection[str], most: int = 12) -> str:
 
 
 def _groups(axes: str) -> list[list[str]]:
-    """`"(H K) D"` -> `[["H", "K"], ["D"]]`."""
+    """Parses axis letters: `"(H K) D"` -> `[["H", "K"], ["D"]]`."""
     return [(group or axis).split() for group, axis in re.findall(r"\(([^)]*)\)|(\S+)", axes)]
 
 
@@ -390,7 +387,7 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     sizes = axis_sizes(config, head)
     theirs = [axis for group in _groups(row.their_axes) for axis in group if axis in row.our_axes.split()]
     order = [theirs.index(axis) for axis in row.our_axes.split()]
-    with np.errstate(over="ignore"):  # a float64 value beyond float32's range becomes infinite, which is an error later
+    with np.errstate(over="ignore"):  # a float64 value beyond the range of float32 becomes infinite, which is reported later
         value = np.asarray(tensor, np.float32)
     value = np.split(value, row.split[1])[row.split[0]] if row.split[1] > 1 else value
     value = value.reshape([_size(axis, sizes) for axis in theirs]).transpose(order)

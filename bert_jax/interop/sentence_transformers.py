@@ -21,7 +21,7 @@ _OLD_MODES = {
     "cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
 }  # fmt: skip
-"""Poolings by the names of today -> the ends of the keys before release 6, one for each pooling."""
+"""Current name of a pooling -> the end of its key before release 6; there was one key per pooling."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +33,14 @@ class TextVectors:
     normalise: bool = False
     """Whether vectors are scaled to length 1."""
     longest: int | None = None
-    """The most tokens of a text, [CLS] and [SEP] included; None: as many as the model reads."""
+    """The maximum number of tokens in a text, including [CLS] and [SEP]; None: as many as the model reads."""
     unknown: str = ""
     """The settings that are not implemented here."""
 
 
 def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """Returns the settings of the model directory `source`, or of the directory around it in the format of older releases; None
-    without any. Raises UserError for files that are not in this format."""
+    """Returns the settings of the model directory `source`, or of its parent directory in the format of older releases; None if
+    there are none. Raises UserError for files that are not in this format."""
     directory = source if (source / MODULES).is_file() else source.absolute().parent
     if directory != source and transformer_folder(directory) != source.absolute():
         return None
@@ -51,7 +51,7 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
         limits = _read_if_there(source / LIMITS)
         general = _read_if_there(directory / GENERAL)
-        longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 writes the second one only
+        longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 only writes the second one
         if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
             unknown.append("do_lower_case")
         if general.get("default_prompt_name"):
@@ -87,8 +87,8 @@ def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: Mo
 
 
 def _pooling_modes(settings: JsonObject) -> list[str]:
-    """Returns the pooling modes of the settings of a Pooling module, by the names in TEXT_POOLINGS if there is one. The settings
-    have the key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
+    """Returns the pooling modes in the settings of a Pooling module, by their names in TEXT_POOLINGS if they have one. The
+    settings have the key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
     if "pooling_mode" in settings:
         stated = settings["pooling_mode"]
         return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]

@@ -1,10 +1,9 @@
 """Reads and writes LevelDB's sorted table, the format of a TensorFlow checkpoint's index: an immutable map of bytes to bytes.
 
-A table has blocks of entries in ascending order, in which a key omits the prefix that it shares with the key before it; an index
-of the blocks; and a footer. After every block follow its type of compression and a checksum.
+A table consists of blocks of entries in ascending order, an index of the blocks, and a footer. In a block, a key omits the prefix
+that it shares with the previous key. Every block is followed by its compression type and a checksum.
 
-Source: LevelDB's `doc/table_format.md`; TensorFlow's `tsl/lib/io/table` differs in not compressing checkpoints.
-"""
+Source: LevelDB's `doc/table_format.md`. TensorFlow's `tsl/lib/io/table` differs in that it does not compress checkpoints."""
 
 from __future__ import annotations
 
@@ -18,20 +17,19 @@ FOOTER_BYTES, TRAILER_BYTES = 48, 5
 RESTART_INTERVAL = 16
 UNCOMPRESSED, SNAPPY = 0, 1
 LONGEST = 1 << 24
-"""The maximum bytes of a table, and of all its uncompressed keys; the index of BERT-Large with its optimizer has 100 kB. The
-limit bounds the work for a file that is not a table."""
+"""The maximum number of bytes of a table, and of all its uncompressed keys. The index of BERT-Large with its optimizer has 100
+kB. The limit bounds the work for files that are not tables."""
 
 
 class Damaged(Exception):
-    """Bytes do not follow their format; callers, which know the name of the file, raise a UserError from it."""
+    """Raised if bytes do not follow their format. Callers know the name of the file, and raise a UserError instead."""
 
 
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields (key, value) of every entry, in the order of the keys.
 
-    Raises Damaged for content that is not a table. The blocks must not overlap, and the uncompressed keys have at most `LONGEST`
-    bytes in total, so the work is bounded for any content.
-    """
+    Raises Damaged for content that is not a table. Blocks must not overlap, and the uncompressed keys may have at most `LONGEST`
+    bytes in total, so the work is bounded for any content."""
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
         raise Damaged("it does not end with the footer of a table")
     footer = content[-FOOTER_BYTES:]
@@ -73,7 +71,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         kind = "snappy" if stored[size] == SNAPPY else f"type {stored[size]}"
         raise Damaged(f"a block is compressed ({kind}), which checkpoints are not")
     block = stored[:size]
-    end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # the restart offsets, which only a search needs
+    end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]  # the restart offsets, which are only needed for searching
     key, at = b"", 0
     while at < end:
         shared, at = read_varint(block, at)
@@ -113,7 +111,7 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
         if n and n % RESTART_INTERVAL == 0:
             restarts.append(len(block))
             last = b""
-        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))  # less than all of it, since keys ascend
+        shared = sum(last.startswith(key[:n]) for n in range(1, len(key)))  # not the whole key, since keys ascend
         for length in (shared, len(key) - shared, len(value)):
             block += encode_varint(length)
         block += key[shared:] + value

@@ -5,8 +5,7 @@
 - `signature.json`: the inputs and outputs, the platforms, the labels, and an example of a call;
 - the tokenizer's files.
 
-An id outside of its embedding table gives NaN.
-"""
+An id outside of its embedding table results in NaN."""
 
 from __future__ import annotations
 
@@ -48,15 +47,16 @@ outputs = forward.call(input_ids, attention_mask, token_type_ids)  # int32 numpy
 
 
 def natural_function(model: Model) -> str:
-    """Returns the default function of a model: "labels" with a task head, else "pretraining" with its heads, else "encode"."""
+    """Returns the default function of a model: "labels" if it has a task head, otherwise "pretraining" if it has its heads,
+    otherwise "encode"."""
     if model.head is not None:
         return "labels"
     return "pretraining" if {"mlm_head", "softmax", "nsp_head"} & set(model.parts) else "encode"
 
 
 def parts_used(model: Model, function: str) -> tuple[str, ...]:
-    """Returns the parts besides embeddings and encoder that `function` uses. Raises UserError if the model lacks one that it
-    needs."""
+    """Returns the parts besides embeddings and encoder that `function` uses. Raises UserError if the model does not have a part
+    that the function needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
     heads = tuple(part for part in model.parts if part in ("mlm_head", "softmax", "nsp_head"))
@@ -92,13 +92,13 @@ def export_stablehlo(
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
     card: str = "",
 ) -> JsonObject:
-    """Writes `model`'s forward pass and returns the content of `signature.json`; replaces an older export when this one is
+    """Writes `model`'s forward pass and returns the content of `signature.json`. An older export is replaced when the new one is
     complete.
 
-    `function` is one of FUNCTIONS, by default `natural_function`. It can be called with any batch size, and with any length up to
-    the position table's, or only with `length`. Computes in float32. `card` is the text of the model card. Raises UserError for
-    parts that were never trained, unknown platforms, and a length beyond the position table.
-    """
+    `function` is one of FUNCTIONS, by default `natural_function`. The function can be called with any batch size. Its length is
+    fixed if `length` is given; otherwise, any length up to the size of the position table is possible. Computes in float32.
+    `card` is the text of the model card. Raises UserError for parts that were never trained, unknown platforms, and a length
+    beyond the position table."""
     function = function or natural_function(model)
     used = parts_used(model, function)
     untrained = [part for part in used if part in model.untrained]
@@ -132,8 +132,8 @@ def _exported(
 
 
 def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Array, Array, Array], dict[str, Array]]:
-    """Returns the forward pass from int32 [B, L] arrays, one for each of INPUTS, to named outputs, without the vocabulary's
-    padding; the parameters are constants."""
+    """Returns the forward pass, a function from int32 [B, L] arrays (one for each of INPUTS) to named outputs. Outputs have no
+    padding of the vocabulary; the parameters are constants."""
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_layers=True)
     shapes = our_shapes(config, model.head)
 

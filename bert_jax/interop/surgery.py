@@ -1,8 +1,7 @@
 """Changes the positions, token types, layers or vocabulary of a model, and averages models: pure functions from `Model` to
 `Model`.
 
-Kept rows are bitwise unchanged, so outputs are the same for texts that only use these rows.
-"""
+Rows that are kept do not change in any bit, so outputs are the same for texts that only use these rows."""
 
 from __future__ import annotations
 
@@ -33,10 +32,9 @@ from bert_jax.model.layers import initializer
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
     """Resizes the position table to `positions` rows. A smaller table keeps the first rows.
 
-    The rows of a larger table are either copied, which repeats the learned table and keeps neighbouring positions neighbours
-    except at the seams (Longformer, arXiv 2004.05150, section 5), or `random`, drawn as at the start of training. Raises
-    UserError for another `new` and for less than one position.
-    """
+    `new` determines the new rows of a larger table. "copied" repeats the learned table, so neighbouring positions stay neighbours
+    except at the seams (Longformer, arXiv 2004.05150, section 5). "random" draws them as at the start of training. Raises
+    UserError for another `new` and for less than one position."""
     if new not in NEW_POSITIONS:
         raise UserError(f"new positions cannot be {new!r}: {nearest(new, NEW_POSITIONS)}")
     config = dataclasses.replace(model.config, max_position=positions)
@@ -60,7 +58,9 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
     """Changes the base of rotary positions in full layers and in `sliding` layers. If `sliding` is None, sliding layers keep
     their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
     if model.config.positions != "rotary":
-        raise UserError(f"a base is for rotary positions, and those of {model.source} are {model.config.positions}; leave it out")
+        raise UserError(
+            f"a base is for rotary positions, but {model.source} has {model.config.positions} positions; leave it out"
+        )
     kept = model.config.sliding_rotary_theta if sliding is None else sliding
     config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)
     return dataclasses.replace(model, config=config)
@@ -72,12 +72,14 @@ def with_window(model: Model, tokens: int) -> Model:
     if "sliding" not in model.config.layer_types:
         raise UserError(f"a window is for sliding layers, but {model.source} has none; leave it out")
     if tokens < 2 or tokens % 2:
-        raise UserError(f"a window of {counted(tokens, 'token')} has no whole radius; give an even number, such as 128")
+        raise UserError(
+            f"a window of {counted(tokens, 'token')} cannot be divided into two equal sides; give an even number, such as 128"
+        )
     return dataclasses.replace(model, config=dataclasses.replace(model.config, sliding_radius=tokens // 2))
 
 
 def with_token_types(model: Model, types: int) -> Model:
-    """`model` with a token type table of `types` rows; new rows are copies of type 0, and a smaller table keeps the first
+    """Returns `model` with a token type table of `types` rows. New rows are copies of type 0; a smaller table keeps the first
     rows. Raises UserError for a model without token types."""
     if not model.config.type_vocab_size:
         raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave it out")
@@ -87,15 +89,15 @@ def with_token_types(model: Model, types: int) -> Model:
 
 
 def with_layers(model: Model, keep: Sequence[int]) -> Model:
-    """Keeps only the layers `keep`, in ascending order, where layer 0 follows the embeddings. Raises UserError for invalid
+    """Keeps only the layers `keep`, in ascending order. Layer 0 is the one after the embeddings. Raises UserError for invalid
     lists."""
     layers = model.config.num_layers
     if not layers:
         raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; leave the layers out")
     if model.config.decoder_layers:
         raise UserError(
-            f"{model.source or 'this model'} has layers in its encoder and in its decoder, and those to keep are named for one; "
-            "leave the layers out, or train a model with fewer"
+            f"{model.source or 'this model'} has layers in its encoder and in its decoder, but only one list of layers can be "
+            "given; leave the layers out, or train a model with fewer layers"
         )
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
@@ -112,8 +114,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
         )
     if not model.config.first_attention_norm and keep[0]:
         raise UserError(
-            f"the first layer of {model.source or 'this model'} has no norm before its attention, which the others have, so "
-            "layer 0 cannot be removed; keep it"
+            f"the first layer of {model.source or 'this model'} has no norm before its attention, unlike the others, so layer 0 "
+            "cannot be removed; keep it"
         )
     types = tuple(model.config.layer_type(n) for n in keep) if model.config.layer_types else ()
     config = dataclasses.replace(model.config, num_layers=len(keep), layer_types=types)
@@ -137,12 +139,11 @@ class Sources:
 
 
 def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
-    """Returns, for each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or
-    the old tokenizer's encoding of the piece.
+    """Returns, for each piece of `new`, the corresponding ids of `old`. These are the special token of the same role, or the same
+    piece, or the old tokenizer's encoding of the piece.
 
-    Pieces of two vocabularies of one kind are compared as they are; others by their text and whether they continue a word, so
-    WordPiece's "##ing" equals SentencePiece's "ing".
-    """
+    If both vocabularies are of the same kind, pieces are compared directly. Otherwise, they are compared by their text and by
+    whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing"."""
     old_ids = {written: i for i, written in enumerate(_written(old)) if i not in old.special_ids}
     roles = {getattr(new, f"{role}_id"): getattr(old, f"{role}_id") for role in reversed(SPECIAL_NAMES)}
     same_kind = old.vocabulary.kind == new.vocabulary.kind
@@ -167,13 +168,13 @@ def find_sources(old: Tokenizer, new: Tokenizer) -> Sources:
 
 
 def with_vocabulary(model: Model, tokenizer: Tokenizer, sources: Sources) -> Model:
-    """Returns `model` with the vocabulary of `tokenizer`: the rows of the word embeddings, of the MLM head's bias and of an
-    untied decoder are means of old rows, as `sources` (of `find_sources`) lists them. Raises UserError for an encoder-decoder
+    """Returns `model` with the vocabulary of `tokenizer`. The rows of the word embeddings, of the MLM head's bias and of an
+    untied decoder are means of old rows, as listed in `sources` (from `find_sources`). Raises UserError for an encoder-decoder
     with two vocabularies."""
     if model.config.decoder_vocab_size:
         raise UserError(
-            f"{model.source or 'this model'} has a vocabulary for each language, which cannot be changed here; train a model "
-            "with the new words"
+            f"{model.source or 'this model'} has one vocabulary per language, which cannot be changed here; train a model with "
+            "the new words"
         )
     config = dataclasses.replace(model.config, vocab_size=tokenizer.size)
     padding = config.padded_vocab_size - config.vocab_size
@@ -190,10 +191,10 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """Returns `tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
     `encode_with_specials` recognises.
 
-    A word that starts with an added one is then encoded with it. In a tokenizer.json, added tokens take the ids of [unused0],
-    [unused1], ..., whose rows are there already, and are found anywhere in a text, as in transformers. Raises UserError for a
-    token that is in the vocabulary already, or that no text can produce, since the text rules change or split it.
-    """
+    Afterwards, a word that starts with an added word is encoded with it. In a tokenizer.json, added tokens take the ids of
+    [unused0], [unused1], ..., which already have rows. They are found anywhere in a text, as in transformers. Raises UserError
+    for a token that is already in the vocabulary. Also raises it for a token that no text can produce, because the text rules
+    change or split it."""
     info = tokenizer.vocabulary
     if info.marks_words:
         there = set(tokenizer.pieces)
@@ -204,7 +205,7 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         return with_added_tokens(tokenizer, tokens)
     if info.kind != "wordpiece":
         raise UserError(
-            f"tokens cannot be added to a {info.kind} model, whose pieces have probabilities; train a new vocabulary"
+            f"tokens cannot be added to a {info.kind} model, because its pieces have probabilities; train a new vocabulary"
         )
     limit = tokenizer.max_word_characters
     assert limit is not None, "WordPiece has a limit"
@@ -244,12 +245,11 @@ def read_tokens(path: pathlib.Path) -> list[str]:
 
 
 def average(models: Iterable[Model]) -> Model:
-    """Returns the arithmetic mean of the weights of `models`, which are read one at a time and must be equal apart from their
+    """Returns the arithmetic mean of the weights of `models`. The models are read one at a time, and must only differ in their
     weights.
 
-    The sum is in float64, so the order of the models changes only its rounding. A part that is untrained in one model is marked
-    as untrained in the mean. Raises UserError naming the differences of the models.
-    """
+    The sum is in float64, so the order of the models only affects its rounding. A part that is untrained in one model is marked
+    as untrained in the mean. Raises UserError naming the differences of the models."""
     taken = iter(models)
     first = next(taken)
     untrained, count = set(first.untrained), 1
@@ -284,7 +284,7 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """Returns the parameter tree with `change` applied to the arrays of the rows of `names.TABLE` that `which` selects."""
+    """Returns the parameter tree after applying `change` to the arrays of the rows of `names.TABLE` that `which` selects."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
@@ -298,7 +298,7 @@ def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Returns a function that encodes text inside a word: by the rules of `tokenizer`, but only with pieces that continue a
+    """Returns a function that encodes text inside a word, by the rules of `tokenizer` but only with pieces that continue a
     word."""
     info = tokenizer.vocabulary
     if info.kind != "wordpiece":
@@ -312,7 +312,7 @@ def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
 
 
 def _wordpiece(like: Tokenizer, pieces: Sequence[str]) -> WordPiece:
-    """Returns a WordPiece tokenizer with other pieces and the text rules of `like`."""
+    """Returns a WordPiece tokenizer with new pieces and the text rules of `like`."""
     info = like.vocabulary
     return WordPiece(
         pieces,

@@ -1,6 +1,6 @@
 """Reads and writes TensorFlow's checkpoint format, "tensor bundle" V2, without TensorFlow.
 
-`PREFIX.index` is a sorted table: its empty key has a `BundleHeaderProto` as value, every other key is a tensor's name and has a
+`PREFIX.index` is a sorted table. Its empty key has a `BundleHeaderProto` as value; every other key is a tensor's name and has a
 `BundleEntryProto`. The data of the tensors is in `PREFIX.data-0000i-of-0000n`, little-endian and one tensor after another. Index
 and tensors have checksums. A directory of several checkpoints has a file `checkpoint` that names the newest one.
 
@@ -39,7 +39,7 @@ DTYPES: dict[int, np.dtype] = {
 
 STATE = "checkpoint"
 """The file in which TensorFlow lists the checkpoints of a directory."""
-VERSION = 1  # the version of the bundle format; a file has the minimum version of its reader
+VERSION = 1  # the version of the bundle format; a file states the minimum version of its reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +59,8 @@ class Entry:
 class Bundle(Mapping[str, np.ndarray]):
     """A mapping from names to tensors, each read and verified on access, in its stored type; the arrays are read-only.
 
-    `entries` has the shapes of all tensors. Access to a tensor that is damaged, partitioned or of a type that is not in `DTYPES`
-    raises a UserError naming it.
-    """
+    `entries` has the shapes of all tensors. Accessing a tensor that is damaged, partitioned or of a type that is not in `DTYPES`
+    raises a UserError that names it."""
 
     def __init__(self, prefix: pathlib.Path, shards: int, entries: Mapping[str, Entry]):
         self.prefix = prefix
@@ -75,7 +74,7 @@ class Bundle(Mapping[str, np.ndarray]):
         return len(self.entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.entries  # the default of Mapping would read the tensor
+        return name in self.entries  # the default implementation of Mapping would read the tensor
 
     def __getitem__(self, name: str) -> np.ndarray:
         entry = self.entries[name]
@@ -109,12 +108,11 @@ def index_path(prefix: pathlib.Path) -> pathlib.Path:
 
 
 def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the common prefix of the files of the checkpoint at `path`: a prefix, one of the files, or a directory with a
-    checkpoint.
+    """Returns the common prefix of the files of the checkpoint at `path`. `path` may be a prefix, one of the files, or a
+    directory with a checkpoint.
 
-    Of several checkpoints in a directory, its file `checkpoint` names the newest one. Raises UserError describing any other
-    `path`.
-    """
+    If a directory has several checkpoints, its file `checkpoint` names the newest one. Raises UserError describing any other
+    `path`."""
     path = pathlib.Path(path)
     if not path.exists() and path.name and aside(path).is_dir():  # an export was killed while swapping directories
         path = aside(path)
@@ -140,7 +138,7 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
     if not found:
         raise UserError(f"{path} holds no TensorFlow checkpoint: it has no file *.index; name another directory")
     if len(found) > 1:
-        raise UserError(f"{path} holds several checkpoints; name one of {', '.join(str(path / name) for name in found)}")
+        raise UserError(f"{path} has several checkpoints; name one of them: {', '.join(str(path / name) for name in found)}")
     return path / found[0]
 
 
@@ -179,9 +177,8 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
 def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
     """Writes `tensors` (of the types of `DTYPES`) as one shard, byte for byte as TensorFlow would.
 
-    The index gets its final name last, when all data is on disk, since files without an index are no bundle; an older bundle with
-    that prefix is replaced. Raises ValueError for another type or an empty name.
-    """
+    The index gets its final name last, when all data is on the disk, since files without an index are not a bundle. An older
+    bundle with the same prefix is replaced. Raises ValueError for another type or an empty name."""
     prefix = pathlib.Path(prefix)
     numbers = {dtype: number for number, dtype in DTYPES.items()}
     unfit = [name for name, x in tensors.items() if not name or np.asarray(x).dtype not in numbers]
@@ -200,7 +197,7 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
         new_index.file.write(encode_table(entries))
         for file in (new_data, new_index):
             file.flush_to_disk()
-        index.unlink(missing_ok=True)  # so that the older index cannot be read with the new data
+        index.unlink(missing_ok=True)  # so that the older index is never read with the new data
         new_data.complete()
         new_index.complete()
 
@@ -218,7 +215,7 @@ def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:
         raise Damaged(f"its format needs a reader of version {version}, and this reader has version {VERSION}")
     entries = {}
     for key, value in table.items():
-        if key.startswith(b"\0"):  # a slice of a partitioned variable; the variable has a separate entry
+        if key.startswith(b"\0"):  # a slice of a partitioned variable; the variable itself has a separate entry
             continue
         try:
             entries[key.decode()] = _decode_entry(value, shards)
@@ -233,7 +230,7 @@ def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:
 
 
 def _decode_entry(data: bytes, shards: int) -> Entry:
-    """BundleEntryProto: 1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c, 7 slices."""
+    """Decodes a BundleEntryProto: 1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c, 7 slices."""
     fields = _message(data)
     dims = _message(_bytes(fields, 2)).get(2, [])
     shape = tuple(_number(_message(_bytes({2: [dim]}, 2)), 1) for dim in dims)
@@ -306,7 +303,7 @@ def _bytes(fields: Mapping[int, list[int | bytes]], number: int) -> bytes:
 
 
 def _varint_field(number: int, value: int) -> bytes:
-    """Encodes a number; zero, the default of a missing field, as no bytes."""
+    """Encodes a number; zero is encoded as no bytes, since it is the default of a missing field."""
     return encode_varint(number << 3) + encode_varint(value) if value else b""
 
 

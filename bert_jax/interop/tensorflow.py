@@ -4,14 +4,13 @@
 - `bert_model.ckpt.index`, `bert_model.ckpt.data-00000-of-00001`: float32 tensors under the names of `modeling.py`;
 - `vocab.txt`.
 
-The tensor names follow from the table in `names` by `RULES`. The original has the heads of `run_pretraining.py`,
+The tensor names are derived from the table in `names` by `RULES`. The original has the heads of `run_pretraining.py`,
 `run_classifier.py` (our "sequence_head") and `run_squad.py` ("span_head"); its decoder is always tied to the word embeddings, and
 its LayerNorm epsilon is always 1e-12.
 
-`hidden_act` "gelu" is ambiguous: it was erf in the first release, and is the tanh approximation in the code since February 2019.
-It is read as erf, as by transformers' converter, unless `activation` is given; the two differ by less than 0.0005 at any
-argument. Both are written as "gelu", and a field under "bert_jax" distinguishes them.
-"""
+`hidden_act` "gelu" is ambiguous: it was erf in the first release, but the code has used the tanh approximation since February
+2019. It is read as erf, as in transformers' converter, unless `activation` is given. The two differ by less than 0.0005 for any
+argument. Both are written as "gelu"; a field under "bert_jax" distinguishes them."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ RULES = (
     (r"^qa_outputs\.", "cls/squad/output_"),  # run_squad.py
     (r"^cls\.seq_relationship\.", "cls/seq_relationship/output_"),
     (r"^cls\.predictions\.bias$", "cls/predictions/output_bias"),
-    (r"output_weight$", "output_weights"),  # [out, in], like transformers': the original multiplies by the transpose
+    (r"output_weight$", "output_weights"),  # [out, in], as in transformers: the original multiplies by the transpose
     (r"encoder\.layer\.", "encoder/layer_"),
     (r"_embeddings\.weight$", "_embeddings"),
     (r"LayerNorm\.weight$", "LayerNorm/gamma"),
@@ -70,15 +69,16 @@ RULES = (
     (r"\.weight$", "/kernel"),  # [in, out]
     (r"\.", "/"),
 )
-"""Replacements from transformers' names to the original's, in this order; only tensors then named kernel have another layout."""
+"""Replacements from transformers' names to the original's, in this order. Only tensors whose new name is kernel have a different
+layout."""
 
 FIRST_MOMENTS = ("adam_m", "Adam", "lamb_m")
 SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
 """The names of a variable's first and second moments: in the original's optimizer, in TensorFlow's Adam, in LAMB's usual
 implementation."""
-MOST_LABELS = 1 << 20  # a head with more outputs is reported as a wrong shape
+MOST_LABELS = 1 << 20  # a head with more outputs is reported as having a wrong shape
 STEP = "global_step"
-OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2's kind
+OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every TensorFlow 2 checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Notes:
     first_moments: dict[str, PyTree[np.ndarray]] | None = None
     """With `read_slots`: a tree like the parameters' (zero in the vocabulary's padding), for the `mu` of our optimizers."""
     second_moments: dict[str, PyTree[np.ndarray]] | None = None
-    """The same for `nu`."""
+    """The same as `first_moments`, for `nu`."""
 
 
 class _Counterpart(NamedTuple):
@@ -108,7 +108,7 @@ class _Counterpart(NamedTuple):
 
 
 def original_row(row: Row) -> Row:
-    """Returns `row` with the original's name and layout instead of those of transformers."""
+    """Returns `row` with the original's name and layout instead of transformers' name and layout."""
     name = row.theirs
     for pattern, replacement in RULES:
         name = re.sub(pattern, replacement, name)
@@ -127,16 +127,15 @@ def import_tf1(
     lowercase: bool | None = None,
     read_slots: bool = False,
 ) -> tuple[dict[str, PyTree[np.ndarray]], ModelConfig, Tokenizer, Notes]:
-    """Reads a checkpoint of the original as (parameters, configuration, tokenizer, notes).
+    """Reads a checkpoint of the original BERT. Returns (parameters, configuration, tokenizer, notes).
 
     `path` is the checkpoint's directory or the common prefix of its files. Parameters are float32 numpy arrays, with the
     vocabulary padded to `vocab_multiple`. The pooler and the heads are included if the checkpoint has them. `drop` lists parts of
-    our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu", and `lowercase` the casing if
-    the vocabulary does not show it. The optimizer's slots are reported, and read with `read_slots`.
+    our tree, or tensors (`*` as a wildcard), to leave out. `activation` is the variant of "gelu"; `lowercase` is the casing, if
+    the vocabulary does not show it. The optimizer's slots are reported; they are only read with `read_slots`.
 
-    Raises UserError for missing or damaged files, and one that lists every tensor that is missing, unexpected or of another
-    shape.
-    """
+    Raises UserError for missing or damaged files. It also raises a UserError that lists every tensor that is missing, unexpected
+    or of a different shape."""
     prefix = find_bundle(path)
     config_path = prefix.with_name(CONFIG)
     fields = _read_json(config_path)
@@ -152,7 +151,8 @@ def import_tf1(
     bundle = read_bundle(prefix)
     if OBJECTS in bundle:
         raise UserError(
-            f"{prefix} is a checkpoint of TensorFlow 2, which lacks the original's tensor names; take the TensorFlow 1 release"
+            f"{prefix} is a TensorFlow 2 checkpoint, which does not have the original's tensor names; use the TensorFlow 1 "
+            "release"
         )
     head = _head(bundle, ours, str(config_path))
     counterparts = _counterparts(config, head)
@@ -202,10 +202,9 @@ def export_tf1(
 ) -> None:
     """Writes a directory that the original's programs can read; an existing one is replaced when the new one is complete.
 
-    `params` is our unboxed tree, every array whole on this process, and `head` its task head, if any. `other_fields` are copied
-    into bert_config.json. `card` is the text of the model card. Raises UserError for a model that the original cannot represent,
-    and for values that are not finite.
-    """
+    `params` is our unboxed tree, with every array whole on this process. `head` is its task head, if any. `other_fields` are
+    copied into bert_config.json. `card` is the text of the model card. Raises UserError for a model that the original cannot
+    represent, and for values that are not finite."""
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
     ours: JsonObject = {
@@ -261,7 +260,7 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 
 
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
-    """Returns the task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its
+    """Returns the task head that the tensor names imply. Its labels are those under "bert_jax", or default labels for its
     outputs."""
     kind = next((kind for kind in head_classes().values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
@@ -274,17 +273,16 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
     if not kind.has_labels:
         return kind()
     shape = bundle.entries[kind.original_variable].shape
-    outputs = shape[0] if len(shape) == 2 and 0 < shape[0] <= MOST_LABELS else 1  # other shapes are errors of `_check_tensors`
+    outputs = shape[0] if len(shape) == 2 and 0 < shape[0] <= MOST_LABELS else 1  # other shapes are reported by `_check_tensors`
     labels = tuple(f"LABEL_{n}" for n in range(outputs))
     return kind(labels=labels, problem="classification" if len(labels) > 1 else "regression")
 
 
 def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str, str]:
-    """Returns the tensors of optimizers: from each name to the name of its slot, such as "adam_m", whatever optimizer wrote it.
+    """Returns the optimizer's tensors, for any optimizer: tensor name -> name of its slot, such as "adam_m".
 
-    A slot is named NAME/SLOT after a variable NAME. It has the variable's shape, or that shape without an axis (the sums of
-    Adafactor); one with a name of `FIRST_MOMENTS` or `SECOND_MOMENTS` may have any shape.
-    """
+    A slot of a variable NAME is called NAME/SLOT. A slot has the variable's shape, or that shape without one axis (Adafactor's
+    sums). A slot with a name in `FIRST_MOMENTS` or `SECOND_MOMENTS` may have any shape."""
     slots = {}
     for name in bundle:
         parts = name.split("/")
@@ -320,7 +318,7 @@ def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping
     problems = {
         "missing": [name for name, counterpart in counterparts.items() if counterpart.subtree in present and name not in shapes],
         "not part of this model": [name for name in names if name not in counterparts],
-        f"other shapes than {CONFIG} gives": [
+        f"other shapes than in {CONFIG}": [
             f"{name} {list(shapes[name])} instead of {list(counterparts[name].shape)}"
             for name in names
             if name in counterparts and shapes[name] != counterparts[name].shape
@@ -331,7 +329,7 @@ def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping
         unused = problems["not part of this model"]
         alone = unused and not any(each for each in problems.values() if each is not unused)
         remedy = f"; {drop_remedy(unused, list(counterparts), '/')}" if alone else ""
-        raise UserError(f"{bundle.prefix} does not hold the BERT that its {CONFIG} describes: {listed}{remedy}")
+        raise UserError(f"{bundle.prefix} does not contain the BERT that its {CONFIG} describes: {listed}{remedy}")
 
 
 def _tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart]) -> dict[str, np.ndarray]:
@@ -343,8 +341,7 @@ def _slot_tensors(
 ) -> dict[str, np.ndarray]:
     """Returns one kind of the optimizer's slots, under the names of the variables.
 
-    A part without any slots was never trained (the pooler in run_squad.py), so its moments are 0.
-    """
+    If a part has no slots, it was never trained (e.g. the pooler in run_squad.py), so its moments are 0."""
     found = [kind for kind in kinds if any(f"{name}/{kind}" in bundle for name in names)]
     if len(found) != 1:
         what = f"slots of several optimizers ({', '.join(found)})" if found else f"no slots ({', '.join(kinds)})"
@@ -401,9 +398,9 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
     if head is not None and not head.original_variable:
         raise UserError(f"{where}: the original has no {head.kind} head; drop it, or choose another format")
     if head is not None and not head.is_plain:
-        raise UserError(f"{where}: the original's heads read the last layer's [CLS] or tokens only; choose another format")
+        raise UserError(f"{where}: the original's heads only read the last layer's [CLS] or tokens; choose another format")
     if tokenizer.vocabulary.kind != "wordpiece":
-        raise UserError(f"{where}: the original reads WordPiece only, not {tokenizer.vocabulary.kind}; choose another format")
+        raise UserError(f"{where}: the original only reads WordPiece, not {tokenizer.vocabulary.kind}; choose another format")
     words = tokenizer.vocabulary
     if words.strip_accents not in (None, words.lowercase) or not words.split_cjk:
         raise UserError(
@@ -417,7 +414,7 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
         )
     if (piece := unfit_for_vocab_txt(tokenizer.pieces)) is not None:
         raise UserError(
-            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, which cannot hold the piece {piece!r}, since it has "
-            "a line end, or white space at an end; choose another format"
+            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, which cannot hold the piece {piece!r}, because it "
+            "contains a line end, or starts or ends with white space; choose another format"
         )
     check_vocabulary(tokenizer, config, where)

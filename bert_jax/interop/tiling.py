@@ -1,10 +1,9 @@
 """Makes the first weights of a larger Transformer from a trained smaller one, as ModernBERT-large was made from ModernBERT-base
 (arXiv:2412.13663, appendix A.3; `initialization.py` and `model.py` of its code).
 
-Width: each array of the small model lies in the middle of the large one's, and the rest is filled by wraparound, along every axis
-whose size differs (Phi, arXiv:2306.11644). Heads stay whole. Depth: layer i of N is a copy of layer round(i n / N) of n (Gopher,
-arXiv:2112.11446), whichever attention the two have.
-"""
+Width: each array of the small model is placed in the middle of the larger one, and the rest is filled by wraparound, along every
+axis whose size differs (Phi, arXiv:2306.11644). Heads stay whole. Depth: layer i of N is a copy of layer round(i n / N) of n
+(Gopher, arXiv:2112.11446), even if the two have different types of attention."""
 
 from __future__ import annotations
 
@@ -22,15 +21,14 @@ from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import SIZES, Architecture
 
 QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attention/output/kernel": -3}
-"""The ends of paths of arrays -> their axis of query heads, which follow the heads of keys that they read."""
+"""Ends of array paths -> the axis of query heads, which stay together with the key heads that they read."""
 
 
 def tiled(model: Model, wanted: Architecture) -> Model:
-    """Returns `model` tiled to the sizes of `wanted`; all else is unchanged.
+    """Returns `model` tiled to the sizes of `wanted`; everything else is unchanged.
 
-    Raises UserError if a size of `wanted` is smaller, its heads have another width or share keys otherwise, or only one of the
-    two has sliding layers.
-    """
+    Raises UserError if a size of `wanted` is smaller, if its heads have another width or share keys differently, or if only one
+    of the two has sliding layers."""
     check_tiling(model, wanted)
     sizes: dict[str, Any] = {name: getattr(wanted, name) for name in SIZES}
     config = dataclasses.replace(model.config, **sizes)
@@ -53,14 +51,14 @@ def tiled(model: Model, wanted: Architecture) -> Model:
 
 
 def centred(small: int, large: int, offset: int | None = None) -> Int[np.ndarray, " _"]:
-    """Returns the source of each of `large` places. The `small` places begin at `offset`, by default in the middle, and repeat on
-    both sides."""
+    """Returns, for each of `large` positions, the index of its source. The `small` positions start at `offset`, by default in the
+    middle, and are repeated on both sides."""
     return (np.arange(large) - ((large - small) // 2 if offset is None else offset)) % small
 
 
 def layer_sources(small: int, large: int) -> Int[np.ndarray, " _"]:
     """Returns, for each of `large` layers, the layer of `small` ones that it copies. With at least twice as many layers, the
-    published formula can name a layer past the last; then it is the last."""
+    published formula can exceed the last layer; the last layer is used then."""
     return np.array([min(round(layer * small / large), small - 1) for layer in range(large)])
 
 
@@ -76,7 +74,7 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
     for kind in (there, wanted):
         if kind.encoder != "transformer":
             raise UserError(
-                f"config.init_tiled is for Transformers, and the encoder of {source if kind is there else 'config.model'} is "
+                f"config.init_tiled is for Transformers, but {source if kind is there else 'config.model'} has the encoder "
                 f"{kind.encoder}; leave it out"
             )
     for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
@@ -89,19 +87,19 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
         fitting = wanted.hidden_size / there.head_width
         remedy = f"config.model.num_heads={fitting:g}" if fitting.is_integer() else "another config.model.hidden_size"
         raise UserError(
-            f"the heads of config.model have {counted(wanted.head_width, 'number')} and those of {source} {there.head_width}, "
-            f"and tiling keeps heads whole; set {remedy}"
+            f"the heads of config.model have {counted(wanted.head_width, 'number')}, but the heads of {source} have "
+            f"{there.head_width}, and tiling does not split heads; set {remedy}"
         )
     each = there.num_heads // there.key_value_heads
     if wanted.num_heads != each * wanted.key_value_heads:
         fits = f"; set it to {wanted.num_heads // each}" if wanted.num_heads % each == 0 else "; choose another num_heads"
         raise UserError(
             f"config.model.num_key_value_heads={wanted.key_value_heads} lets {wanted.num_heads / wanted.key_value_heads:g} query "
-            f"heads share a key head, but in {source} {each} share one{fits}"
+            f"heads share a key head, but in {source} the number is {each}{fits}"
         )
     if ("sliding" in wanted.layer_types) != ("sliding" in there.layer_types):
         has, lacks = (source, "config.model") if "sliding" in there.layer_types else ("config.model", source)
         raise UserError(
-            f"{has} has sliding layers and {lacks} has none; name the attention of each of {counted(wanted.num_layers, 'layer')} "
+            f"{has} has sliding layers, but {lacks} has none; set the attention of each of {counted(wanted.num_layers, 'layer')} "
             "in config.model.layer_types, as in that model"
         )

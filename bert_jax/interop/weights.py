@@ -42,7 +42,8 @@ def check_finite(tensors: Mapping[str, np.ndarray], refusal: str) -> None:
     """Raises a UserError with the text `refusal`, whose {found} names the tensor, if a float tensor has NaN or infinity."""
 
     def is_finite(x: np.ndarray) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):  # a finite sum has finite terms, and is computed six times as fast
+        # if the sum is finite, so are its terms; computing it is six times as fast
+        with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(x.sum())) or bool(np.isfinite(x).all())
 
     broken = [name for name, x in tensors.items() if not is_finite(x)]
@@ -70,30 +71,28 @@ def _read_sharded(index: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{index} names {outside[0]!r}, which is not a weights file in its directory; copy the model again")
     absent = [name for name in files if not (index.parent / name).is_file()]
     if absent:
-        raise UserError(
-            f"{index} names {counted(len(files), 'file')}; missing: {', '.join(absent)}; copy the whole model"
-        )
+        raise UserError(f"{index} names {counted(len(files), 'file')}; missing: {', '.join(absent)}; copy the whole model")
     tensors: dict[str, np.ndarray] = {}
     for name in files:
         part = read_weights(index.parent / name)
         wrong = sorted(tensor for tensor in part if file_of.get(tensor) != name)
         wrong += sorted(tensor for tensor, file in file_of.items() if file == name and tensor not in part)
         if wrong:
-            raise UserError(f"{index} contradicts {name} about the file of {wrong[0]}; copy the whole model again")
+            raise UserError(f"{index} and {name} disagree about which file has {wrong[0]}; copy the whole model again")
         tensors |= part
     return tensors
 
 
 def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        import torch  # an extra: the base installation is free of it
+        import torch  # an optional extra, so the base installation does not need it
     except ImportError as error:
         raise UserError(
             f"{path} is in PyTorch's format, which needs PyTorch: pip install '.[torch]', or save the model as {WEIGHTS} "
-            "(save_pretrained of transformers does)"
+            "(save_pretrained of transformers does this)"
         ) from error
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)  # weights_only: runs no code of the file
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)  # weights_only does not run code in the file
         return {name: _to_numpy(torch, tensor) for name, tensor in loaded.items()}
     except Exception as error:  # unpickling a damaged archive can raise any exception
         size = counted(path.stat().st_size, "byte")
@@ -103,5 +102,5 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _to_numpy(torch: Any, tensor: Any) -> np.ndarray:
-    """Converts a tensor to numpy; bfloat16, which numpy lacks, becomes float32, which is exact."""
+    """Converts a tensor to numpy. bfloat16, which numpy does not have, becomes float32; this is exact."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

@@ -1,13 +1,12 @@
-"""Writes word vectors in word2vec's text format, and reads the formats of published ones.
+"""Writes word vectors in word2vec's text format, and reads the formats of published word vectors.
 
-Written: `vectors.txt`, with the files of the tokenizer. It has a line with the number of words and the width, then a line for
-each word: the word and its vector, with spaces between. Numbers have nine significant digits, from which float32 is read back
+Written: `vectors.txt`, with the files of the tokenizer. The first line has the number of words and the width. Each further line
+has a word and its vector, separated by spaces. Numbers have nine significant digits, which is enough to restore the float32
 exactly.
 
-Read: the same format (`.vec` of fastText too), without its first line (GloVe), and word2vec's binary format: the same first line,
-then for each word its bytes, a space, and its vector as little-endian float32. Each may be compressed with gzip, bzip2 or xz.
-Files are read as a stream, into one table.
-"""
+Read: the same format (also fastText's `.vec`), the same format without its first line (GloVe), and word2vec's binary format. The
+binary format has the same first line, and for each word its bytes, a space, and its vector as little-endian float32. Each may be
+compressed with gzip, bzip2 or xz. Files are read as a stream, into one table."""
 
 from __future__ import annotations
 
@@ -37,9 +36,9 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.storage.formats import COMPRESSIONS, HEAD_BYTES, UNREADABLE, open_packed, recognise
 
 FASTTEXT = b"\xba\x16\x4f\x2f"
-"""The first bytes of a model of fastText, whose `.bin` is another format than word2vec's."""
+"""The first bytes of a fastText model, whose `.bin` format differs from word2vec's."""
 LARGEST_RATIO = 1100
-"""The most that gzip can compress, rounded up; a header with more words than could lie in the file is wrong."""
+"""The highest compression ratio of gzip, rounded up; a header is wrong if its words could not fit in the file."""
 WIDEST = 1 << 16
 _LONGEST_WORD, _LONGEST_LINE, _BLOCK = 1 << 14, 1 << 21, 1 << 20
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
@@ -51,7 +50,7 @@ def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") ->
     """Writes the word vectors of a static model; the context vectors and counts of its training are left out. `card` is
     the text of the model card. Raises UserError for a model with layers, and for a word with a space in it."""
     if model.config.encoder != "static":
-        raise UserError(f"{model.source} has layers, and word2vec's format holds a vector per word; name a static model")
+        raise UserError(f"{model.source} has layers, but word2vec's format only holds one vector per word; name a static model")
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: model.tokenizer.size]
     check_finite({"word vectors": table}, f"nothing is written to {directory}: {{found}}; the model is unusable")
     for piece in model.tokenizer.pieces:
@@ -70,8 +69,8 @@ def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") ->
 
 
 def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
-    """Returns the file of word vectors at `path`: `path` itself, or one of VECTORS in a directory without a config.json. None
-    without one."""
+    """Returns the file of word vectors at `path`: `path` itself, or one of VECTORS in a directory without a config.json. Returns
+    None if there is none."""
     if path.is_dir():
         found = next((path / name for name in VECTORS if (path / name).is_file()), None)
         return None if (path / "config.json").exists() else found
@@ -80,22 +79,21 @@ def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
     bare = path.with_suffix("") if path.suffix in (".gz", ".bz2", ".xz") else path
     if bare.suffix in (".vec", ".w2v") or path.name in VECTORS:
         return path
-    try:  # of other files, those that begin as vectors do
+    try:  # other files only if they start like word vectors
         _read_form(path)
     except _NotVectors:
         return None
     except UserError:
-        pass  # vectors with a fault, which reading them names
+        pass  # word vectors with a fault, which is reported when they are read
     return path
 
 
 def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
     """Returns the static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
 
-    Its pieces come from the tokenizer in the directory or from `vocabulary`, which must be words of the file, in any order; or,
-    without one, all words of the file. Special tokens that the file lacks have the mean of all vectors. Raises UserError naming
-    the line or word at which the file is wrong, and pieces without a vector.
-    """
+    If the directory has a tokenizer, or `vocabulary` is given, its pieces must be words of the file, in any order. Otherwise, all
+    words of the file become the vocabulary. A special token that is missing in the file gets the mean of all vectors. Raises
+    UserError that names the line or word at which the file is wrong, or the pieces without a vector."""
     file = find_vectors(path)
     assert file is not None, path
     found = vocabulary or (path if path.is_dir() and vocabulary_files(path) else None)
@@ -131,9 +129,8 @@ def read_vectors(
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
     """Returns (the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
 
-    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. The first vector of a word that
-    comes twice counts; if it is wanted twice, it has the first two. Raises UserError naming the line or word that is wrong.
-    """
+    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. If a word occurs twice, its
+    first vector is used; if the word is wanted twice, its first two. Raises UserError naming the line or word that is wrong."""
     form = _read_form(path)
     count = form.count or _count_lines(path)
     places: dict[str, list[int]] = {}
@@ -174,7 +171,7 @@ def read_vectors(
         unfilled = {place: piece for piece, several in places.items() for place in several}
         left = seen - (len(wanted) - len(unfilled)) - len(twice)
         for place, piece in unfilled.items():
-            if piece in row_of:  # wanted more often than it comes
+            if piece in row_of:  # a word that is wanted more often than it occurs
                 table[room + place] = table[room + row_of[piece]]
         found = [place for place, piece in enumerate(wanted) if piece in row_of]
         words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]
@@ -194,7 +191,7 @@ def _count_lines(path: pathlib.Path) -> int:
 
 
 class _NotVectors(UserError):
-    """A file does not begin as one of word vectors does."""
+    """A file does not start like a file of word vectors."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Self-attention between the tokens of one example, plain, aware of packed rows; attention of a decoder on its source."""
+"""Self-attention between the tokens of one example, with support for packed rows, and a decoder's attention on its source."""
 
 from __future__ import annotations
 
@@ -69,9 +69,8 @@ def dot_product_attention(
     """Computes softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need"
     section 3.2).
 
-    `settings` is the dropout of the probabilities. If only some tokens are queries, it has their positions. The softmax runs in
-    float32. `one_cpu` as in `matmul`.
-    """
+    `settings` is the dropout of the probabilities. If only some tokens are queries, `settings` also holds their positions. The
+    softmax runs in float32. `one_cpu` is explained in `matmul`."""
     return weighted_sum(exponentials(query, key, mask, one_cpu), value, settings, one_cpu)
 
 
@@ -157,9 +156,10 @@ def attention_by_head(
 
 
 LONG = 256
-"""The row length from which a single CPU device computes attention head by head. Measured with four heads of 64 in float32 with
-dropout 0.1, on two cores, all heads at once and head by head: forward and backward 259 and 149 ms at 8 x 512, 433 and 352 ms at 4
-x 1,024; forward alone 83 and 32 ms, 157 and 54 ms, but 7 and 17 ms at 32 x 128."""
+"""The row length from which a single CPU device computes attention head by head. Measured on two cores with four heads of 64 in
+float32 and dropout 0.1; of each pair of times, the first is for all heads at once and the second is head by head. Forward and
+backward: 259 and 149 ms at 8 x 512, 433 and 352 ms at 4 x 1,024. Forward alone: 83 and 32 ms, 157 and 54 ms, but 7 and 17 ms at
+32 x 128."""
 BLOCK = 128
 """The maximum number of queries in a block of sliding-window attention."""
 
@@ -264,10 +264,8 @@ class CrossAttention(nn.Module):
     """Multi-head attention of a decoder's tokens on the output of the encoder ("Attention Is All You Need", section 3.2.3), with
     its output projection, without the residual and its LayerNorm.
 
-    A token attends to the source of its own sequence, so that packed pairs do not see each other. Where INTERMEDIATES is mutable
-    the weights are stored there, as by `SelfAttention`. Where CACHE is mutable, the keys and values of the source are read from
-    there.
-    """
+    In packed rows, a target token only attends to the source of its own pair. If INTERMEDIATES is mutable, the weights are stored
+    there, as in `SelfAttention`. If CACHE is mutable, the keys and values of the source are read from it."""
 
     config: ModelConfig
 
@@ -280,7 +278,7 @@ class CrossAttention(nn.Module):
         encoded: Float[Array, "B source D"] | None,
         source: Tokens,
     ) -> Float[Array, "B Q D"]:
-        """Returns the projected context of each token of `x`, those that are read out of `tokens`."""
+        """Returns the projected context of each token of `x`, which holds only the queried tokens of `tokens`."""
         c = self.config
         query = projection(c, c.num_heads, name="query")(x).swapaxes(1, 2)
         key: Any
@@ -298,7 +296,7 @@ class CrossAttention(nn.Module):
 def source_keys_and_values(
     params: Mapping[str, Any], config: ModelConfig, encoded: Float[Array, "B source D"]
 ) -> dict[str, Float[Array, "B G source K"]]:
-    """Returns the "keys" and "values" of a source, which `CrossAttention` with these parameters reads from CACHE."""
+    """Returns the "keys" and "values" of a source; `CrossAttention` with these parameters can read them from CACHE."""
     layer, found = projection(config, config.key_value_heads, parent=None), dict[str, Any]()
     for name in ("key", "value"):
         projected: Any = layer.apply({"params": params[name]}, encoded)
@@ -307,14 +305,15 @@ def source_keys_and_values(
 
 
 def projection(config: ModelConfig, heads: int, **module: Any) -> Dense:
-    """Returns the layer [B, L, D] -> [B, L, `heads`, K] of queries, keys or values; `module` gives its name or parent."""
+    """Returns the layer [B, L, D] -> [B, L, `heads`, K] that computes queries, keys or values; `module` holds its name or
+    parent."""
     c, axes = config, ("embed", "heads", "head_width")
     shape, dtype = (heads, c.head_width), jnp.dtype(c.dtype)
     return Dense((c.hidden_size,), shape, axes, initializer(c), dtype, c.target, use_bias=c.attention_bias, **module)
 
 
 def output_projection(config: ModelConfig) -> Dense:
-    """Returns the layer "output" of an attention, [B, L, H, K] -> [B, L, D]."""
+    """Returns the output projection of an attention layer, [B, L, H, K] -> [B, L, D]; it is named "output"."""
     c, axes, init = config, ("heads", "head_width", "embed"), initializer(config, into_residual=True)
     shape, dtype = (c.num_heads, c.head_width), jnp.dtype(c.dtype)
     return Dense(shape, (c.hidden_size,), axes, init, dtype, c.target, use_bias=c.attention_bias, name="output")

@@ -1,4 +1,4 @@
-"""The encoder without a task head: embeddings, layers and pooler. Also used by BERT's predecessors."""
+"""The encoder without a task head: embeddings, layers and pooler. BERT's predecessors use it too."""
 
 from __future__ import annotations
 

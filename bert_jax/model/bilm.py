@@ -1,12 +1,12 @@
 """The layers of a bidirectional LSTM language model (ELMo; Peters et al., arXiv:1802.05365, section 3.1, and TagLM before it).
 
-Two independent LSTMs read every text, one from left to right and one from right to left. A hidden state concatenates the forward
-half (which has read the tokens up to this one) and the backward half (which has read this token and those after it). Token t is
-predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared softmax over words.
+Two independent LSTMs read every text, one from left to right and one from right to left. A hidden state concatenates two halves:
+the forward half has read the tokens up to and including this one, and the backward half has read this token and all later ones.
+Token t is predicted from the forward half at t - 1 and from the backward half at t + 1, with a shared softmax over words.
 
-As in ELMo: the token layer in both halves of hidden state 0, projections to the width of the tokens, a residual connection from
-the second layer on, dropout before every layer and before the softmax. Unlike ELMo, cell and projection are not clipped at 3.
-"""
+As in ELMo, both halves of hidden state 0 are the token layer, and outputs are projected to the width of the tokens. There is a
+residual connection from the second layer on. Dropout is applied before every layer and before the softmax. Unlike ELMo, cell and
+projection are not clipped at 3."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BiLstm(WholeRows):
     def states(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns (output of the last layer, outputs of all layers) at every token, from which the next tokens are predicted."""
+        """Returns (output of the last layer, outputs of all layers) at every token; the next tokens are predicted from them."""
         outputs: list[Array] = []
         for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):
@@ -70,9 +70,8 @@ class BiLstm(WholeRows):
 def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
     """Initialises the parameters of every layer, boxed with their axis names and stacked along a leading axis "layers".
 
-    Kernels have a standard deviation of 1 / sqrt(inputs). There is no projection if the cell is as wide as the output. A
-    direction reads as many numbers as a word vector has.
-    """
+    Kernels have a standard deviation of 1 / sqrt(inputs). If the cell is as wide as the output, there is no projection. Each
+    direction reads a whole word vector as its input."""
     inputs, w, cell = config.word_width, config.direction_width, config.intermediate_size
     directions = config.hidden_size // w
 
@@ -96,8 +95,8 @@ def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str
 def lstm_layer(
     params: Mapping[str, Any], x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], config: ModelConfig
 ) -> Float[Array, "B L D"]:
-    """Computes the outputs of one layer, each direction from its own part of `x`, or from all of it if word vectors are as wide.
-    States are reset where `sequence_ids` change."""
+    """Computes the outputs of one layer. Each direction reads its own part of `x`, or all of `x` if word vectors are as wide as
+    `x`. States are reset where `sequence_ids` change."""
     w, half, dtype = config.word_width, config.direction_width, jnp.dtype(config.dtype)
     parts = jnp.split(x, config.hidden_size // w, axis=-1)
     directions = []

@@ -1,8 +1,7 @@
 """Word vectors from the characters of a word: convolutions, highway layers and a projection (Kim et al., arXiv:1508.06615; ELMo).
 
 A table with the bytes of each subword is stored with the parameters and never trained, so the model needs no other file to
-compute its vectors. ELMo uses 2,048 filters over 50 characters of words; these sizes are for subwords.
-"""
+compute its vectors. ELMo uses 2,048 filters over words of 50 characters; the sizes here are chosen for subwords."""
 
 from __future__ import annotations
 

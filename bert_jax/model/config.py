@@ -28,7 +28,7 @@ CLASSIFIER_POOLINGS = ("pooler", "cls", "mean", "late")
 INITIALIZERS = ("bert", "modernbert", "normal", "uniform")
 
 LSTMS = {"bilm": "biLM", "flair": "biLM of characters", "cove": "bidirectional LSTM"}
-"""The encoders that are LSTMs, and what they are called. In both directions, each has half of `hidden_size`."""
+"""The encoders that are LSTMs, with their names for messages. With two directions, each direction has half of `hidden_size`."""
 
 MOST_WIDE = 2**16
 """The largest accepted width. It exceeds what any machine can hold, and sizes in bytes still fit in 64 bits."""
@@ -43,7 +43,7 @@ class AttentionKernel(Protocol):
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` in rows of `length` tokens. Raises UserError if it does not and the model
-        requires it. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
+        requires it. Also returns False if the layer `selects` only some tokens as queries and the plain path is faster."""
 
     def rotates(self, model: ModelConfig) -> bool:
         """Returns whether the kernel rotates the queries and keys of `model`, given the angles."""
@@ -77,9 +77,9 @@ class ResidualNormKernel(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The devices that a program is compiled for and the kernels that it calls there. `sharding.kernels.resolve` makes it once,
-    when a run starts. The default works on any device, without kernels. Its values affect tracing, so it is part of the key of
-    every compiled program."""
+    """The devices that a program is compiled for and the kernels that it calls there. `sharding.kernels.resolve` creates the
+    target once, when a run starts. The default works on any device, without kernels. Its values affect tracing, so it is part of
+    the key of every compiled program."""
 
     platform: str = ""
     """"cpu", "tpu" or "gpu"."""
@@ -111,7 +111,8 @@ class Architecture:
     intermediate_size: Annotated[int, Interval(ge=1, le=2**20)] = 3_072
     max_position: Annotated[int, Interval(ge=1, le=2**20)] = 512
     type_vocab_size: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 2
-    """The number of token types. 0 means that the model has none and ignores those of a batch (ModernBERT, arXiv:2412.13663)."""
+    """The number of token types. 0 means that the model has none and ignores the token types of a batch (ModernBERT,
+    arXiv:2412.13663)."""
     activation: Annotated[str, OneOf(tuple(ACTIVATIONS))] = "gelu"
     """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), "relu", or "silu" (EuroBERT, arXiv:2503.05500)."""
     layer_norm_epsilon: Epsilon = 1e-12
@@ -120,34 +121,35 @@ class Architecture:
     """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), with a decoder of
     `decoder_layers` that attends to the encoder's output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language
     model of ELMo (`model/bilm.py`), with `hidden_size` / 2 per direction and cells of width `intermediate_size`; with
-    direction=left_to_right, a single LSTM of `hidden_size`. "flair": the same in both directions over a vocabulary of characters,
-    whose hidden states are those at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both directions of
-    the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static": context-independent word
-    vectors (`model/static.py`), with num_layers=0. The last four use neither positions nor token types."""
+    direction=left_to_right, a single LSTM of `hidden_size`. "flair": like "bilm" with both directions, but over a vocabulary of
+    characters; its hidden states are read at the ends of words (`model/flair.py`). "cove": an LSTM whose layers read both
+    directions of the layer below, with a decoder of `decoder_layers` that translates (`model/cove.py`). "static":
+    context-independent word vectors (`model/static.py`), with num_layers=0. The last four use neither positions nor token
+    types."""
     character_cnn: bool = False
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""
     direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
-    """The context of a token: "both", the tokens before and after it; "left_to_right", the token itself and those before it, as
-    in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model predicts the next
-    token."""
+    """The context of a token. "both": the tokens before and after it. "left_to_right": the token itself and the tokens before it,
+    as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model predicts the
+    next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
-    """The position embedding: "learned", a table of `max_position` rows; "sinusoidal", the fixed `positions.sinusoids`, for any
-    number of positions; "sinusoidal_halves", the same without their scale, sines before cosines, as in tensor2tensor and Marian;
-    "rotary", rotations of queries and keys; "none", no positions, so that only a left-to-right mask conveys the order of tokens;
-    FILE.py:NAME, your own class (see `model/positions.py`)."""
+    """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids`, for
+    any number of positions. "sinusoidal_halves": the same table without its scale and with sines before cosines, as in
+    tensor2tensor and Marian. "rotary": rotations of queries and keys. "none": no positions, so that only a left-to-right mask
+    conveys the order of tokens. FILE.py:NAME: your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
     """Whether the decoder of the MLM head shares the word-embedding table, as in the original. False gives it its own table."""
 
     # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
     decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """The layers of the decoder of encoder=encoder_decoder or cove, whose encoder has `num_layers`; 0 for all other
+    """The number of decoder layers with encoder=encoder_decoder or cove (the encoder has `num_layers`); 0 for all other
     encoders."""
     decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
-    """The words of the target language, if the decoder has a table of its own; 0: source and target share a vocabulary and the
-    table of its word embeddings (arXiv:1706.03762, section 3.4)."""
+    """The number of words of the target language if the decoder has its own embedding table; 0: source and target share a
+    vocabulary and an embedding table (arXiv:1706.03762, section 3.4)."""
     scale_embeddings: bool = False
-    """Whether word embeddings are multiplied by sqrt(hidden_size) where they are read (arXiv:1706.03762, section 3.4)."""
+    """Whether word embeddings are multiplied by sqrt(hidden_size) when they are looked up (arXiv:1706.03762, section 3.4)."""
 
     # ------------------------------------------------------------------------------- the block of a Transformer (encoder.py)
     norm: Annotated[str, NamedIn(tuple(NORMS))] = "layer_norm"
@@ -184,8 +186,8 @@ class Architecture:
     sliding_rotary_theta: Theta | None = None
     """With positions=rotary, the base in sliding layers; None: `rotary_theta`. ModernBERT uses 10,000."""
     rotary_pairing: Annotated[str, OneOf(PAIRINGS)] = "halves"
-    """With positions=rotary, the dimensions of a head that are rotated as a pair: "halves", i and i + K/2 (GPT-NeoX, and every
-    model in transformers); "interleaved", 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
+    """With positions=rotary, the dimensions of a head that are rotated as a pair. "halves": i and i + K/2 (GPT-NeoX, and every
+    model in transformers). "interleaved": 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
     layer_types: tuple[Annotated[str, OneOf(LAYER_TYPES)], ...] = ()
     """The attention of each layer: "full", over all tokens of the sequence; "sliding", over tokens at most `sliding_radius` away.
     () means full attention in all layers. In ModernBERT layers 0, 3, 6, ... are full."""
@@ -217,9 +219,7 @@ class Architecture:
         if not self.has_attention:
             _check_predecessor(self)
         elif self.num_layers < 1:
-            raise UserError(
-                f"model.num_layers={self.num_layers} must be at least 1; only model.encoder=static has no layers"
-            )
+            raise UserError(f"model.num_layers={self.num_layers} must be at least 1; only model.encoder=static has no layers")
         elif self.hidden_size % self.num_heads:
             divisors = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
             raise UserError(
@@ -257,7 +257,7 @@ class Architecture:
 
     @property
     def spells_words(self) -> bool:
-        """Whether the vectors of words are computed from their characters, so that there is no table of them."""
+        """Whether word vectors are computed from the characters of the words, so that there is no table of word vectors."""
         return self.character_cnn or self.encoder == "flair"
 
     @property
@@ -282,7 +282,8 @@ class Architecture:
 
     @property
     def word_width(self) -> int:
-        """The width of a word embedding: `hidden_size`, or half of it for a bidirectional LSTM whose directions are apart."""
+        """The width of a word embedding: `hidden_size`, or half of it for a bidirectional LSTM whose directions are
+        independent."""
         return self.direction_width if self.encoder in ("bilm", "flair") else self.hidden_size
 
     @property
@@ -308,12 +309,13 @@ class Execution:
     layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """The number of layers in each iteration of the scan (`unroll` of `jax.lax.scan`)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
-    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
-    operations; "auto": fused if it can run and agrees with the plain path there. The kernels do not support left-to-right masks.
-    On a TPU the fused and plain versions draw different dropout masks, at the same rate."""
+    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0). "plain": XLA
+    operations. "auto": the fused kernel if it can run there and agrees with the plain path. The kernels do not support
+    left-to-right masks. On a TPU the fused and plain versions draw different dropout masks, at the same rate."""
     residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
     """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
-    fused if it can run and agrees with the plain path there. Both drop the same elements."""
+    the fused kernel if it can run there and agrees with the plain path. The fused and the plain version drop the same
+    elements."""
 
     target = Target()  # not a setting and so not a field; `Resolved` replaces it with the devices of a run
 
@@ -366,9 +368,9 @@ class ModelConfig(Execution, Architecture):
     """Dropout of the outputs of attention; None: `hidden_dropout`. ModernBERT was trained with 0.1 here and no other dropout
     (arXiv:2412.13663, Table 3)."""
     initializer: Annotated[str, OneOf(INITIALIZERS)] = "bert"
-    """The initial values of kernels and embeddings: "bert", a truncated normal (cut at two deviations, not rescaled);
-    "modernbert", the same, divided by sqrt(2 x layers) for the outputs of attention and feed-forward (arXiv:2412.13663, appendix
-    A.2); "normal"; "uniform", within +/- `initializer_range` (NeoBERT)."""
+    """The initial values of kernels and embeddings. "bert": a truncated normal (cut at two deviations, not rescaled).
+    "modernbert": the same, but divided by sqrt(2 x layers) for the outputs of attention and feed-forward (arXiv:2412.13663,
+    appendix A.2). "normal". "uniform": within +/- `initializer_range` (NeoBERT)."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
     """Standard deviation of the normal that initialises kernels and embeddings, or the bound of the uniform distribution."""
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
@@ -407,8 +409,8 @@ class ModelConfig(Execution, Architecture):
 
     @property
     def of_decoder(self) -> ModelConfig:
-        """The decoder of an encoder-decoder as a left-to-right model over its vocabulary, which reads the encoder's output in
-        each layer."""
+        """The decoder of an encoder-decoder as a left-to-right model over its vocabulary. Each of its layers reads the encoder's
+        output."""
         return dataclasses.replace(
             self.of_encoder,
             direction="left_to_right",
@@ -425,33 +427,33 @@ class Resolved(ModelConfig):
 
 
 SIZES = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size", "layer_types")
-"""The fields of `Architecture` that say how large a Transformer is, with the type of each layer: models of one kind differ in
-these."""
+"""The fields of `Architecture` that set the size of a Transformer, including the type of each layer. Models of the same kind
+differ only in these fields."""
 BLOCK_FIELDS = (
     "norm", "norm_scale", "norm_bias", "norm_placement", "first_attention_norm", "embedding_norm", "final_norm",
     "attention_bias", "intermediate_bias", "output_bias", "gate", "rotary_theta", "sliding_rotary_theta", "rotary_pairing",
     "layer_types", "sliding_radius", "num_key_value_heads", "mlm_head", "head_dense_bias", "decoder_bias", "classifier_pooling",
     "scale_embeddings", "decoder_layers", "decoder_vocab_size",
 )  # fmt: skip
-"""The fields of `Architecture` that only a Transformer has; a `decoder_layers` CoVe too."""
+"""The fields of `Architecture` that only Transformers have, except `decoder_layers`, which CoVe has too."""
 NOT_IN_A_TRANSLATOR = (
     "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
     "decoder_bias", "classifier_pooling", "character_cnn",
 )  # fmt: skip
-"""The fields of `Architecture` that an encoder-decoder does not have: the settings of BERT's heads and of windows."""
+"""The fields of `Architecture` that an encoder-decoder does not have: the settings of BERT's heads and of sliding windows."""
 
 
 def _check_block(c: Architecture) -> None:
     """Raises UserError for inconsistent settings of the Transformer block."""
     if c.layer_types and len(c.layer_types) != c.num_layers:
         raise UserError(
-            f"model.layer_types lists {counted(len(c.layer_types), 'layer')}, but model.num_layers={c.num_layers}; "
-            "list each layer once, or leave layer_types out (full attention in all layers)"
+            f"model.layer_types lists {counted(len(c.layer_types), 'layer')}, but model.num_layers={c.num_layers}; list one type "
+            "per layer, or leave layer_types out (full attention in all layers)"
         )
     if "sliding" in c.layer_types and c.sliding_radius < 1:
         raise UserError(
-            f"model.layer_types has sliding layers, but with model.sliding_radius={c.sliding_radius} they see no other token; "
-            "set it to at least 1 (ModernBERT: 64)"
+            f"model.layer_types has sliding layers, but with model.sliding_radius={c.sliding_radius} a token sees no other "
+            "token; set it to at least 1 (ModernBERT: 64)"
         )
     if c.num_heads % c.key_value_heads:
         divisors = [h for h in range(1, c.num_heads + 1) if c.num_heads % h == 0]
@@ -466,22 +468,24 @@ def _check_block(c: Architecture) -> None:
         )
     if c.norm_placement == "post" and not c.first_attention_norm:
         raise UserError(
-            "model.first_attention_norm=False requires model.norm_placement=pre: a post-norm layer has its norms after the "
-            "residual sums; leave it out"
+            "model.first_attention_norm=False requires model.norm_placement=pre, because post-norm layers have no norm before "
+            "attention; leave it out"
         )
 
 
 def _check_decoder(c: Architecture) -> None:
-    """Raises UserError for an encoder-decoder without a decoder, and for a decoder of another model."""
+    """Raises UserError for an encoder-decoder without a decoder, and for a decoder in a model that does not support one."""
     if c.encoder != "encoder_decoder":
         for name in ("decoder_layers", "decoder_vocab_size"):
             if value := getattr(c, name):
                 raise UserError(
-                    f"model.{name}={value} is for model.encoder=encoder_decoder, and this is {c.encoder}; leave it out (0)"
+                    f"model.{name}={value} is for model.encoder=encoder_decoder, not for {c.encoder}; leave it out (0)"
                 )
         return
     if not c.decoder_layers:
-        raise UserError("model.decoder_layers=0 must be at least 1 with model.encoder=encoder_decoder (the paper: 6)")
+        raise UserError(
+            "model.decoder_layers=0 is too small for model.encoder=encoder_decoder; set it to at least 1 (the paper: 6)"
+        )
     for name in NOT_IN_A_TRANSLATOR:
         only = 0 if name == "type_vocab_size" else getattr(Architecture, name)
         if getattr(c, name) != only:
@@ -503,7 +507,7 @@ def _check_predecessor(c: Architecture) -> None:
     fixed |= {name: getattr(Architecture, name) for name in BLOCK_FIELDS}
     if c.encoder == "cove":
         if not c.decoder_layers:
-            raise UserError("model.decoder_layers=0 must be at least 1 with model.encoder=cove (the paper: 2)")
+            raise UserError("model.decoder_layers=0 is too small for model.encoder=cove; set it to at least 1 (the paper: 2)")
         del fixed["decoder_layers"]
     for name, only in fixed.items():
         if getattr(c, name) != only:
@@ -547,7 +551,7 @@ def _modern(name: str) -> dict[str, Any]:
     layers, width, wide, heads = MODERN_WIDTHS[name]
     sizes = {"num_layers": layers, "hidden_size": width, "intermediate_size": wide, "num_heads": heads}
     fields = {**modern_block(layers), **sizes, "vocab_size": 256_000 if "mmbert" in name else 50_368, "max_position": 8_192}
-    if "modernbert" not in name:  # theta is raised in all layers for longer rows
+    if "modernbert" not in name:  # theta is larger in all layers, for longer rows
         fields |= {"sliding_rotary_theta": None}
     return fields | ({"max_position": 7_999} if "ettin" in name else {})
 
@@ -571,7 +575,7 @@ TRANSFORMER_WIDTHS = {"transformer_base": (6, 512, 2_048, 8), "transformer_big":
 
 
 def _transformer(name: str) -> dict[str, Any]:
-    """With the shared vocabulary of about 37,000 words of the paper's English-German model, section 5.1."""
+    """Uses the shared vocabulary of the paper's English-German model, about 37,000 words (section 5.1)."""
     layers, width, wide, heads = TRANSFORMER_WIDTHS[name]
     return {
         "encoder": "encoder_decoder", "num_layers": layers, "decoder_layers": layers, "hidden_size": width,

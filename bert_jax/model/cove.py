@@ -1,12 +1,11 @@
-"""The encoder of an LSTM that translates (CoVe; McCann et al. 2017, "Learned in Translation: Contextualized Word Vectors",
-arXiv:1708.00107), and the decoder with attention that it is trained with.
+"""The encoder of an LSTM translation model (CoVe; McCann et al. 2017, "Learned in Translation: Contextualized Word Vectors",
+arXiv:1708.00107), and the attention decoder that trains it.
 
-The layers of the encoder (the paper's MT-LSTM has two) are bidirectional, and each direction of a layer reads both directions of
-the layer below. As features, the paper concatenates the word vectors with the output of the last layer
-(`head.layers=embeddings_and_last`). Unlike the paper, whose GloVe vectors are fixed and half as wide as the outputs, word vectors
-are as wide as the outputs and trained; source and target share a vocabulary, its word vectors and, unless `tied_decoder` is
-False, the softmax.
-"""
+The encoder's layers are bidirectional (the paper's MT-LSTM has two), and each direction of a layer reads both directions of the
+layer below. As features, the paper concatenates the word vectors with the output of the last layer
+(`head.layers=embeddings_and_last`). In the paper, the word vectors are fixed GloVe vectors, half as wide as the outputs. Here
+they are trained and as wide as the outputs. Source and target share a vocabulary, its word vectors and, unless `tied_decoder` is
+False, the softmax."""
 
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ from bert_jax.model.tokens import Batch, Tokens
 DECODER_SEED = np.uint32(0x636F7665)
 """"cove" in ASCII; combined with the seed of the step for the dropout of the decoder."""
 UNSEEN = -1e9
-"""The score of a token of another text, whose attention is then exactly 0 in float32."""
+"""The attention score of tokens of other texts, small enough that their attention is exactly 0 in float32."""
 
 
 class Cove(BiLstm):
-    """The stack of bidirectional LSTM layers, each of which reads both directions of the one below, without residual sums."""
+    """The stack of bidirectional LSTM layers, without residual sums. Each layer reads both directions of the layer below."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "translation"}
     """`ModelConfig.direction` -> the default objective."""
@@ -45,8 +44,8 @@ class Cove(BiLstm):
 
 
 def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:
-    """Initialises the parameters of every layer of the decoder, those of a left-to-right LSTM with cells as wide as its output,
-    stacked along a leading axis "layers"."""
+    """Initialises the parameters of all decoder layers, stacked along a leading axis "layers". They are left-to-right LSTM layers
+    with cells as wide as their output."""
     layers = dataclasses.replace(
         config, encoder="bilm", direction="left_to_right", num_layers=config.decoder_layers, decoder_layers=0,
         intermediate_size=config.hidden_size,
@@ -55,29 +54,28 @@ def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[
 
 
 class Affine(nn.Module):
-    """The kernel [I, O] and the bias [O] of a product inside a loop over time."""
+    """The kernel [I, O] and the bias [O] of a matrix product inside a loop over time."""
 
     inputs: int
     outputs: int
 
     @nn.compact
     def __call__(self) -> tuple[Float[Array, "I O"], Float[Array, " O"]]:
-        """Returns both."""
+        """Returns the kernel and the bias."""
         init, shape = truncated_normal(self.inputs**-0.5), (self.inputs, self.outputs)
         kernel = parameter(self, "kernel", init, ("embed", None), shape, (1, 1))
         return kernel, parameter(self, "bias", nn.initializers.zeros, (None,), (self.outputs,))
 
 
 class AttentionDecoder(nn.Module):
-    """An LSTM over the words of the translation so far, with attention on the encoder's output H (section 3).
+    """An LSTM over the words of the translation so far, with attention on the encoder's output H (section 3 of the paper).
 
         h_t = LSTM([z_(t-1); a_(t-1)], h_(t-1))
         alpha_t = softmax(H (W1 h_t + b1))
         a_t = tanh(W2 [H' alpha_t; h_t] + b2)
 
-    z are the word vectors, and the output is a, "the context-adjusted hidden state", which the next step reads too. States and a
-    are 0 at the start of each translation.
-    """
+    z_t are word vectors. The output is a_t, "the context-adjusted hidden state", which the next step reads too. States and a are
+    0 at the start of each translation."""
 
     config: ModelConfig
 
@@ -85,7 +83,7 @@ class AttentionDecoder(nn.Module):
     def __call__(
         self, z: Float[Array, "B L D"], target: Tokens, encoded: Float[Array, "B source D"], source: Tokens
     ) -> Float[Array, "B L D"]:
-        """Returns a after each token of the target, which attends to the tokens of the source with its sequence id; float32."""
+        """Returns a_t for each target token, float32. A target token attends only to source tokens with its sequence id."""
         c, d = self.config, self.config.hidden_size
         dtype = jnp.dtype(c.dtype)
         stacked = layer_parameters(self, initial_decoder_layers, c)
@@ -128,7 +126,7 @@ class AttentionDecoder(nn.Module):
 
 
 class CoveTranslator(Bert):
-    """The encoder, the decoder and its softmax, of `config.encoder = "cove"`."""
+    """The whole model of `config.encoder = "cove"`: the encoder, the decoder and its softmax."""
 
     def setup(self) -> None:
         """Declares the encoder, the decoder and the softmax."""
@@ -137,8 +135,8 @@ class CoveTranslator(Bert):
         self.lm_head = SoftmaxHead(self.config)
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns "logits" float32 [B, L, V], the hidden states of the encoder "last" and "hidden_states", and the output of the
-        decoder "decoder_last", from the arrays of a batch that `Tokens.of` and `Tokens.of_decoder` read."""
+        """Returns "logits" float32 [B, L, V], the encoder's hidden states ("last" and "hidden_states") and the decoder's output
+        ("decoder_last"). `Tokens.of` and `Tokens.of_decoder` read the inputs from the batch."""
         source, target = Tokens.of(batch), Tokens.of_decoder(batch)
         encoded, hidden_states = self.encode(source, dropout_seed)
         last = self.decode(target, encoded, source, dropout_seed)
@@ -150,7 +148,7 @@ class CoveTranslator(Bert):
     def decode(
         self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
     ) -> Float[Array, "B L D"]:
-        """Returns the output of the decoder at every token of the target, with dropout of its word vectors and of its output."""
+        """Returns the decoder's output at every target token. Dropout is applied to its word vectors and to its output."""
         check_ids(self.config, input_ids=target.ids)
         seeds = [None if dropout_seed is None else hash_word((dropout_seed ^ DECODER_SEED) + np.uint32(n)) for n in (0, 1)]
         of_words, of_output = (Dropout(self.config.hidden_dropout, seed, rows=target.rows) for seed in seeds)

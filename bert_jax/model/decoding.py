@@ -80,12 +80,11 @@ def read_tokens(
 
 @struct.dataclass
 class TargetCache:
-    """The state of W hypotheses for the target of each of B sources, of which `used` tokens, of N, are read.
+    """The state of beam search: W hypotheses for the target of each of B sources. `used` of N tokens have been read.
 
-    The keys and values of all hypotheses of a source stand in one row: those of token n in the columns n W to n W + W - 1. A
-    hypothesis that continues another one copies nothing, but reads the columns of its ancestors (`origins`), and the W
-    hypotheses read the keys and values of their source as W queries.
-    """
+    The keys and values of all hypotheses of a source share one row: token n of the hypotheses is in the columns n W to n W + W -
+    1. A hypothesis that continues another one copies no keys or values; it reads the columns of its ancestors (`origins`). The W
+    hypotheses of a source attend to its keys and values as W queries."""
 
     layers: tuple[dict[str, Float[Array, "B G _ K"]], ...]
     """The "keys" and "values" of each layer, of N W columns."""
@@ -93,17 +92,16 @@ class TargetCache:
     """The keys and values of the source in each layer."""
     source: Tokens
     origins: Int[Array, "B W N"]
-    """The hypothesis that stood in the place of each one's ancestor when that token was read."""
+    """For each hypothesis and token: the index of the ancestor that the hypothesis had when that token was read."""
     used: Int[Array, ""]
-    """The number of tokens that are read."""
+    """The number of tokens that have been read."""
 
 
 def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens, beams: int, tokens: int) -> TargetCache:
-    """Encodes the source, and returns the cache before the first token of targets of at most that many tokens, the start
-    included.
+    """Encodes the source. Returns the cache before the first target token, for targets of at most that many tokens, including the
+    start token.
 
-    `params` are those of an encoder-decoder, its layers as lists (`encoder.unstacked_layers`).
-    """
+    `params` are the parameters of an encoder-decoder with its layers as lists (`encoder.unstacked_layers`)."""
     encoded = encode(params, config, source)
     decoder, rows = config.of_decoder, len(source.ids)
     empty = jnp.zeros((rows, decoder.key_value_heads, tokens * beams, decoder.head_width), decoder.dtype)
@@ -120,7 +118,7 @@ def start_targets(params: Mapping[str, Any], config: ModelConfig, source: Tokens
 def read_targets(
     params: Mapping[str, Any], config: ModelConfig, cache: TargetCache, ids: Int[Array, "B W"]
 ) -> tuple[Float[Array, "B W V"], TargetCache]:
-    """Reads one further token of each hypothesis: (the logits of the token after it, float32; the cache after reading)."""
+    """Reads one more token of each hypothesis. Returns (the logits of the next token, float32; the updated cache)."""
     c, (rows, beams, tokens) = config.of_decoder, cache.origins.shape
     own, used = jnp.arange(beams, dtype=jnp.int32), cache.used
     origins = cache.origins.at[:, :, used].set(own[None])
@@ -148,12 +146,12 @@ def read_targets(
 
 
 def continue_targets(cache: TargetCache, parents: Int[Array, "B W"]) -> TargetCache:
-    """Returns the cache of hypotheses that continue the hypotheses `parents` of the same source."""
+    """Returns a cache in which each hypothesis continues one of the `parents`, which are hypotheses of the same source."""
     return cache.replace(origins=jnp.take_along_axis(cache.origins, parents[:, :, None], axis=1))  # type: ignore[attr-defined]
 
 
 def with_room(cache: TargetCache, tokens: int) -> TargetCache:
-    """Returns the cache with room for at least as many tokens of each target, those of `cache` and empty ones."""
+    """Returns the cache enlarged to `tokens` tokens of each target: the tokens of `cache`, then empty ones."""
     more = tokens - cache.origins.shape[2]
 
     def padded(x: Array, columns: int) -> Array:

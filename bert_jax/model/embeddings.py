@@ -54,10 +54,9 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "B L D"]:
         """Returns the normalised sum of the embeddings of each token, with dropout.
 
-        With `untrained_start`, the first token of a sequence does not train its word embedding. The first token of a decoder only
-        marks the start: tensor2tensor and Marian use a zero vector, and transformers the embedding of the padding, which lookups
-        do not train.
-        """
+        With `untrained_start`, the first token of a sequence gives no gradient to its word embedding. The first token of a
+        decoder only marks the start. For it, tensor2tensor and Marian use a zero vector, and transformers uses the padding
+        embedding, which lookups do not train."""
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
         if untrained_start:

@@ -1,8 +1,8 @@
 """The Transformer encoder, with parameters stacked over layers. `Architecture` documents the variants of the block.
 
 Parameters have a leading axis N for any `layer_types`, since the type of attention does not change their shapes. If the first
-layer has no norm before its attention (`first_attention_norm`), its row of that norm is never read, counted or exported.
-"""
+layer has no norm before its attention (`first_attention_norm`), the stacked array still has a row for this norm, but the row is
+never read, counted or exported."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One Transformer layer. norm_placement=post is the paper's, with a norm after each residual sum; "pre" has norms before
-    attention and before the feed-forward.
+    """One Transformer layer. norm_placement=post is the paper's: a norm follows each residual sum. With "pre", norms precede
+    attention and the feed-forward.
 
     Outputs are computed only for the tokens in `Tokens.queried`; all tokens are keys and values.
     """
@@ -112,8 +112,8 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
 
 
 def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], config: ModelConfig, *, decodes: bool = False) -> LayerParams:
-    """Initialises the stacked parameters of `num_layers` layers of the kind `block`. A block that `decodes` also reads an
-    encoder's output."""
+    """Initialises the stacked parameters of `num_layers` layers; `block` is the module of a layer. A block that `decodes` also
+    has attention on an encoder's output."""
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
@@ -154,7 +154,7 @@ def loop_over(kinds: Sequence[LayerKind]) -> Loop:
     best = Loop(0, 1, 0)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
-        while start < len(kinds):  # each run of layers equal to those one period later
+        while start < len(kinds):  # each range of layers that repeat with this period
             end = start
             while end + period < len(kinds) and kinds[end] == kinds[end + period]:
                 end += 1
@@ -214,8 +214,8 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """Returns the parameters of a model with the layers of its encoder, and of its decoder, replaced by `change(layers)`;
-    unchanged without layers."""
+    """Returns the parameters of a model after `change(layers)` is applied to the layers of its encoder and of its decoder. A
+    model without layers is returned unchanged."""
     stacks = {name: params[name] for name in ("encoder", "decoder") if name in params}
     return {**params, **{name: {**stack, "layers": change(stack["layers"])} for name, stack in stacks.items()}}
 
@@ -241,12 +241,12 @@ unstack.defvjp(
 
 
 class WholeRows(nn.Module):
-    """Mixin for layers other than Transformers, which compute the last layer at all positions."""
+    """Mixin for encoders other than Transformers: they compute the last layer at all positions."""
 
     config: ModelConfig
 
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
-        """Returns the output of the last layer at `tokens.queried`, after computing all of it."""
+        """Computes the whole last layer and returns its output at `tokens.queried`."""
         last = self(x, tokens, seed)[0]
         return last if tokens.queried is None else gather_positions(last, tokens.queried)
 
@@ -278,7 +278,7 @@ class Encoder(nn.Module):
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """Returns (output of the last layer, outputs of all layers) for all tokens. The final norm is part of the last layer.
-        Each layer also reads the `context`, for a decoder the encoder's output."""
+        Each layer also reads `context`; for a decoder, this is the encoder's output."""
         c, tokens = self.config, tokens.reading(None)
         if c.scan_layers and not self.is_unstacked:
             last, outputs = self._scanned(x, tokens, seed, *context)
@@ -373,7 +373,7 @@ class Encoder(nn.Module):
                 output: Any = module.apply({"params": params}, x, tokens, seed, layer, *context, mutable=stores)
             if stores:
                 output, stored = output
-                for attention, sown in stored[INTERMEDIATES].items():  # "attention", of a decoder also "cross_attention"
+                for attention, sown in stored[INTERMEDIATES].items():  # "attention" and, in a decoder, "cross_attention"
                     self.sow(INTERMEDIATES, f"{attention}_weights", *sown["weights"])
             return output
 

@@ -1,10 +1,9 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., arXiv:1706.03762): an encoder, and a decoder that reads its
-output and predicts the next token of the target.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., arXiv:1706.03762). A decoder reads the output of an encoder and
+predicts the next token of the target.
 
-The encoder is that of the other models. A layer of the decoder has causal self-attention, attention on the encoder's output, and
-the feed-forward, by the same switches of `Architecture`. The parameters of a model are the parts "embeddings", "encoder",
-"decoder" and "lm_head".
-"""
+The encoder is the same as in the other models. A decoder layer has causal self-attention, attention on the encoder's output, and
+a feed-forward. The switches of `Architecture` apply to it as to an encoder layer. The parameter tree has the parts "embeddings",
+"encoder", "decoder" and "lm_head"."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class SourceEncoder(Encoder):
     """The encoder of an encoder-decoder."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "translation"}
-    """`ModelConfig.direction` -> the objective that trains it where none is named."""
+    """`ModelConfig.direction` -> the default objective."""
 
 
 class DecoderBlock(nn.Module):
@@ -79,22 +78,22 @@ def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> LayerPar
 
 
 class Decoder(Encoder):
-    """The layers of a decoder, `ModelConfig.of_decoder`, with a table of word embeddings if it is the target's own."""
+    """The layers of a decoder (`ModelConfig.of_decoder`), with its own word embeddings if the target has its own vocabulary."""
 
     block: ClassVar[type[nn.Module]] = DecoderBlock
     initial: ClassVar[Callable[..., LayerParams]] = staticmethod(initial_decoder_layers)
     own_table: bool = False
 
     def setup(self) -> None:
-        """Declares the layers, and the embeddings of a target with words of its own."""
+        """Declares the layers and, if the target has its own vocabulary, its embeddings."""
         super().setup()
         if self.own_table:
             self.embeddings = Embeddings(self.config)
 
 
 class LanguageModelHead(nn.Module):
-    """The logits of every word of the target, float32: the softmax of the paper, tied to the target's word embeddings unless
-    `tied_decoder` is False, plus `final_logits_bias`, which no gradient reaches, as in transformers (zero in a new model)."""
+    """The logits of every target word, float32: the paper's softmax plus `final_logits_bias`. The softmax is tied to the target's
+    word embeddings unless `tied_decoder` is False. As in transformers, the bias gets no gradient; it is zero in a new model."""
 
     config: ModelConfig
 
@@ -107,7 +106,7 @@ class LanguageModelHead(nn.Module):
 
 
 class EncoderDecoder(Bert):
-    """The encoder, the decoder and its softmax, of `config.encoder = "encoder_decoder"`."""
+    """The whole model of `config.encoder = "encoder_decoder"`: the encoder, the decoder and its softmax."""
 
     def setup(self) -> None:
         """Declares the encoder, the decoder and the softmax."""
@@ -118,13 +117,13 @@ class EncoderDecoder(Bert):
 
     @property
     def target_embeddings(self) -> Embeddings:
-        """Returns the embeddings of the target: those of the source unless it has words of its own."""
+        """Returns the embeddings of the target, which are the source's unless the target has its own vocabulary."""
         table: Embeddings = self.decoder.embeddings if self.config.decoder_vocab_size else self.embeddings
         return table
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """"logits" float32 [B, L, V], the hidden states of the encoder "last" and "hidden_states" and of the decoder
-        "decoder_last" and "decoder_hidden_states", from the arrays of a batch that `Tokens.of` and `Tokens.of_decoder` read."""
+        """Returns "logits" float32 [B, L, V], the encoder's hidden states ("last" and "hidden_states") and the decoder's
+        ("decoder_last" and "decoder_hidden_states"). `Tokens.of` and `Tokens.of_decoder` read the inputs from the batch."""
         source, target = Tokens.of(batch), Tokens.of_decoder(batch)
         encoded, hidden_states = self.encode(source, dropout_seed)
         last, states = self.decode(target, encoded, source, dropout_seed)
@@ -160,12 +159,12 @@ class AttentionMaps(NamedTuple):
     encoder: tuple[Float[Array, "B H source source"], ...]
     decoder: tuple[Float[Array, "B H L L"], ...]
     cross: tuple[Float[Array, "B H L source"], ...]
-    """[row, head, token of the target, token of the source that it attends to]."""
+    """[row, head, target token, source token that it attends to]."""
 
 
 def attention_maps(params: Mapping[str, Any], config: ModelConfig, batch: Batch) -> AttentionMaps:
-    """Returns the attention of the encoder, of the decoder, and of the decoder on the encoder. The plain implementation computes
-    them, as in `bert.attention_weights`."""
+    """Returns the attention weights of the encoder, of the decoder, and of the decoder on the encoder's output. They are computed
+    by the plain implementation, as in `bert.attention_weights`."""
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = EncoderDecoder(plain).apply({"params": params}, batch, mutable=[INTERMEDIATES])
     encoder, decoder = (stored[INTERMEDIATES][part] for part in ("encoder", "decoder"))

@@ -15,8 +15,8 @@ from bert_jax.model.layers import gather_positions, parameter
 def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
-    """Returns the features of every token for the values of `TaskHead.layers` that have no trained weights (Table 7 of the
-    paper, and CoVe's).
+    """Returns the features of every token for a value of `TaskHead.layers` without trained weights (Table 7 of the paper, and
+    CoVe).
 
     "all" means the N layers without the embeddings. Sums are float32.
     """
@@ -59,8 +59,9 @@ def over_words(
     sequence_ids: Int[Array, "B L"],
     first: Int[Array, "B L"],
 ) -> Float[Array, "B L O"]:
-    """Applies a `layer` (features, sequence ids) to the words alone: it reads the features of the first piece of each word, and
-    every piece gets the output of its word. `first` is the column of the first piece of each token's word."""
+    """Applies `layer` (a function of features and sequence ids) to words instead of pieces. It reads the features at the first
+    piece of each word, and all pieces of a word get the word's output. `first` holds, for each token, the column of the first
+    piece of its word."""
     begins = first == jax.lax.broadcasted_iota(jnp.int32, first.shape, 1)
     columns = jnp.argsort(~begins, axis=1, stable=True).astype(jnp.int32)
     is_word = jnp.take_along_axis(begins, columns, axis=1)

@@ -1,14 +1,13 @@
-"""The layers of a language model of characters, read at the ends of words (Flair; Akbik et al. 2018, "Contextual String
-Embeddings for Sequence Labeling", section 2).
+"""The layers of a character language model, read at the ends of words (Flair; Akbik et al. 2018, "Contextual String Embeddings
+for Sequence Labeling", section 2).
 
-The layers are those of `bilm.py`, over a vocabulary of characters. A hidden state concatenates, for every piece of a word, the
-forward half at the last piece of the word, which has read the text up to the end of the word, and the backward half at its first
-piece, which has read the text after the word and the word. So all pieces of a word have the same hidden state.
+The layers are the same as in `bilm.py`, over a vocabulary of characters. All pieces of a word have the same hidden state, which
+concatenates two halves. The forward half is taken at the last piece of the word, after reading the text up to the end of the
+word. The backward half is taken at the first piece, after reading the rest of the text back to the start of the word.
 
-Words begin where a table of the vocabulary says so; it is stored with the parameters and never trained. In a vocabulary of
-`--train-vocab=characters` the first piece of a word is the space before it, as in the code of the paper. Unlike the paper, both
-directions have the same embeddings and softmax, as in ELMo.
-"""
+A table marks the pieces of the vocabulary that start a word. It is stored with the parameters and never trained. In a vocabulary
+made by `--train-vocab=characters`, the first piece of a word is the space before it, as in the paper's code. Unlike in the paper,
+both directions share their embeddings and softmax, as in ELMo."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class Flair(BiLstm):
-    """The stack of LSTM layers in two directions, read at the ends of words. `states` are those of the characters."""
+    """The stack of LSTM layers in two directions, read at the ends of words. `states` returns the states at the characters."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm"}
     """`ModelConfig.direction` -> the default objective."""
 
     def setup(self) -> None:
-        """Declares the layers, and the table of the pieces that begin a word."""
+        """Declares the layers, and the table of the pieces that start a word."""
         super().setup()
         rows = (self.config.padded_vocab_size,)
         self.word_starts = parameter(self, "word_starts", nn.initializers.ones, (None,), rows)
@@ -45,7 +44,7 @@ class Flair(BiLstm):
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns (states of the last layer, states of all layers) at the ends of the word of each token."""
+        """Returns (states of the last layer, states of all layers), where each token has the states of its word's ends."""
         _, layers = self.states(x, tokens, seed)
         first, last = self.word_ends(tokens)
         forward, backward = jnp.split(layers, 2, axis=-1)
@@ -55,8 +54,7 @@ class Flair(BiLstm):
         return layers[-1], layers
 
     def word_ends(self, tokens: Tokens) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
-        """Returns the columns of the first and of the last piece of the word of each token. A word does not go beyond its
-        text."""
+        """Returns, for each token, the columns of the first and the last piece of its word. Words do not extend across texts."""
         ids = tokens.sequence_ids
         another = jnp.concatenate([jnp.ones_like(ids[:, :1], bool), ids[:, 1:] != ids[:, :-1]], axis=1)
         begins = another | (jax.lax.stop_gradient(self.word_starts)[tokens.ids] > 0.5)
@@ -68,8 +66,8 @@ class Flair(BiLstm):
 
 
 def word_starts(tokenizer: Tokenizer, rows: int) -> Float32[np.ndarray, " V"]:
-    """Returns 1 for the pieces that begin a word, 0 for those that continue one; float32 [`rows`], 1 beyond the vocabulary. An
-    unknown character continues a word where the space before a word is a piece of its own."""
+    """Returns 1 for the pieces that start a word and 0 for the pieces that continue one, float32 [`rows`]; 1 for rows beyond the
+    vocabulary. In a vocabulary where the space before a word is a separate piece, an unknown character continues a word."""
     found = np.ones(rows, np.float32)
     found[: tokenizer.size] = ~tokenizer.continuation_table
     if tokenizer.vocabulary.kind == "sentencepiece":

@@ -313,12 +313,12 @@ def random_words(
 ) -> UInt32[Array, " ..."]:
     """Returns random uint32 words of `shape`, a pure function of (`seed`, index): a stateless counter-based generator.
 
-    Each row of the last axis has a base word, a hash of the seed and the row's index; each element is a hash of the base word and
-    its column, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's generators take several times
-    as long per word, and they cannot be fused into the code that uses the bits, so a mask of the size of the attention matrix
-    would be written to memory. This hash takes about eight instructions, which the compiler fuses in the forward and the backward
-    pass. Dropout does not need cryptographic bits; the tests check the rate and the correlations between neighbours and between
-    layers.
+    The base word of a row of the last axis is a hash of the seed and the row's index. The word of an element is a hash of the
+    base word and the element's column, with two rounds of multiply and xor-shift (constants of Wellons' `lowbias32`). JAX's
+    generators take several times as long per word, and they cannot be fused into the code that uses the bits, so a mask of the
+    size of the attention matrix would be written to memory. This hash takes about eight instructions, which the compiler fuses in
+    the forward and the backward pass. Dropout does not need cryptographic bits; the tests check the rate and the correlations
+    between neighbours and between layers.
 
     With `positions`, the words [B, ..., Q, L] or [B, Q, D] are the rows `positions` of the words [B, ..., L, L] or [B, L, D].
     If the B rows are only part of all rows, `rows` are their indices along the first axis.

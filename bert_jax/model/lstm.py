@@ -1,7 +1,7 @@
 """The LSTM recurrence over the tokens of texts, in one or two directions, and the LSTM of task heads.
 
 Arrays are time-major, [L, B, ...]; the right-to-left direction is reversed in time. O = 4 F are the gates i, f, g, o of a cell of
-width F; W is the width of the output: F, or that of the projection (Sak et al., arXiv:1402.1128).
+width F; W is the width of the output: F, or the width of the projection (Sak et al., arXiv:1402.1128).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Direction(NamedTuple):
     keep: Float[Array, "L B 1"]
     """0 where the state is reset, as at the first token, otherwise 1; float32."""
     kernel: Float[Array, "W O"]
-    """From the previous output to the gates, in the dtype of the products. States and gates are float32."""
+    """Maps the previous output to the gates, in the dtype of the products. States and gates are float32."""
     projection: Float[Array, "F W"] | None = None
-    """From the cell's output to the layer's; None if they are the same."""
+    """Maps the cell's output to the layer's output; None if they are the same."""
 
 
 def time_major(x: Shaped[Array, "B L *shape"], direction: int) -> Shaped[Array, "L B *shape"]:
@@ -143,7 +143,7 @@ def _backward(
     ) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
         (dh_after, dc_after, c), keep = after, of.keep[t]
         i, f, g, o = _gates(trace.gates, t)
-        c_before = trace.c[jnp.maximum(t - 1, 0)]  # any at t = 0, where keep is 0
+        c_before = trace.c[jnp.maximum(t - 1, 0)]  # any value at t = 0, where keep is 0
         dh_now, tanh_c = dh[t] + dh_after, jnp.tanh(c)
         dm = dh_now if of.projection is None else product(dh_now, of.projection)
         dc = dc_after + dm * o * (1 - tanh_c * tanh_c)
@@ -184,16 +184,15 @@ recurrence.defvjp(_forward, _backward)
 class Lstm(nn.Module):
     """A two-layer bidirectional LSTM over the tokens of each text, float32.
 
-    The state is reset where `sequence_ids` change, in both directions, so texts do not depend on each other or on padding.
-    """
+    The state is reset where `sequence_ids` change, in both directions, so texts do not depend on each other or on padding."""
 
     width: int
     target: Target
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
-        """Returns the concatenated outputs of both directions for each token, O = 2 W. Those of both layers are INTERMEDIATES on
-        demand."""
+        """Returns the concatenated outputs of both directions for each token, O = 2 W. The outputs of both layers are stored in
+        INTERMEDIATES if it is mutable."""
         w = self.width
         x = x.astype(jnp.float32)
         for name, axis in (("lower", "embed"), ("upper", None)):

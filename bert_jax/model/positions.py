@@ -63,8 +63,8 @@ class Sinusoidal:
 
 
 class SinusoidalHalves(Sinusoidal):
-    """The sinusoids undivided, all sines before all cosines: the layout of tensor2tensor, which trained the models of the paper,
-    and of Marian. `Architecture.scale_embeddings` multiplies the word embeddings in its stead."""
+    """The sinusoids without the division, all sines before all cosines. This is the layout of Marian and of tensor2tensor, which
+    trained the models of the paper. `Architecture.scale_embeddings` multiplies the word embeddings instead."""
 
     def table(self) -> Float32[np.ndarray, "S D"]:
         """Returns the vector of each position."""

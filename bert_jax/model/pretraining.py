@@ -1,4 +1,4 @@
-"""BERT with the two pretraining heads, its predecessors with theirs, and their initial parameters."""
+"""BERT with the two pretraining heads, its predecessors with their heads, and the initial parameters of all of them."""
 
 from __future__ import annotations
 
@@ -117,17 +117,19 @@ class BiLstmForPreTraining(BertForPreTraining):
         read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
         if self.config.direction != "both":
             return {"mlm_logits": self.softmax(read, self._table())}
-        # If both were halves of one array, each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
+        # If both were halves of one array, each gradient would be padded to the size of the whole array: 42 MB at 32 rows of 20
+        # predictions.
         forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
-        """Returns the output of the last layer at every token. Flair's hidden states are those at the ends of words instead."""
+        """Returns the output of the last layer at every token. In Flair, these differ from its hidden states, which are taken at
+        the ends of words."""
         states: Array = self.encoder.states(self._embed(tokens, dropout_seed), tokens, dropout_seed)[0]
         return states
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32, which do not
+        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32. They do not
         depend on these tokens. For a left-to-right LSTM, returns the logits of the tokens after them."""
         table = self._table()
         if self.config.direction != "both":
@@ -194,8 +196,7 @@ def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int
     that a head reads and for their targets.
 
     The reshape of [B, Q, D] to [R, D] is then free. Otherwise it is a copy (77 rows are stored as 80), which costs passes over
-    the logits (0.5 ms each for BERT-Large) and minutes of compilation.
-    """
+    the logits (0.5 ms each for BERT-Large) and minutes of compilation."""
     missing = -columns.shape[1] % 8 if platform == "tpu" else 0
     return jnp.pad(columns, ((0, 0), (0, missing)), constant_values=fill)
 
@@ -230,7 +231,7 @@ NEVER_TRAINED = (
 
 def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
     """Returns the random parameters `drawn` with the NEVER_TRAINED tables of the model's `own` parameters. These tables hold the
-    spelling and the frequency of the words of its vocabulary, which are not initialised at random."""
+    spelling and the frequency of the words of its vocabulary, so they cannot be drawn at random."""
     random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"

@@ -33,7 +33,7 @@ class Tokens:
     queried: Int[Array, "B Q"] | None = None
     """The columns at which the output of a layer is needed; None: all columns."""
     visible: Bool[Array, "B Q L"] | None = None
-    """The columns that each token that is read out may attend to, where sequence ids and order do not tell; None: all."""
+    """The columns that each queried token may attend to, if sequence ids and order do not determine them; None: all."""
     rows: UInt32[Array, " B"] | None = None
     """The consecutive indices of the rows in the whole batch, if these are the rows of one device. None means 0, 1, ... Random
     masks depend on them, so they are the same on any mesh."""

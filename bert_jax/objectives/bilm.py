@@ -18,8 +18,9 @@ from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
 
 class Bilm(WordPrediction):
-    """Predicts the token after each position twice, forward and backward; only forward if no token of its text follows it. The
-    loss is the mean over all predictions, half of ELMo's sum of two means."""
+    """Predicts the token after each position twice, by the forward and by the backward LSTM; only by the forward LSTM if the
+    predicted token is the last of its text. The loss is the mean over all predictions. ELMo's loss, the sum of the two means, is
+    twice as large."""
 
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",), "flair": ("both",)}
     title: ClassVar[str] = "biLM"

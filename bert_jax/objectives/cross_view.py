@@ -1,16 +1,17 @@
-"""Cross-view training of taggers (Clark et al. 2018, arXiv:1809.08370): restricted views of unlabelled sentences learn to predict
-what the whole model predicts.
+"""Cross-view training of taggers (Clark et al. 2018, arXiv:1809.08370). Auxiliary modules that see only a part of an unlabelled
+sentence learn to predict what the whole model predicts.
 
-Steps alternate between a batch with labels and one without. With labels, the loss is that of the task. Without, the model tags
-the sentences and its predictions are held fixed; four auxiliary modules, each of which sees a part of the sentence, learn to
-match them, and so the layers below learn better representations (section 3.2):
+Steps alternate between a batch with labels and one without. On a batch with labels, the loss is the task's loss. On a batch
+without labels, the model tags the sentences, and these predictions are the targets of four auxiliary modules. Each module sees
+only a part of the sentence, its view. Learning to match the predictions improves the layers that the modules read (section 3.2).
+The views are:
 
     forward     sees the words up to this one             future      sees the words before this one
     backward    sees this word and those after it         past        sees the words after this one
 
-The parts are the two directions of the lowest LSTM layer: that of the encoder, or, on static vectors, that of the head. Words are
-predicted at their first piece; the views begin and end between words. The predictions are made without dropout.
-"""
+The views use the two directions of the lowest LSTM layer. This is a layer of the encoder, or of the head if the encoder has
+static vectors. Words are predicted at their first piece, and the views start and end between words. The predictions that serve as
+targets are made without dropout."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ WEIGHTS = "view_weights"
 
 @dataclasses.dataclass(frozen=True)
 class CrossView(Labels):
-    """The loss of a token head. On batches that have WEIGHTS it is the mean over words of KL(prediction || view), summed over the
-    views. A module is softmax(U ReLU(W h + a) + b), as wide as its view."""
+    """The loss of a token head with auxiliary modules. On a batch with WEIGHTS, the loss is the mean over words of KL(prediction
+    || view), summed over the views. An auxiliary module is softmax(U ReLU(W h + a) + b); its layer is as wide as its view."""
 
     temporary: ClassVar[tuple[str, ...]] = (PART,)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
@@ -64,7 +65,7 @@ class CrossView(Labels):
         }
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the sums of `Labels`, and the summed loss of the views of unlabelled words. Of the two, one is 0."""
+        """Returns the sums of `Labels`, and the summed loss of the views on unlabelled words. One of the two is always 0."""
         if WEIGHTS not in batch:
             return super().sums(params, batch, seed) | {"view_loss": jnp.float32(0)}
         target = self.head.answer_scores(jax.lax.stop_gradient(self.logits(params, batch)).astype(jnp.float32), batch)
@@ -76,7 +77,7 @@ class CrossView(Labels):
         return {"loss": jnp.float32(0), "correct": jnp.float32(0), "view_loss": loss}
 
     def views(self, params: Params, batch: Batch, seed: Seed | None) -> dict[str, Float[Array, "B L W"]]:
-        """Returns the states that each auxiliary module reads, for the words that begin at each column."""
+        """Returns the states that each auxiliary module reads to predict the word that starts at each column."""
         model = BertWithHead(self.config, self.head)
         outputs, stored = model.apply({"params": self.trained(params)}, batch, seed, mutable=[INTERMEDIATES])
         if self.config.encoder == "static":
@@ -98,12 +99,12 @@ class CrossView(Labels):
         return super().counts(batch) | {"view_words": batch[WEIGHTS].sum() if WEIGHTS in batch else jnp.float32(0)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the mean loss of the labels plus that of the views; for a batch, one of them is 0."""
+        """Returns the mean loss of the labels plus the mean loss of the views; in each batch, one of them is 0."""
         return super().loss(sums, counts) + sums["view_loss"] / jnp.maximum(counts["view_words"], 1.0)
 
 
 def next_words(word_starts: Int[Array, "B L"], sequence_ids: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """Returns for each column the first later one that begins a word, or the [SEP] of the text."""
+    """Returns, for each column, the next column that starts a word or holds the [SEP] of the text."""
     last = jnp.concatenate([sequence_ids[:, 1:] != sequence_ids[:, :-1], jnp.ones_like(sequence_ids[:, :1], bool)], axis=1)
     columns = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
     end = sequence_ids.shape[1] - 1
@@ -117,24 +118,30 @@ def view_width(config: ModelConfig, head: TaskHead) -> int:
 
 
 def check_views(config: ModelConfig, head: TaskHead, *, frozen: bool) -> None:
-    """Raises UserError for a model or a head whose lowest layer has no restricted views to train; `frozen` is
+    """Raises UserError if the lowest layer of the model or head has no two directions to train; `frozen` is
     `training.freeze_encoder`."""
     if head.kind != "token":
         raise UserError(f"config.cross_view is for tagging, not for a {head.kind} head; leave it out")
     if head.has_crf:
-        raise UserError(f"config.cross_view predicts each word alone, and head.crf={head.crf} does not; set head.crf=none")
+        raise UserError(
+            f"config.cross_view does not support a CRF (head.crf={head.crf}), because it predicts each word on its own; set "
+            "head.crf=none"
+        )
     if config.encoder == "static":
         if not head.lstm:
-            raise UserError("config.cross_view needs an LSTM to read static vectors in two directions; set config.head.lstm")
+            raise UserError(
+                "config.cross_view needs an LSTM that reads the static vectors in two directions; set config.head.lstm to its "
+                "width"
+            )
         return
     if config.encoder not in LSTMS or config.direction != "both":
         kind = "a Transformer" if config.has_attention else "an LSTM of one direction"
         raise UserError(
-            f"config.cross_view reads the two directions of an LSTM apart, which {kind} does not have; start from a biLM, or "
-            "from static vectors with config.head.lstm"
+            f"config.cross_view needs two independent LSTM directions, which {kind} does not have; start from a biLM, or from "
+            "static vectors with config.head.lstm"
         )
     if frozen:
         raise UserError(
-            "config.cross_view trains the encoder by its lowest layer, and config.training.freeze_encoder keeps it as it is; "
-            "leave one of them out"
+            "config.cross_view trains the lowest layer of the encoder, but config.training.freeze_encoder keeps the encoder "
+            "unchanged; leave one of them out"
         )

@@ -1,9 +1,8 @@
 """Distillation losses for pretraining: soft targets, hidden states and attention maps of a teacher.
 
-The soft targets follow Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
-states are compared through a learned projection if the widths differ, as in TinyBERT (arXiv:1909.10351, section 3); attention
-maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1).
-"""
+The soft targets follow Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108). Hidden
+states are compared as in TinyBERT (arXiv:1909.10351, section 3), through a learned projection if the widths differ. Attention
+maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1)."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
 """The subtree of the parameters with the learned projection. It is trained and saved but not exported."""
-_PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
+_PROJECTION_STREAM = 0x70726F6A  # any number; it selects a separate stream of random numbers
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
-"""Sum against a teacher -> the count by which it is divided."""
+"""Name of a distillation sum -> name of the count by which it is divided."""
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
@@ -49,10 +48,9 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    It adds the sums "soft_loss" over the predicted tokens and, if they have a weight, "hidden_difference" and
+    It adds the sum "soft_loss" over the predicted tokens. If they have a weight, it also adds "hidden_difference" and
     "attention_divergence" over all tokens. The teacher runs without dropout and gets no gradient. Without a teacher, as in an
-    evaluation, this equals `plain`.
-    """
+    evaluation, this equals `plain`."""
 
     plain: MlmNsp
     distillation: PretrainingDistillation
@@ -70,13 +68,13 @@ class Distillation(Objective):
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """Returns the objective and its `plain` with `self.model` set."""
+        """Returns a copy with `self.model` set, also in its `plain`."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound
 
     def with_teacher(self, teacher: Teacher) -> Distillation:
-        """Returns the objective with the teacher's parameters, for a training step."""
+        """Returns a copy with the teacher's parameters, for a training step."""
         return dataclasses.replace(self, teacher=teacher).for_model(self.model)
 
     def settings(self) -> dict[str, Any]:
@@ -90,7 +88,7 @@ class Distillation(Objective):
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the parameters of `plain`, with the same values as without a teacher, and the projection."""
+        """Returns the projection and the parameters of `plain`, which have the same values as without a teacher."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 
@@ -122,7 +120,8 @@ class Distillation(Objective):
                 compared = batch | {"teacher_hidden_states": theirs["hidden_states"][teachers].swapaxes(0, 1)}
                 found["hidden_difference"] = hidden_state_difference(states, compared)
             if settings.attention_weight:
-                pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]  # embeddings have none
+                # embeddings have no attention map
+                pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]
                 students, teachers = (jnp.array(layers) for layers in zip(*pairs, strict=True))
                 found["attention_divergence"] = attention_divergence(
                     outputs["attention"][students], theirs["attention"][teachers], batch["sequence_ids"]
@@ -164,7 +163,7 @@ class Distillation(Objective):
         total = own + forward_flops(model_row_flops(theirs, length, predictions))
         if not d.hidden_weight or theirs.hidden_size == width:
             return total
-        states = self.model.config.num_layers + 1 if d.layers == "uniform" else 1  # that the projection reads
+        states = self.model.config.num_layers + 1 if d.layers == "uniform" else 1  # the hidden states that the projection reads
         return total + TRAINING * states * length * width * theirs.hidden_size
 
 

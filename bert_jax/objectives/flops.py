@@ -26,19 +26,18 @@ FORWARD, TRAINING = 2.0, 6.0
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
     """Returns the FLOPs of a training step per row. With 0 predictions, only the encoder is counted.
 
-    Per row of length L 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M
-    positions: BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. A gated feed-forward has 3 D F, and
-    shared key and value heads have fewer columns. A token of a sliding layer counts the keys of its window (129 for ModernBERT),
-    whatever the program computes.
+    Per row of length L there are 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, and 6 M (D^2 + D V) for the
+    MLM head on M positions. This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. A gated
+    feed-forward has 3 D F, and shared key and value heads have fewer columns. A token of a sliding layer counts only the keys of
+    its window (129 for ModernBERT), even if the program computes more.
 
-    A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens too.
+    A decoder of N' layers that reads the encoder's output adds 6 L N' (8 D^2 + 2 D F + 4 L D) for a translation of L tokens.
 
-    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F is
-    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. CoVe's gates read words of width
-    D, and each of M words of the translation adds 6 ((8 N' + 7) D^2 + 2 L D + D V) for N' layers, attention and softmax. For
-    static vectors: 6 M D (L +
-    negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
-    """
+    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (no projection
+    if F is W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe, the gates read
+    words of width D. Each of the M words of the translation adds 6 ((8 N' + 7) D^2 + 2 L D + D V) for N' layers, attention and
+    softmax. For static vectors: 6 M D (L + negatives), the scores of a word with all tokens of its row and with the row's
+    negatives. Skip-gram only uses the tokens in the window."""
     width, cell = model.word_width, model.intermediate_size
     if model.encoder in LSTMS:
         from bert_jax.model.characters import character_products
@@ -60,7 +59,7 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     seen = sum(near if model.layer_type(n) == "sliding" else length for n in range(model.num_layers))
     encoder = length * (model.num_layers * kernels + 2 * seen * width)
     if model.encoder == "encoder_decoder":
-        projections = 2 * width**2 + 2 * width * shared  # of the attention on the encoder's output
+        projections = 2 * width**2 + 2 * width * shared  # the layers' attention on the encoder's output
         decoder = length * model.decoder_layers * (kernels + projections + 4 * length * width)
         words = model.decoder_vocab_size or model.vocab_size
         return TRAINING * (encoder + decoder + predictions * width * words)
@@ -77,10 +76,9 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
     """Returns the FLOPs of a task's training step per row of `shape`, for encoder and head. A `frozen` encoder has no backward
     pass.
 
-    Of the head 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts
-    (6 L D^2 where it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads. The gradients
-    for frozen features are included (16 L I W with an LSTM), though the compiler leaves them out.
-    """
+    For the head: 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts
+    (6 L D^2 if it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads. With frozen
+    features, their gradients are counted too (16 L I W with an LSTM), although the compiler leaves them out."""
     encoder = model_row_flops(model, shape.length)
     read = shape.length if head.layout.logits_per_token else shape.slots
     products = read * head.input_width(model.hidden_size) * head.num_outputs
@@ -94,8 +92,8 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """Counts the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once
-    per iteration; of several branches, the costliest counts."""
+    """Counts the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. The body of a loop
+    counts once per iteration. Of several branches, only the costliest counts."""
     return _jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

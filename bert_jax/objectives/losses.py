@@ -54,8 +54,8 @@ def smoothed_cross_entropy(
     """Returns the cross-entropy with label smoothing (arXiv:1512.00567, section 7), float32; 0 for IGNORED targets.
 
     (1 - smoothing) * -log p[target] + smoothing * mean of -log p over the first `classes` columns: transformers' `LabelSmoother`.
-    Further columns pad the vocabulary. As of `cross_entropy`, the derivative reads the logits once.
-    """
+    Columns after the first `classes` are padding of the vocabulary. The custom derivative reads the logits once, as in
+    `cross_entropy`."""
     return _smoothed_forward(logits, targets, smoothing, classes)[0]
 
 

@@ -87,7 +87,7 @@ class MlmNsp(WordPrediction):
         return losses
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Adds the accuracy of one answer for all pairs."""
+        """Adds the accuracy of giving all pairs the same answer."""
         return {**next_sentence_baseline(rows.labels), **super().eval_scores(rows)}
 
     def eval_line(self, scores: Mapping[str, float]) -> str:

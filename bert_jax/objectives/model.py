@@ -33,9 +33,9 @@ Boxed = dict[str, Any]
 class Model:
     """The encoder of a run, as seen by its objective.
 
-    Methods with a `key` return initial parameters, boxed with their axis names. Methods with `params`, a tree with the parts
-    "embeddings" and "encoder", compute with them; their `seed` is for the dropout masks (None in evaluation).
-    """
+    Methods with a `key` return initial parameters, boxed with their axis names. Methods with an argument `params` compute with
+    these parameters, a tree with the parts "embeddings" and "encoder". Their `seed` is for the dropout masks (None in
+    evaluation)."""
 
     config: ModelConfig
     pairs: bool = False
@@ -107,8 +107,8 @@ class Model:
         return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
 
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
-        """Returns the parameters of a head, with the same values as it has as `part` of a larger model. They depend on the part's
-        name."""
+        """Returns the parameters of a head, with the values that it would have as `part` of a larger model. The values depend on
+        the part's name."""
         return dict(_Part(part, kind, self.config).init(key, *inputs)["params"][part])
 
     # --------------------------------------------------------------------------------------------------------------- computation
@@ -129,8 +129,8 @@ class Model:
         return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
 
     def target_logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L V"]:
-        """Returns the logits of the next token after every token that the decoder reads, float32, from the parts "embeddings",
-        "encoder" and those of `decoder`."""
+        """Returns the logits of the next token after every token that the decoder reads, float32. `params` has the parts
+        "embeddings" and "encoder" and the parts of `decoder`."""
         outputs = pretraining_model(self.config).apply({"params": params}, batch, seed)
         return cast(dict[str, Array], outputs)["logits"]
 
@@ -143,8 +143,8 @@ class Model:
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
 
     def in_whole_tiles(self, batch: Batch) -> Batch:
-        """Returns `batch`, on a TPU with unused slots added to "masked_positions" and "masked_targets", so that the logits fill
-        whole tiles (see `whole_tiles`). For `sums` that read both."""
+        """Returns `batch` for objectives whose `sums` read both "masked_positions" and "masked_targets". On a TPU, unused slots
+        are added to both, so that the logits fill whole tiles (see `whole_tiles`)."""
         fills = {"masked_positions": 0, "masked_targets": IGNORED}
         return batch | {name: whole_tiles(batch[name], self.config.target.platform, fill) for name, fill in fills.items()}
 
@@ -198,8 +198,9 @@ def another_seed(seed: Seed | None, number: int) -> Seed | None:
 
 
 def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None) -> Int[Array, "B *shape"]:
-    """Draws a class from each softmax of `logits`; int32. This is a pure function of the seed and the place in the global batch,
-    so a step draws the same classes on any number of devices, and an evaluation (`seed` None) always draws the same."""
+    """Draws a class from each softmax of `logits`; int32. The draw is a pure function of the seed and the place in the global
+    batch. A step therefore draws the same classes on any number of devices, and an evaluation (`seed` None) always draws the
+    same."""
     words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
     uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)  # between 0 and 1
     gumbel = -jnp.log(-jnp.log(uniform))

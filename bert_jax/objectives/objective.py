@@ -83,7 +83,7 @@ class Objective(abc.ABC):
     rows: ClassVar[str] = MASKED
     """The kind of rows that it reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
-    """Whether it learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
+    """Whether the objective learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
     """`model.encoder` -> the directions that it can train; None: all."""
@@ -104,7 +104,7 @@ class Objective(abc.ABC):
     # ------------------------------------------------------------------------------------------------------- what a subclass says
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the initial parameters in addition to "embeddings" and "encoder". Each array is boxed with its axis names, as
-        by `dense` and the methods of `Model`."""
+        the function `dense` and the methods of `Model` return them."""
         return {}
 
     @abc.abstractmethod
@@ -127,8 +127,8 @@ class Objective(abc.ABC):
         add up."""
 
     def refusal(self, length: int) -> str:
-        """Returns why rows of `length` tokens cannot be trained on, with the remedy, as the end of a sentence about that length;
-        "" if they can."""
+        """Returns why the objective cannot train on rows of `length` tokens, with the remedy, as the end of a sentence about that
+        length; "" if it can."""
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
@@ -250,7 +250,7 @@ class Objective(abc.ABC):
         if again := sorted(sums & counts):
             raise UserError(f"{key}: {again[0]!r} is both a sum and a count; give one of them another name")
         if lacking := [name for name in COUNTED if name not in counts]:
-            raise UserError(f"{key}: counts lacks {lacking[0]!r}; begin it with `super().counts(batch) | {{...}}`")
+            raise UserError(f"{key}: counts lacks {lacking[0]!r}; start it with `super().counts(batch) | {{...}}`")
 
         scores = {title: score for title, score in self.named_scores().items() if isinstance(score, Score)}
         if not scores:
@@ -281,9 +281,11 @@ class Objective(abc.ABC):
         """Checks the sums or counts returned by `what`, and returns their names."""
         wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
         if wrong:
-            raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")
+            raise UserError(f"{key}: {what} must return a dict of scalars (name -> sum over the batch), but returns {wrong}")
         if taken := sorted(made.keys() & RESERVED):
-            raise UserError(f"{key}: {what} returns {taken[0]!r}, a name that every step uses; give it another name")
+            raise UserError(
+                f"{key}: {what} returns {taken[0]!r}, a name that is reserved for the training step; give it another name"
+            )
         return {*made}
 
 
@@ -302,8 +304,9 @@ def row_counts(batch: Batch) -> Sums:
 def abstract_rows(
     rows: int, length: int, predictions: int, examples: int = 1, targets: str = MASKED
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked
-    positions and at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
+    """Returns the abstract arrays of a pretraining batch, as `data/rows.py` builds them for these `targets` (`Objective.rows`).
+    It has `rows` rows of `length` tokens, with at most `predictions` masked positions and at most `examples` packed examples
+    each."""
     widths = dict.fromkeys(INPUTS, length)
     if targets == TRANSLATED:
         widths |= dict.fromkeys((*DECODER_INPUTS, "targets"), length)
@@ -330,8 +333,8 @@ def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
         name = "/".join(str(getattr(key, "key", key)) for key in path)
         if not _is_box(leaf):
             raise UserError(
-                f"the parameter {name} of {type(objective).__name__} has no axis names, which its sharding needs; "
-                "make it with `dense`, or box it with flax.linen.with_logical_partitioning(init, axes)"
+                f"the parameter {name} of {type(objective).__name__} has no axis names, which are needed to shard it; make it "
+                "with `dense`, or box it with flax.linen.with_logical_partitioning(init, axes)"
             )
     return boxed
 
@@ -358,6 +361,6 @@ def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural:
         return ""
     kind = "direction" if model.encoder == "transformer" else "encoder"
     return (
-        f"{key} does not train a model with {kind}={getattr(model, kind)}; leave it out (then it is {natural}), or set "
+        f"{key} cannot train a model with {kind}={getattr(model, kind)}; leave it out (then it is {natural}), or change "
         f"config.model.{kind}"
     )

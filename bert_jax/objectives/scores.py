@@ -39,7 +39,7 @@ class Score:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a fraction, such as an accuracy, which is shown in percent."""
+        """Whether it is a fraction, such as an accuracy. Fractions are shown in percent."""
         return self.title.lower().endswith(("accuracy", "rate", "share"))
 
     def text(self, value: float) -> str:
@@ -87,7 +87,8 @@ class Majority:
 
 
 def majority_baseline(ones: str, of: str) -> Majority:
-    """Returns the baseline that always gives the more frequent of two answers, where `ones` of `of` count one of them."""
+    """Returns the baseline that always gives the more frequent of two answers. The sum `ones` counts one of the answers, and the
+    sum `of` counts all."""
     return Majority(ones, of)
 
 
@@ -104,7 +105,7 @@ class EvalRows:
     plan: Any
     """The `EpochPlan` of an epoch of the training split, or of a block of it."""
     words: int | None = None
-    """The number of words of which the predictions are the pieces, where whole words are predicted; else None."""
+    """If whole words are predicted, the number of words whose pieces are the predictions; otherwise None."""
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
@@ -112,13 +113,12 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
     learned nothing.
 
     `target_counts` is how often each token is a target in training; `targets` are the ids of all predictions on held-out rows, -1
-    where unused. The accuracy is that of always predicting the most frequent target. The loss is the cross-entropy with add-one
-    (Laplace) smoothing, which is finite for tokens without a count.
-    """
+    where unused. The accuracy is the accuracy of always predicting the most frequent target. The loss is the cross-entropy with
+    add-one (Laplace) smoothing, which is finite for tokens without a count."""
     vocabulary = target_counts.shape[0]
     used = np.asarray(targets)[np.asarray(targets) >= 0]
     if not used.size:
-        raise ValueError("no targets: the unigram baseline is undefined")
+        raise ValueError("there are no targets, so the unigram baseline is undefined")
     found = np.bincount(used, minlength=vocabulary)
     if found.shape[0] > vocabulary:
         raise ValueError(f"target {used.max()} is outside the vocabulary of {vocabulary} counts")
@@ -142,10 +142,10 @@ def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
 def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
     """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
 
-    Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which the corpus's counts lack;
-    `plan` provides the number of texts. `predictions_of_last` is how often the last [SEP] of a text is predicted, relative to
-    other tokens: 1/2 in a biLM, which predicts it in only one direction.
-    """
+    Words count as often as they occur. [UNK] is never a target. If next tokens are predicted, each [SEP] is a target too. The
+    counts of the corpus do not include [SEP], so `plan` provides their number: one for each text. `predictions_of_last` is how
+    often the last [SEP] of a text is predicted, relative to other tokens: 1/2 in a biLM, which predicts it in only one
+    direction."""
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0
     if plan.config.targets != "masked":

@@ -1,12 +1,12 @@
 """Skip-gram with negative sampling (word2vec; Mikolov et al., arXiv:1310.4546, sections 2.2 and 2.3), as sums over a batch.
 
-Where word2vec draws at random, this uses the expected value: weights (W - d + 1) / W for contexts at distance d instead of a
-random window size, weights of pairs instead of dropping words, and N negatives per row with weight k / N instead of k negatives
-per pair (sharing negatives allows matrix products; Ji et al., arXiv:1604.04661). Two differences remain. In word2vec, dropping a
-frequent word brings its neighbours closer together; here it does not. A negative that equals the context counts here, while
-word2vec.c skips it. With the 8,192 subwords of `experiments/pretrain/static.py` this affects 0.13 % of the negatives and less
-than 0.01 of the loss. Skipping them would change the reference curve and the study `lineage.py`, which were measured this way.
-"""
+Where word2vec draws at random, this objective uses the expected value. A context at distance d has the weight (W - d + 1) / W,
+instead of a random window size. Pairs of frequent words have smaller weights, instead of being dropped. N negatives per row have
+the weight k / N, instead of k negatives per pair; sharing negatives allows matrix products (Ji et al., arXiv:1604.04661). Two
+differences remain. In word2vec, dropping a frequent word brings its neighbours closer together; here, distances do not change. A
+negative that equals the context counts here, while word2vec.c skips it. With the 8,192 subwords of
+`experiments/pretrain/static.py` this affects 0.13 % of the negatives and less than 0.01 of the loss. Skipping them would change
+the reference curve and the study `lineage.py`, which were measured this way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bert_jax.objectives.scores import Formula, Score, sum_formula
 NOISE_POWER = 0.75
 """Negatives are drawn from the unigram distribution to this power (section 2.2)."""
 EVALUATION_SEED = np.uint32(0x736B6970)
-""""skip" in ASCII: the seed of the negatives in evaluation, so that every evaluation uses the same ones."""
+""""skip" in ASCII: the seed of the negatives in evaluation. Every evaluation uses the same negatives."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,7 @@ class SkipGram(Objective):
 
         The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v, u and n are the vectors of the word,
         the context and a negative, and s is the sigmoid. Words that the corpus does not contain, such as [CLS], are not in any
-        pair.
-        """
+        pair."""
         words = params["embeddings"]["word_embeddings"]["embedding"]
         contexts = params["skip_gram_head"]["context_embeddings"]["embedding"]
         counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])
@@ -119,7 +118,7 @@ class SkipGram(Objective):
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Formats accuracy and loss. There is no baseline, since word frequency alone predicts no pair."""
+        """Formats accuracy and loss. There is no baseline, since word frequencies alone cannot predict a pair."""
         return (
             f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, skip-gram loss {scores['skip_gram_loss']:.3f} a pair"
         )

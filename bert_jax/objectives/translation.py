@@ -1,4 +1,4 @@
-"""The prediction of a translation, word by word, from a text and the words before (arXiv:1706.03762)."""
+"""Predicts a translation token by token, from the source text and the tokens of the translation so far (arXiv:1706.03762)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Translation(Objective):
     """The mean cross-entropy of the tokens of the translations, with label smoothing in training."""
 
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.1
-    """The weight of the mean over the vocabulary: 0.1 in the paper (section 5.4). The held-out loss that is reported, and the
-    perplexity, are without it."""
+    """The weight of the smoothing term, the mean of -log p over the vocabulary: 0.1 in the paper (section 5.4). The reported
+    held-out loss and perplexity do not include it."""
 
     rows: ClassVar[str] = TRANSLATED
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"encoder_decoder": ("both",), "cove": ("both",)}
@@ -63,7 +63,7 @@ class Translation(Objective):
             }
 
     def counts(self, batch: Batch) -> Sums:
-        """The predicted tokens; tokens of both sides, and rows."""
+        """Returns the numbers of predicted tokens, of tokens on both sides, and of rows."""
         found = row_counts(batch)
         found["tokens"] += (batch["decoder_sequence_ids"] != 0).sum().astype(jnp.float32)
         return {"translation_targets": (batch["targets"] != IGNORED).sum().astype(jnp.float32), **found}
@@ -77,7 +77,7 @@ class Translation(Objective):
         return {"translation_loss": mean_losses(self.logits(params, batch, None), batch["targets"])}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """The tokens of the translations and the [SEP] at their ends."""
+        """Returns the tokens of the translations, and the [SEP] at their ends."""
         return batch["targets"]
 
     def row_flops(self, length: int, predictions: int) -> float:
@@ -89,7 +89,7 @@ class Translation(Objective):
         return unigram_baseline(_target_counts(rows), rows.predicted)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Accuracy, loss and perplexity, each with the baseline of word frequencies."""
+        """Formats accuracy, loss and perplexity, each with the word-frequency baseline."""
         line = f"translation accuracy {100 * scores['translation_accuracy']:.1f} %"
         line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), translation loss "
         line += f"{scores['translation_loss']:.3f} ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
@@ -97,7 +97,8 @@ class Translation(Objective):
 
 
 def _target_counts(rows: EvalRows) -> Float[np.ndarray, " V"]:
-    """Returns how often each token is a target in the planned epoch: the tokens of the translations, and a [SEP] for each."""
+    """Returns how often each token is a target in the planned epoch. The targets are the tokens of the translations and a [SEP]
+    for each."""
     pairs, corpus = rows.plan.pairs, rows.train
     counts = np.zeros(corpus.vocabulary.size)
     for start in range(0, len(pairs.b_start), _COUNTED):
@@ -113,4 +114,4 @@ def _target_counts(rows: EvalRows) -> Float[np.ndarray, " V"]:
     return counts
 
 
-_COUNTED = 1 << 17  # pairs at a time
+_COUNTED = 1 << 17  # pairs per slice

@@ -94,7 +94,7 @@ class WordPrediction(Objective):
         return model_row_flops(self.model.config, length, predictions)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns the perplexity of words where whole words are predicted, and the scores of the unigram distribution.
+        """Returns the scores of the unigram distribution and, if whole words are predicted, the perplexity per word.
 
         The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
         between vocabularies; perplexity per piece is not.

@@ -1,4 +1,4 @@
-"""The predictions of a trained model for texts.
+"""Predictions of a trained model for texts.
 
 In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks, embeddings, in the order of the input.
 

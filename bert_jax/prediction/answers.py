@@ -1,9 +1,8 @@
 """Answers records in order: reads them ahead in groups, and writes the answers to standard output or a file.
 
 Records that cannot be read or answered are reported with their numbers; the others are answered, and the exit status is 1. An
-output file only appears when it is complete. It holds lines of text or JSON, or it is a .npy file with a vector per record, whose
-number need not be known in advance.
-"""
+output file only appears when it is complete. The file holds lines of text or JSON, or it is a .npy file with a vector per record.
+The number of records need not be known in advance."""
 
 from __future__ import annotations
 
@@ -79,8 +78,8 @@ class _ReadAhead:
         threading.Thread(target=self._read, daemon=True, name="reader of records").start()
 
     def take(self, wait: float) -> list[Record]:
-        """Returns the records read so far, once the limit is reached or `wait` seconds after the first. Returns an empty list at
-        the end of the input. Raises the exception of the reading thread."""
+        """Returns the records read so far. Waits until the limit is reached, or until `wait` seconds after the first record.
+        Returns an empty list at the end of the input. Raises the exception of the reading thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             self._changed.wait_for(lambda: self._full() or self._ended, wait)
@@ -122,8 +121,8 @@ class Writer:
     """Writes answers to standard output or to a file, and problems and progress to standard error.
 
     `as_text` formats an answer as text. Without it, every answer is a line of JSON with the record's other fields and the
-    answer's fields (if both have a key k, the record's becomes input_k), and a failed record is the line {"line": its number,
-    "error": the message}, so that line i is the result of record i.
+    answer's fields. If both have a key k, the record's becomes input_k. A failed record is the line {"line": its number, "error":
+    the message}, so that line i is always the result of record i.
 
     A file is written under a temporary name next to `output` and renamed when complete; after an exception in the `with` block,
     neither file remains. Raises UserError if the answers cannot be written, in the constructor if possible. Raises
@@ -165,7 +164,7 @@ class Writer:
     def __enter__(self) -> Writer:
         if self._path is None:
             sys.stdout.flush()
-            try:  # not sys.stdout's buffer, which Python flushes again at exit, failing a second time after an error
+            try:  # not the buffer of sys.stdout: after an error, Python would flush it again at exit, which fails a second time
                 self._file = self._files.enter_context(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
             except (OSError, ValueError):  # sys.stdout has no file descriptor
                 self._file = sys.stdout.buffer
@@ -267,7 +266,7 @@ class VectorWriter(Writer):
 
     def __enter__(self) -> VectorWriter:
         if self._path is None or (self._path.exists() and not self._path.is_file()):
-            raise UserError(f"{self._name} is not a regular file, and the header of a .npy is written last; name a file")
+            raise UserError(f"{self._name} is not a regular file, but the header of a .npy file is written last; name a file")
         super().__enter__()
         self._put(bytes(NPY_HEADER_BYTES))
         return self

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
 PENALTIES = ("transformers", "gnmt")
-"""How a translation of n tokens is compared with others: its log-probability divided by n^a, or by ((5 + n) / 6)^a (Wu et al.,
-arXiv:1609.08144, equation 14)."""
+"""The length penalties by which translations are compared: the log-probability of n tokens is divided by n^a, or by ((5 + n) /
+6)^a (Wu et al., arXiv:1609.08144, equation 14)."""
 PIECES = Interval(ge=1, le=8)
 
 
@@ -41,7 +41,7 @@ class Command:
 
     @property
     def question(self) -> Callable[..., Question]:
-        """The dataclass of its question. Its module takes seconds to import."""
+        """The dataclass of the command's question. It is imported here, because its module takes seconds to import."""
         module, _, name = self.place.partition(":")
         found: Callable[..., Question] = getattr(importlib.import_module(module), name)
         return found
@@ -86,13 +86,13 @@ def translate_flags(flags: Flags) -> None:
     """The flags of `translate`."""
     beams = "hypotheses of the beam search; 1 takes the most probable token each time"
     flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=4, metavar="N", help=beams)
-    power = "the power of the length penalty; 0 is none (default: 0.6, or 1 of transformers')"
+    power = "the exponent of the length penalty; 0 is no penalty (default: 0.6 for gnmt, 1 for transformers)"
     flags.add_argument("--length-penalty", type=InRange(float, Interval(ge=0, le=10)), metavar="A", help=power)
     penalty = "divide the log-probability of n tokens by ((5 + n) / 6)^A (gnmt, as in the paper) or by n^A (transformers)"
     flags.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[1], help=penalty)
     early = "stop as soon as N hypotheses have ended"
     flags.add_argument("--early-stopping", action="store_true", help=early)
-    most = "maximum number of tokens of a translation (default: those of the text and 50)"
+    most = "maximum number of tokens of a translation (default: 50 more than in the text)"
     flags.add_argument("--max-length", type=InRange(int, COUNT), metavar="N", help=most)
     references = "a file with a reference translation per line: report BLEU and chrF"
     flags.add_argument("--references", type=nonempty, metavar="FILE", help=references)
@@ -118,7 +118,7 @@ def answer_flags(flags: Flags) -> None:
     flags.add_argument("--doc-stride", type=count, default=128, metavar="TOKENS", help="distance between two windows")
     flags.add_argument("--max-answer", type=count, default=30, metavar="TOKENS", help="maximum length of an answer")
     flags.add_argument("--may-be-unanswerable", action="store_true", help='allow "no answer" (SQuAD 2.0)')
-    margin = 'answer "no answer" if its score exceeds that of the best answer by more than X'
+    margin = 'answer "no answer" if its score exceeds the score of the best answer by more than X'
     flags.add_argument("--no-answer-threshold", type=InRange(float, Interval()), default=0.0, metavar="X", help=margin)
 
 

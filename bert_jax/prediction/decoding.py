@@ -1,7 +1,7 @@
-"""The continuation of texts by a left-to-right model, and the translation of sources by an encoder-decoder, one token at a time:
-the most probable, a random one, or by beam search.
+"""Decoding, one token at a time: continues texts with a left-to-right model, and translates sources with an encoder-decoder. The
+next token is the most probable one, a random one, or found by beam search.
 
-All loops run on the device and stop when every text has ended. The tokens equal those of transformers' `generate`.
+All loops run on the device and stop when every text has ended. The tokens equal the tokens of transformers' `generate`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from bert_jax.model.decoding import (
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9
-"""The score of entries that are not chosen: of beams before the first token, and of texts that have not ended."""
+"""The score of entries that are never chosen, such as beams before the first token, and hypotheses of texts that have not
+ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Decoding:
     end_id: int
     """The token that ends a text, [SEP]."""
     pad_id: int
-    """Fills texts that ended before others."""
+    """Fills the texts that end before others."""
     sample: bool = False
     """Draws tokens by their probability; False takes the most probable one."""
     top_k: int = 0
@@ -49,17 +50,17 @@ class Decoding:
     beams: int = 1
     """More than 1: beam search with this many hypotheses."""
     gnmt_penalty: bool = False
-    """Divides the log-probability of a hypothesis of n tokens by ((5 + n) / 6)^`length_penalty`, as GNMT (Wu et al.,
-    arXiv:1609.08144, equation 14) and the Transformer of 2017 do; False: by n^`length_penalty`, as transformers does."""
+    """Divides the log-probability of a hypothesis of n tokens by ((5 + n) / 6)^`length_penalty`, like GNMT (Wu et al.,
+    arXiv:1609.08144, equation 14) and the Transformer of 2017. False: divides it by n^`length_penalty`, like transformers."""
     early_stopping: bool = False
-    """Ends the search of a text when `beams` hypotheses have ended, as `early_stopping=True` of transformers; False: when no
-    running hypothesis is expected to beat them."""
+    """Ends the search of a text when `beams` hypotheses have ended, like `early_stopping=True` in transformers. False: ends it
+    when no running hypothesis is expected to beat these."""
     barred: tuple[int, ...] = ()
-    """Tokens that are never chosen, `bad_words_ids` of transformers."""
+    """Tokens that are never chosen, like `bad_words_ids` in transformers."""
     forced_end: bool = False
-    """Ends every text at the limit with `end_id`, `forced_eos_token_id` of transformers."""
+    """Ends every text at the limit with `end_id`, like `forced_eos_token_id` in transformers."""
     pieces: int | None = None
-    """The size of the vocabulary, if the model may have more logits than that; None: all ids can be chosen."""
+    """The size of the vocabulary, if the model has more logits than that; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
@@ -75,9 +76,9 @@ class Knobs(NamedTuple):
     """The numbers that do not change the compiled program."""
 
     limit: Int[Array, ""] | Int[Array, " B"] | int
-    """The maximum number of new tokens, of all texts or of each, at most `room`."""
+    """The maximum number of new tokens, for all texts or for each; at most `room`."""
     temperature: Float[Array, ""] | float = 1.0
-    """Divides the logits before a draw."""
+    """The divisor of the logits before tokens are sampled."""
     top_p: Float[Array, ""] | float = 1.0
     length_penalty: Float[Array, ""] | float = 1.0
     """The score of a hypothesis is its log-probability divided by its length to this power (see `Decoding.gnmt_penalty`)."""
@@ -91,18 +92,18 @@ class Search(NamedTuple):
     room: int
     """The number of columns for new tokens."""
     read: Callable[[Int[Array, " X"], Any], tuple[Float[Array, "X V"], Any]]
-    """(a further token of each hypothesis, cache) -> (the logits of the next one, cache)."""
+    """(one more token of each hypothesis, cache) -> (the logits of the next token, cache)."""
     reorder: Callable[[Any, Int[Array, "B W"]], Any] = lambda cache, parents: cache
-    """(cache, for each hypothesis the one of the same text that it continues) -> cache."""
+    """(cache, for each hypothesis the index of the hypothesis of the same text that it continues) -> cache."""
 
 
 class Continued(NamedTuple):
     """The new tokens of B texts."""
 
     ids: Int[Array, "B N"]
-    """The new tokens with the one that ends the text, then padding."""
+    """The new tokens, including the token that ends the text, then padding."""
     log_probability: Float[Array, " B"]
-    """The natural logarithm of the probability of the new tokens, by the model without temperature."""
+    """The natural logarithm of the probability of the new tokens, according to the model without temperature."""
     score: Float[Array, " B"] | None = None
     """With beams, the score that ranks them: the log-probability divided by the length to the power `length_penalty`."""
 
@@ -111,7 +112,8 @@ class Continued(NamedTuple):
 def continued(
     params: Mapping[str, Any], prompts: Prompts, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> Continued:
-    """Up to `knobs.limit` new tokens of each text; `room` is the number of new columns, a shape of the compiled program."""
+    """Returns up to `knobs.limit` new tokens for each text; `room` is the number of new columns, a shape of the compiled
+    program."""
     rows, length = prompts.ids.shape
     cache = empty_cache(config, rows, length + room)
     logits, cache = read_tokens(params, config, cache, prompts.ids, prompts.real)
@@ -141,36 +143,26 @@ def translated(
 ) -> Continued:
     """Returns the target of each source by an encoder-decoder: up to `knobs.limit` tokens after `start_id`, at most `room`.
 
-    A step of the decoder costs as much as its cache is long, so the cache begins with `FIRST_ROOM` tokens and doubles when it is
-    full. Each length is a compiled program of its own.
+    The cost of a decoder step grows with the length of its cache. So the first cache has room for 1.5 times the tokens of the
+    longest source, which is enough for most targets. When it is full, a second cache has room for all.
     """
     shapes: Any = {"config": config, "decoding": decoding, "room": room}
-    first = min(room, FIRST_ROOM)
-    state = _first_of_target(params, source, knobs, start_id=start_id, first_room=first, **shapes)
-    for size in room_sizes(first, room):
-        state = _until_full(params, _with_room(state, size=size), knobs, **shapes)
+    length = source.ids.shape[1]
+    sizes = sorted({min(length + length // 2, room), room})
+    state = _before_targets(params, source, start_id=start_id, first_room=sizes[0], **shapes)
+    for size in sizes:
+        if size > sizes[0]:
+            state = _with_room(state, size=size)
+        state = _until_full(params, state, knobs, **shapes)
         if not state.goes_on:
             break
     return state.texts()
 
 
-FIRST_ROOM = 16
-"""Tokens of a target for which the first cache has room."""
-
-
-def room_sizes(first: int, room: int) -> list[int]:
-    """Returns `first` and its doubles, up to `room`."""
-    sizes = [first]
-    while sizes[-1] < room:
-        sizes.append(min(2 * sizes[-1], room))
-    return sizes
-
-
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "start_id", "first_room", "room"))
-def _first_of_target(
+def _before_targets(
     params: Mapping[str, Any],
     source: Tokens,
-    knobs: Knobs,
     *,
     config: ModelConfig,
     decoding: Decoding,
@@ -178,22 +170,26 @@ def _first_of_target(
     first_room: int,
     room: int,
 ) -> _Texts | _Beams:
-    """Returns the state of the loop with the first token of each target."""
-    rows, search = len(source.ids), _search_of_targets(params, knobs, config, decoding, room)
-    cache = start_targets(params, config, source, decoding.beams, first_room)
-    logits, cache = search.read(jnp.full(rows * decoding.beams, start_id, jnp.int32), cache)
-    if decoding.beams == 1:
-        return _first_tokens(logits, cache, jax.random.split(jax.random.key(0), rows), search)  # keys that only draws read
-    return _first_beams(logits, cache, search)
+    """Returns the state of the loop before the first token of each target."""
+    rows, width = len(source.ids), decoding.beams
+    cache = start_targets(params, config, source, width, first_room)
+    if width == 1:
+        keys = jax.random.split(jax.random.key(0), rows)  # only sampling reads them
+        return _no_texts(keys, cache, start_id, decoding, room)
+    return _no_beams(rows, cache, start_id, decoding, room)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
 def _until_full(
     params: Mapping[str, Any], state: _Texts | _Beams, knobs: Knobs, *, config: ModelConfig, decoding: Decoding, room: int
 ) -> _Texts | _Beams:
-    """Returns the state when all targets have ended or the cache is full."""
-    search = _search_of_targets(params, knobs, config, decoding, room)
-    size = state.cache.origins.shape[-1]
+    """Continues the targets until all of them have ended or the cache is full, and returns the state."""
+
+    def read(ids: Int[Array, " X"], cache: TargetCache) -> tuple[Float[Array, "X V"], TargetCache]:
+        logits, cache = read_targets(params, config, cache, ids.reshape(-1, decoding.beams))
+        return logits.reshape(len(ids), -1), cache
+
+    search, size = Search(knobs, decoding, room, read, continue_targets), state.cache.origins.shape[-1]
     step = functools.partial(_next_tokens if decoding.beams == 1 else _next_beams, search=search)
     found: _Texts | _Beams = jax.lax.while_loop(lambda state: state.goes_on & (state.number < size), step, state)
     return found
@@ -204,21 +200,12 @@ def _with_room(state: _Texts | _Beams, size: int) -> _Texts | _Beams:
     return state._replace(cache=with_room(state.cache, size))
 
 
-def _search_of_targets(
-    params: Mapping[str, Any], knobs: Knobs, config: ModelConfig, decoding: Decoding, room: int
-) -> Search:
-    def read(ids: Int[Array, " X"], cache: TargetCache) -> tuple[Float[Array, "X V"], TargetCache]:
-        logits, cache = read_targets(params, config, cache, ids.reshape(-1, decoding.beams))
-        return logits.reshape(len(ids), -1), cache
-
-    return Search(knobs, decoding, room, read, continue_targets)
-
-
 # ------------------------------------------------------------------------------------------------------ one token after another
 class _Texts(NamedTuple):
-    """B texts with one further token at a time."""
+    """B texts, each of which gets one more token at a time."""
 
     number: Int[Array, ""]  # tokens so far
+    last: Int[Array, " B"]  # the token to read next
     cache: Any
     text: Continued
     ended: Bool[Array, " B"]
@@ -229,24 +216,24 @@ class _Texts(NamedTuple):
         return self.text
 
 
+def _no_texts(keys: Key[Array, " B"], cache: Any, start_id: int, decoding: Decoding, room: int) -> _Texts:
+    rows = len(keys)
+    empty = Continued(jnp.full((rows, room), decoding.pad_id, jnp.int32), jnp.zeros(rows))
+    start = jnp.full(rows, start_id, jnp.int32)
+    return _Texts(jnp.int32(0), start, cache, empty, jnp.zeros(rows, bool), jnp.bool_(True), keys)
+
+
 def _one_by_one(
     logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """Returns the most probable or a drawn token each time, from the `logits` of the first one."""
-    state = _first_tokens(logits, cache, keys, search)
+    """Takes the most probable token, or samples one, at each step, starting from the `logits` of the first new token."""
+    state = _with_tokens(_no_texts(keys, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_tokens, search=search), state)
     return state.text
 
 
-def _first_tokens(logits: Float[Array, "B V"], cache: Any, keys: Key[Array, " B"], search: Search) -> _Texts:
-    rows = len(logits)
-    empty = Continued(jnp.full((rows, search.room), search.decoding.pad_id, jnp.int32), jnp.zeros(rows))
-    state = _Texts(jnp.int32(0), cache, empty, jnp.zeros(rows, bool), jnp.bool_(True), keys)
-    return _with_tokens(state, logits, search)
-
-
 def _next_tokens(state: _Texts, search: Search) -> _Texts:
-    logits, cache = search.read(state.text.ids[:, state.number - 1], state.cache)
+    logits, cache = search.read(state.last, state.cache)
     return _with_tokens(state._replace(cache=cache), logits, search)
 
 
@@ -261,11 +248,11 @@ def _with_tokens(state: _Texts, logits: Float[Array, "B V"], search: Search) -> 
     ended = state.ended | (chosen == decoding.end_id)
     goes_on = (number + 1 < jnp.max(jnp.asarray(knobs.limit))) & ~ended.all()
     text = Continued(state.text.ids.at[:, number].set(chosen), total)
-    return _Texts(number + 1, state.cache, text, ended, goes_on, state.keys)
+    return _Texts(number + 1, chosen, state.cache, text, ended, goes_on, state.keys)
 
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
-    """Returns the next token of each text: the most probable one, or a draw."""
+    """Returns the next token of each text: the most probable one, or a sample."""
     logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
@@ -274,7 +261,7 @@ def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knob
 
 
 def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
-    """Returns `scores`, -inf for the ids that have no piece or are barred."""
+    """Returns `scores`, with -inf for ids that do not belong to a piece or are barred."""
     if decoding.barred:
         scores = scores.at[..., jnp.array(decoding.barred)].set(-jnp.inf)
     if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
@@ -283,10 +270,11 @@ def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array
 
 
 def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
-    """`logits`, -inf for the tokens beyond the `top_k` most probable ones, and then for those outside of the nucleus.
+    """Returns `logits`, with -inf for tokens that are not among the `top_k` most probable ones, and then for tokens outside of
+    the nucleus.
 
-    The nucleus holds the most probable tokens up to the one with which their probabilities reach `top_p`, and at least one.
-    """
+    The nucleus holds the most probable tokens, up to the token with which their probabilities reach `top_p`; it has at least one
+    token."""
     if decoding.top_k:
         least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[1]))[0][:, -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
@@ -294,7 +282,7 @@ def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding
         ascending = jnp.sort(logits, axis=1)
         outside = jnp.cumsum(jax.nn.softmax(ascending), axis=1) <= 1 - knobs.top_p
         least = jnp.where(outside, jnp.inf, ascending).min(1, keepdims=True)
-        least = jnp.minimum(least, ascending[:, -1:])  # the most probable token stays for any top_p
+        least = jnp.minimum(least, ascending[:, -1:])  # the most probable token is kept for any top_p
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return logits
 
@@ -304,13 +292,14 @@ class _Beams(NamedTuple):
     """The hypotheses of B texts, W beams each."""
 
     number: Int[Array, ""]  # tokens of the running hypotheses
-    ids: Int[Array, "B W N"]  # of the running ones, best first
+    last: Int[Array, "B W"]  # the last token of each, which is read next
+    ids: Int[Array, "B W N"]  # for the running hypotheses, best first
     scores: Float[Array, "B W"]  # their log-probabilities
-    ended_ids: Int[Array, "B W N"]  # the best ones that have ended
+    ended_ids: Int[Array, "B W N"]  # the best hypotheses that have ended
     ended_scores: Float[Array, "B W"]  # divided by the length penalty
     ended_totals: Float[Array, "B W"]  # their log-probabilities
     has_ended: Bool[Array, "B W"]
-    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat those that have ended
+    may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat a hypothesis that has ended
     goes_on: Bool[Array, ""]
     cache: Any
 
@@ -320,7 +309,7 @@ class _Beams(NamedTuple):
 
 
 def _ended_at_limit(scores: Float[Array, "X V"], number: Int[Array, ""], search: Search) -> Float[Array, "X V"]:
-    """Returns `scores` of the token of that number, from 1, in which only the end has one at a text's limit."""
+    """Returns `scores` of token number `number` (from 1). At a text's limit, only the end token keeps its score."""
     if not search.decoding.forced_end:
         return scores
     limits = jnp.broadcast_to(jnp.asarray(search.knobs.limit), (len(scores) // search.decoding.beams,))
@@ -334,31 +323,31 @@ def _beam_search(logits: Float[Array, "X V"], cache: Any, search: Search) -> Con
     compete with the texts that ended before; the best W others run on. A text is done when its best running hypothesis, divided
     by the length penalty of its length so far, is worse than its worst ended one.
     """
-    state = _first_beams(logits, cache, search)
+    rows = len(logits) // search.decoding.beams
+    state = _extended(_no_beams(rows, cache, search.decoding.pad_id, search.decoding, search.room), logits, search)
     state = jax.lax.while_loop(lambda state: state.goes_on, functools.partial(_next_beams, search=search), state)
     return state.texts()
 
 
-def _first_beams(logits: Float[Array, "X V"], cache: Any, search: Search) -> _Beams:
-    width = search.decoding.beams
-    rows = len(logits) // width
-    nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
+def _no_beams(rows: int, cache: Any, start_id: int, decoding: Decoding, room: int) -> _Beams:
+    width = decoding.beams
+    start = jnp.full((rows, width), start_id, jnp.int32)
+    nothing = jnp.full((rows, width, room), decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
-    state = _Beams(
-        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
+    return _Beams(
+        jnp.int32(0), start, nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
         jnp.zeros((rows, width), bool),
         jnp.ones(rows, bool), jnp.bool_(True), cache,
     )  # fmt: skip
-    return _extended(state, logits, search)
 
 
 def _next_beams(state: _Beams, search: Search) -> _Beams:
-    logits, cache = search.read(state.ids[:, :, state.number - 1].reshape(-1), state.cache)
+    logits, cache = search.read(state.last.reshape(-1), state.cache)
     return _extended(state._replace(cache=cache), logits, search)
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
-    """Returns the hypotheses with one more token, of `logits` [B W, V]."""
+    """Returns the hypotheses with one more token, chosen by `logits` [B W, V]."""
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     scores, tokens = _most_probable(logits, state.number + 1, search)
@@ -389,18 +378,19 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     if decoding.early_stopping:
         goes_on &= ~has_ended.all()
     return _Beams(
-        number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve, goes_on,
-        search.reorder(state.cache, _of(parents, order)),
+        number, _of(tokens, order), _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve,
+        goes_on, search.reorder(state.cache, _of(parents, order)),
     )  # fmt: skip
 
 
 def _most_probable(
     logits: Float[Array, "X V"], number: Int[Array, ""], search: Search
 ) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
-    """Returns the 2 W most probable tokens of that number, from 1, as (log-probabilities, tokens); at a text's limit the end.
+    """Returns the 2 W most probable next tokens of each hypothesis, as (log-probabilities, tokens). `number` is the number of
+    the token, counted from 1; at the limit of a text, only the end token is possible.
 
-    The best continuations of W hypotheses are among the best of each. So the softmax of all words is not stored.
-    """
+    The best continuations of W hypotheses are among the best continuations of each one, so the softmax over all words is not
+    stored."""
     decoding = search.decoding
     best, tokens = _largest(_of_pieces(logits, decoding), 2 * decoding.beams)
     largest = logits.max(1, keepdims=True)
@@ -414,16 +404,16 @@ def _most_probable(
 
 
 GROUP = 32
-"""Neighbouring words of which `_largest` takes the maximum first. Measured for 8 of 8,000 words and 128 rows, one core of an AMD
-EPYC: 0.36 ms with groups of 32, 0.44 with 16 or 80, and 1.68 with `top_k` of all words."""
+"""The number of neighbouring words in a group; `_largest` first computes the maximum of each group. Measured for 8 of 8,000 words
+and 128 rows on one core of an AMD EPYC: 0.36 ms with groups of 32, 0.44 ms with 16 or 80, and 1.68 ms with `top_k` of all
+words."""
 
 
 def _largest(x: Float[Array, "X V"], count: int) -> tuple[Float[Array, "X C"], Int[Array, "X C"]]:
-    """Returns `jax.lax.top_k(x, count)`: the largest values and their columns, of equal ones those on the left.
+    """Returns `jax.lax.top_k(x, count)`: the largest values and their columns; among equal values, the leftmost are first.
 
-    They are in the `count` groups with the largest maxima. The groups are read in their order, so that of equal values those on
-    the left come first.
-    """
+    The largest values are in the `count` groups with the largest maxima. The groups are read from left to right, so that among
+    equal values the leftmost come first."""
     rows, columns = x.shape
     groups = -(-columns // GROUP)
     if groups <= count:
@@ -437,11 +427,11 @@ def _largest(x: Float[Array, "X V"], count: int) -> tuple[Float[Array, "X C"], I
 
 
 def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
-    """Returns the hypotheses `chosen` of each text, from `array` [B, W, ...]."""
+    """Returns the `chosen` hypotheses of each text, from `array` [B, W, ...]."""
     return jnp.take_along_axis(array, chosen.reshape(*chosen.shape, *(1,) * (array.ndim - 2)), axis=1)
 
 
 def _select_rows(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
-    """Returns the cache of other rows, in their order."""
+    """Returns the cache with the given rows, in their order."""
     layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
     return dataclasses.replace(cache, layers=layers, tokens=tokens)

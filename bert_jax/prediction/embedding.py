@@ -30,9 +30,8 @@ _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakK
 class Embed:
     """Computes a vector for each text or (`words`) for each of its words.
 
-    None uses the setting of a model directory in the sentence-transformers format. In other directories it means the unnormalised
-    mean over the tokens of the last layer, and an error for a text that is too long.
-    """
+    None uses the setting of a model directory in the sentence-transformers format. For other directories, None means the
+    unnormalised mean over the tokens of the last layer; a text that is too long is an error."""
 
     pooling: str | None = None
     """"mean": over all tokens (for a static model, over the text's tokens); "cls": the state of [CLS]; "pooler": the output of
@@ -89,9 +88,10 @@ class Embed:
         text, options = values["text"], resolved(self, engine)
         truncate = options.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
-        if not self.words:  # skip-gram trains no [CLS] and [SEP] vectors, and other vectors do not depend on the context
+        # skip-gram does not train vectors for [CLS] and [SEP], and the other vectors do not depend on the context
+        if not self.words:
             return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
-        # in a truncated text there are more offsets than tokens, from which `_words` sees whether the last word is cut
+        # a truncated text has more offsets than tokens, which tells `_words` whether the last word is cut
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
@@ -153,15 +153,15 @@ class Embed:
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """The options, with the model's settings instead of None."""
+    """The options, with the model's settings in place of None."""
 
     question: Embed
     longest: int | None
-    """The maximum tokens of a text including [CLS] and [SEP]; None: the size of the position table."""
+    """The maximum number of tokens in a text, including [CLS] and [SEP]; None: the size of the position table."""
 
 
 def resolved(question: Embed, engine: Engine) -> Resolved:
-    """Fills in the model's settings for None. Raises UserError if the model directory has an unsupported sentence-transformers
+    """Replaces None by the model's settings. Raises UserError if the model directory has an unsupported sentence-transformers
     pooling or module and `question` does not set the pooling."""
     if engine not in _MADE_FOR:
         source = engine.model.source
@@ -169,7 +169,7 @@ def resolved(question: Embed, engine: Engine) -> Resolved:
     made_for = _MADE_FOR[engine]
     made = made_for or TextVectors("mean")
     if made.pooling is None and question.pooling is None:
-        raise UserError(f"{engine.name} pools in a way that is not implemented here ({made.unknown}); choose with --pooling")
+        raise UserError(f"{engine.name} has a pooling that is not implemented here ({made.unknown}); choose one with --pooling")
     return Resolved(
         dataclasses.replace(
             question,

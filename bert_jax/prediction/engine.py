@@ -32,27 +32,29 @@ log = logging.getLogger(__name__)
 Per = Literal["text", "position", "token"]
 
 TOKENS = {"cpu": 1024}
-"""Tokens per batch and device, by platform. On a CPU, as many as fit in the caches (at 4,096 a token takes a quarter longer)."""
+"""Tokens per batch and device, by platform. On a CPU, as many as fit in the caches: with 4,096, each token takes a quarter
+longer."""
 TOKENS_ELSEWHERE = 16_384
 IN_FLIGHT = 2
-"""The number of concurrent batches. On one CPU device two threads run them: one computes while the other is between two parallel
-regions, which is 14 % faster on 2 cores. Otherwise one thread dispatches, since several devices must receive their programs in
-the same order, and a batch is transferred while the previous one is computed and fetched."""
+"""The number of concurrent batches. On one CPU device, two threads run them: one computes while the other is between two parallel
+regions. This is 14 % faster on 2 cores. Otherwise, a single thread dispatches, since several devices must receive their programs
+in the same order. A batch is transferred while the previous batch is computed and fetched."""
 GROUP = 1024
 """Items per device that are packed together: enough to fill rows well, but with little memory."""
 GROUP_AHEAD = 256
-"""The same if leftover items can go to the next group. Fewer, since the first group is packed before any computation."""
+"""The same for the case that leftover items can go to the next group. It is smaller, since the first group is packed before any
+computation."""
 
 
 SPARE_ROWS = 1024
 """The maximum number of unused rows of word embeddings expected from padding; published models have up to 1,000."""
 START, CONTINUATION, NO_PIECE = range(3)
-"""The kinds of word-embedding rows: subwords that begin a word, subwords that continue one, and unused rows."""
+"""The kinds of word-embedding rows: subwords that start a word, subwords that continue one, and unused rows."""
 
 
 def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
-    """Returns the kind of every row of the word embeddings. Rows beyond the vocabulary, or whose id belongs to no subword, are
-    unused and never predicted."""
+    """Returns the kind of every row of the word embeddings. Rows beyond the vocabulary, and rows whose id belongs to no subword,
+    are unused and never predicted."""
     kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
     kinds[: model.tokenizer.size] = np.where(model.tokenizer.continuation_table, CONTINUATION, START)
     kinds[[i for i, piece in enumerate(model.tokenizer.pieces) if not piece]] = NO_PIECE
@@ -62,8 +64,7 @@ def piece_kinds(model: Model) -> Int8[np.ndarray, " V"]:
 class Engine:
     """A model with parameters on all local devices. Batches are split over the devices by rows.
 
-    XLA splits the programs, which it cannot do with kernels, so predictions do not use them (`dispatch.resolve`).
-    """
+    XLA splits the programs over the devices. It cannot split kernels, so predictions do not use them (`dispatch.resolve`)."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -87,7 +88,7 @@ class Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
         model = import_model(path)
         spare = model.config.vocab_size - model.tokenizer.size
-        if spare > SPARE_ROWS:  # more than padding to a round size
+        if spare > SPARE_ROWS:  # more than padding to a round size explains
             log.warning(
                 "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
                 path,
@@ -129,7 +130,7 @@ class Engine:
             )
 
     def require_encoder(self) -> None:
-        """Raises UserError for an encoder-decoder, whose encoder reads sources, which have no [CLS]."""
+        """Raises UserError for an encoder-decoder, since its encoder reads sources, which have no [CLS]."""
         if self.config.encoder == "encoder_decoder":
             raise UserError(
                 f"{self.name} is an encoder-decoder, and its encoder reads no [CLS]; name an encoder; `predict translate` and "
@@ -137,8 +138,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention, and like `require_encoder`. `what` is its use ("to measure"); `instead`
-        is a remedy other than another model."""
+        """Raises UserError if the model has no attention, or in the cases of `require_encoder`. `what` is the use of the
+        attention ("to measure"); `instead` is an alternative remedy to naming another model."""
         self.require_encoder()
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""

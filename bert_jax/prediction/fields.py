@@ -1,9 +1,8 @@
 """Converts the lines of an input to records with the named fields of a question.
 
-A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name; a row of a table
-(CSV, TSV, Parquet, Arrow) has the fields in columns of their names. Blank lines are skipped unless the caller needs a record for
-every line. A line that cannot be read is a record with a problem; the lines after it are read.
-"""
+A record is one line of text with its fields separated by TABs, one line of JSON with an object whose keys are the field names, or
+one row of a table (CSV, TSV, Parquet, Arrow) with columns of these names. Blank lines are skipped unless the caller needs a
+record for every line. A line that cannot be read becomes a record with a problem, and reading continues with the next line."""
 
 from __future__ import annotations
 
@@ -55,21 +54,22 @@ Lines: TypeAlias = Iterator[tuple[int, bytes]]
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record. The texts of a line are the fields in order; a field with `many` takes all remaining texts."""
+    """A field of a record. The texts of a line are assigned to the fields in order; a field with `many` takes all remaining
+    texts."""
 
     name: str
     many: bool = False  # the value is a list of texts
     optional: bool = False  # the value may be absent, and is None then
     number: bool = False  # the value is a number of characters; only JSON records can hold it
-    words: bool = False  # with `many`: white space separates the texts in a line without TABs
-    whole: bool = False  # the only field, of blank lines too: the value is the line as it is, and only an empty one is blank
+    words: bool = False  # with `many`: in a line without TABs, white space separates the texts
+    whole: bool = False  # the only field, also of blank lines: the value is the unchanged line, and only an empty line is blank
 
 
 @dataclass(frozen=True)
 class Record:
     """One line of the input, or the `problem` if it cannot be read."""
 
-    number: int  # of the line, from 1, or of the argument
+    number: int  # the number of the line or of the argument, from 1
     place: str  # prefix of messages: "FILE, line 3: "; "" for a single argument
     values: JsonObject = field(default_factory=dict)  # by field name
     rest: JsonObject = field(default_factory=dict)  # the other fields of a JSON object
@@ -138,7 +138,7 @@ class FileReader:
                     # line ends of old Macs: the whole file is one line
                     at = Record(number + i, f"{self.name}, line {number + i}: " if i else place, size=len(part))
                     yield replace(at, values={first.name: part}) if part else replace(at, blank=True)
-            elif only and (stripped := text.strip()):  # like `_text_record`, in a quarter of the time: 8 us per line
+            elif only and (stripped := text.strip()):  # the same as `_text_record`, in a quarter of the time: 8 us per line
                 if self.suffix in TAB_TABLES and (tabs := stripped.count("\t")):
                     problem = (
                         f"{tabs + 1} texts between TABs, more than the 1 of {first.name}; name the columns in the first line"
@@ -165,7 +165,7 @@ class FileReader:
         while first.removeprefix(BOM).isspace():
             number, first = next(lines)
             begun.append((number, first))
-        too_large = is_cut(first, MOST_BYTES)  # its rest is not read
+        too_large = is_cut(first, MOST_BYTES)  # the rest of the line is not read
         with contextlib.suppress(ValueError):
             if not too_large and isinstance(parse_json(first.decode("utf-8-sig")), dict):
                 rest = next(lines, None)
@@ -246,9 +246,9 @@ class FileReader:
             required = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
             missing = next(n for n in (x if isinstance(x, str) else x[0] for x in required) if n.casefold() not in known)
             raise UserError(
-                f"{self.name} is read as a table, and its first line names no column {missing!r} (it is "
-                f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines or one per line in a "
-                ".txt"
+                f"{self.name} is read as a table, but its first line has no column {missing!r} (it is "
+                f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines, or one per line in "
+                "a .txt file"
             )
         names = _cells(header.text, delimiter)
         columns = self._found_columns(folded[delimiter]) or {}
@@ -371,7 +371,7 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
     """Yields the records of the arguments, one per argument. If several fields or words are required, the arguments are the
-    fields of one record, unless an argument contains a TAB or (for words) a space."""
+    fields of one record. But if an argument contains a TAB or (for words) a space, each argument is a record."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
@@ -419,7 +419,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
 
 
 def _problem(of: Field, given: JsonObject) -> str | None:
-    """Returns the problem with a field's value, or None."""
+    """Returns the problem with the value of a field, or None."""
     value = given.get(of.name)
     if value is None and of.optional:
         return None

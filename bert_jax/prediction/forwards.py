@@ -30,9 +30,8 @@ def candidates(
 ) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
     """Returns the ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
 
-    `kind` "any" considers all subwords, "start" those that begin a word, "continuation" those that continue a word. The softmax
-    is always over all rows of the word embeddings, including unused ones, as in transformers.
-    """
+    `kind` "any" considers all subwords, "start" only those that start a word, and "continuation" only those that continue a word.
+    The softmax is always over all rows of the word embeddings, including unused ones, as in transformers."""
     probabilities = jax.nn.softmax(masked_logits(params, batch, config))
     kinds = batch["piece_kinds"][None]
     fits = {"any": kinds != NO_PIECE, "start": kinds == START, "continuation": kinds == CONTINUATION}[kind]
@@ -73,10 +72,9 @@ class CombinedLayers(NamedTuple):
 def text_vectors(
     params: Params, batch: Batch, *, config: ModelConfig, source: CombinedLayers, pooling: str, normalise: bool
 ) -> Float[Array, "T I"]:
-    """Returns a vector for each text, float32; I is D, or D times the number of layers if they are concatenated.
+    """Returns a vector for each text, float32. I is D, or D times the number of layers if layers are concatenated.
 
-    `pooling` and `normalise` as in `embedding.Embed`.
-    """
+    `pooling` and `normalise` are explained in `embedding.Embed`."""
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
         last, hidden_states = model.encode(Tokens.of(batch))
@@ -126,9 +124,8 @@ def tags(
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
     """Returns the logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
 
-    A head that reads n positions per text returns [X, C]: element i reads query positions i to i + n - 1, so an item's logits are
-    at the first of its n query positions.
-    """
+    A head that reads n positions per text returns [X, C]. Element i reads the query positions i to i + n - 1, so the logits of an
+    item are at the first of its n query positions."""
 
     def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
         tokens = Tokens.of(batch)
@@ -145,7 +142,7 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
 
 
 def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
-    """Returns the MLM logits at the query positions, float32. Pooler and NSP head are not needed."""
+    """Returns the MLM logits at the query positions, float32. The pooler and the NSP head are not needed."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         states = model.predicting(Tokens.of(batch))
@@ -160,8 +157,7 @@ def _combined(
 ) -> Float[Array, "B L I"]:
     """Returns the hidden states of the layers of `source` combined, float32; `last` is layer N.
 
-    If only layer N is used, nothing reads `hidden_states`, so XLA does not keep them.
-    """
+    If only layer N is used, nothing reads `hidden_states`, so XLA does not store them."""
     n = len(hidden_states) - 1
     chosen = [(last if layer == n else hidden_states[layer]).astype(jnp.float32) for layer in source.layers]
     if source.combine == "concat":

@@ -26,10 +26,9 @@ from bert_jax.prediction.questions import encoded, shortened
 class Generate:
     """Generates up to `tokens` new tokens per text, until the model ends it with [SEP].
 
-    The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled from the logits divided by
-    `temperature`, among the `top_k` most probable ones, and of these among the fewest whose probabilities sum to `top_p`
-    (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Each new token costs one row of the model's products.
-    """
+    The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled. The logits are divided by
+    `temperature`. Then only the `top_k` most probable tokens are kept, and of these only the fewest whose probabilities sum to
+    `top_p` (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Each new token costs one row of the model's products."""
 
     tokens: int = 50
     temperature: float | None = None
@@ -41,8 +40,8 @@ class Generate:
 
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
-        """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, not on
-        the other texts of a batch, which in a pipe depend on timing."""
+        """Numbers the texts over all calls of `answer`. The sampled tokens of a text depend on its number and on `seed`, but not
+        on the other texts of the batch. In a pipe, the texts of a batch depend on timing."""
         return itertools.count()
 
     @property
@@ -60,12 +59,12 @@ class Generate:
         if not 1 <= self.tokens <= most:
             raise UserError(
                 f"--tokens={self.tokens} must be between 1 and {most}, so that [CLS] and one token of the text fit into the "
-                f"model's {counted(engine.config.max_position, 'position')}; convert --max-position=N gives it more"
+                f"model's {counted(engine.config.max_position, 'position')}; extend them with convert --max-position=N"
             )
         if self.beams > 1 and self.sample:
             raise UserError(
-                f"--beams={self.beams} searches the most probable text, and --temperature, --top-k and --top-p draw one; leave "
-                "out the beams or the others"
+                f"--beams={self.beams} searches for the most probable text, but --temperature, --top-k and --top-p sample one; "
+                "leave out --beams or the others"
             )
         if 2 * self.beams > engine.model.tokenizer.size:
             raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,}")
@@ -76,8 +75,9 @@ class Generate:
         ids, room = item.ids[:-1], engine.config.max_position - self.tokens
         if len(ids) > room:
             raise UserError(
-                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its [CLS], and with --tokens={self.tokens} "
-                f"new ones more than the {engine.config.max_position} of the position table; shorten it, or lower --tokens"
+                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its [CLS], which together with "
+                f"--tokens={self.tokens} new tokens exceeds the {engine.config.max_position} of the position table; shorten it, "
+                "or lower --tokens"
             )
         return values["text"], Item(ids)
 

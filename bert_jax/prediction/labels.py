@@ -52,8 +52,8 @@ def _is_number(text: str) -> bool:
 
 def _seems_a_label(text: str, last: str, first: str) -> str:
     return (
-        f"{shortened(text)} seems to be a label, not a {last}, and the model must not read it; leave the label out, or give JSON "
-        f"with {first!r} and {last!r}"
+        f"{shortened(text)} seems to be a label, not a {last}, but the model must not read labels; leave the label out, or give "
+        f"JSON with {first!r} and {last!r}"
     )
 
 
@@ -79,9 +79,10 @@ class Classify:
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a message if the second text of a line seems to be a label, which the model would read, otherwise None."""
+        """If the second text of a line seems to be a label, returns a message, since the model would read it; otherwise returns
+        None."""
         second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
-        if not second or engine.model.of_pairs is False:  # the latter is an error in `prepare`
+        if not second or engine.model.of_pairs is False:  # the second case is an error in `prepare`
             return None
         known = {label.casefold() for label in labels}
         one_word = engine.model.of_pairs is None and re.fullmatch(r"[\w-]+", second)
@@ -118,7 +119,7 @@ class _Tagged:
     spans: list[tuple[int, int]] | None
     """The character offsets of each word; None if the record holds words."""
     items: list[Item]
-    """The windows."""
+    """The windows of the text."""
     labelled_words: list[list[tuple[int, int]]]
     """For each window, (word index, column of its first subword) of the words that it labels."""
 
@@ -128,12 +129,12 @@ class Tag:
     """Predicts a label for every word at its first subword (paper section 5.3), with the word's character offsets.
 
     A text longer than the position table is cut into windows that overlap by half, and each word is labelled in the window where
-    it has the most context. A model with a CRF predicts the best label sequence of a window, with marginal probabilities. Entity
-    tags in any scheme (`as_tags`) are also joined to entities.
-    """
+    it has the most context. A model with a CRF predicts the best label sequence of each window, with marginal probabilities.
+    Entity tags in any scheme (`as_tags`) are also combined to entities."""
 
     words: bool = False
-    """Whether records hold a list "words" instead of "text". In a line of text, TABs or else white space separate the words."""
+    """Whether records hold a list "words" instead of "text". In a line of text, words are separated by TABs, or by white space if
+    there are no TABs."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -161,7 +162,7 @@ class Tag:
         return _Tagged(text, words, spans, items, labelled)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a message if a line seems to hold a word and its tag, as in a training file, otherwise None."""
+        """If a line seems to hold a word and its tag, as in a training file, returns a message; otherwise returns None."""
         labels = {label for label in require_head(engine, TokenHead).labels if any(map(str.isalpha, label))}
         parts = values["words"] if self.words else values["text"].split()
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
@@ -205,7 +206,7 @@ class Tag:
         return answer
 
     def as_text(self, answer: JsonObject) -> str:
-        """Returns the words, each followed by its tag unless that is O."""
+        """Returns the words, each followed by its tag unless the tag is O."""
         return " ".join(w["word"] if w["label"] == "O" else f"{w['word']}/{w['label']}" for w in answer["tags"])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
@@ -216,7 +217,7 @@ class Tag:
 def _word_windows(
     ids: Sequence[int], firsts: Sequence[int], room: int, cls_id: int, sep_id: int
 ) -> tuple[list[Item], list[list[tuple[int, int]]]]:
-    """Returns (windows of at most `room` tokens that overlap by half, the words that each labels).
+    """Returns (windows of at most `room` tokens that overlap by half, the words that each window labels).
 
     ids: the subwords of all words. firsts: the index of each word's first subword. A word is labelled in the window in which its
     first subword is furthest from both ends.
@@ -244,7 +245,7 @@ class AnswerQuestion:
     length: int = 384
     """The number of tokens of a window, at most the rows of the position table."""
     doc_stride: int = 128
-    """Tokens from the start of a window to the start of the next."""
+    """Tokens from the start of one window to the start of the next."""
     max_answer: int = 30
     """The maximum number of tokens of an answer."""
     may_be_unanswerable: bool = False
@@ -297,7 +298,7 @@ class AnswerQuestion:
                 [x[:, 0] for x in logits],
                 [x[:, 1] for x in logits],
                 own,
-                Context(values["context"], offsets, continuation),  # to extend spans to whole words: "Hon" to "Honolulu"
+                Context(values["context"], offsets, continuation),  # needed to extend spans to whole words: "Hon" to "Honolulu"
                 search,
             )
             answers.append(self._as_dict(values, found))
@@ -346,7 +347,8 @@ class Choose:
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a message if the last choice of a line seems to be the number of the correct one, otherwise None."""
+        """If the last choice of a line seems to be the number of the correct choice, returns a message; otherwise returns
+        None."""
         *others, last = values["choices"]
         if _is_number(last) and others and not any(map(_is_number, others)):
             return _seems_a_label(last, "choices", "prompt")

@@ -43,7 +43,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class _Hypothesis:
-    """A beam search hypothesis: a word of `length` subwords, the first of which are chosen."""
+    """A beam search hypothesis: a word of `length` subwords, of which the first ones are chosen."""
 
     text: int
     """The number of the text."""
@@ -58,10 +58,9 @@ class _Hypothesis:
 class FillMask:
     """Predicts the `top_k` most probable words for each [MASK], while the other masks of the text stay masked.
 
-    With `pieces` above 1, words of up to `pieces` subwords are tried too: the mask is replaced by 2, 3, ... masks, which a beam
-    search of width `top_k` fills from left to right, the first with a subword that begins a word, the others with subwords that
-    continue it.
-    """
+    With `pieces` above 1, words of up to `pieces` subwords are tried too. The mask is replaced by 2, 3, ... masks, which a beam
+    search of width `top_k` fills from left to right. The first mask gets a subword that starts a word, and all later masks get
+    subwords that continue it."""
 
     top_k: int = 5
     pieces: int = 1
@@ -129,7 +128,8 @@ class FillMask:
         return done
 
     def _item(self, engine: Engine, item: Item, h: _Hypothesis) -> Item:
-        """Returns the text with the chosen subwords of `h` and masks for the others. The first of these masks is queried."""
+        """Returns the text with the chosen subwords of `h`, and masks for the subwords that are not chosen yet. The first of
+        these masks is queried."""
         position = item.query_positions[h.mask]
         word = [*h.ids, *[engine.model.tokenizer.mask_id] * (h.length - len(h.ids))]
         return Item([*item.ids[:position], *word, *item.ids[position + 1 :]], query_positions=(position + len(h.ids),))
@@ -157,7 +157,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
         token = candidates[0].token.removeprefix("##").replace("\u2581", "")
         joins = bool(tokenizer.is_continuation(np.array(candidates[0].ids))[0])
         if tokenizer.distinguishes_spaces and not tokenizer.mask_takes_space and filled[-1:].isspace():
-            joins = False  # the space is a piece of its own
+            joins = False  # the space is a separate piece
         before = filled.rstrip() if joins else f"{filled} " if filled[-1:].isalnum() else filled
         filled = f"{before}{token}{' ' if after[:1].isalnum() else ''}{after}"
     return filled
@@ -166,7 +166,7 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
 def _candidates(engine: Engine, ids: Int[np.ndarray, " chosen"], probabilities: Float[np.ndarray, " chosen"]) -> list[Candidate]:
     tokens = engine.model.tokenizer.tokens(ids.tolist())
     columns = zip(tokens, ids.tolist(), probabilities.tolist(), strict=True)
-    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # NaN is kept, for the error of `ask_each`
+    return [Candidate(token, (i,), p) for token, i, p in columns if p != 0]  # NaN is kept, so that `ask_each` reports it
 
 
 def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
@@ -222,7 +222,8 @@ class Score:
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """Returns the pseudo-log-likelihood of each text, with every token masked in turn, or the log-likelihood."""
+        """Returns the pseudo-log-likelihood of each text, with every token masked in turn. For a left-to-right model, returns the
+        log-likelihood."""
         causal = engine.config.direction == "left_to_right"
         asked = (_next_tokens if causal else functools.partial(_masked_in_turn, engine.model.tokenizer.mask_id))
         items = (each for _, item in prepared for each in asked(item))
@@ -261,6 +262,6 @@ def _masked_in_turn(mask_id: int, item: Item) -> Iterator[Item]:
 
 
 def _next_tokens(item: Item) -> Iterator[Item]:
-    """Returns `item` with each of its tokens to be predicted at the previous position."""
+    """Returns `item` with a query at each position that precedes a token, to predict that token."""
     count = len(item.ids) - 2
     yield dataclasses.replace(item, query_positions=tuple(range(count)), targets=tuple(item.ids[1:-1]))

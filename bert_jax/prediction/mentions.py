@@ -25,10 +25,9 @@ MENTIONS = ("pronoun", "a", "b")
 class Resolve:
     """Predicts the probabilities that a pronoun refers to the name `a`, to the name `b`, or to neither.
 
-    A mention is given by its words. If they occur several times in the text, "she#2" means the second occurrence; alternatively,
-    `pronoun_start`, `a_start` and `b_start` give the character at which the mention begins, as in GAP. A text longer than the
-    position table is cut to tokens around the three mentions, as in training.
-    """
+    A mention is given by its words. If they occur several times in the text, "she#2" means the second occurrence. Alternatively,
+    `pronoun_start`, `a_start` and `b_start` give the character at which the mention starts, as in GAP. If a text is longer than
+    the position table, only tokens around the three mentions are kept, as in training."""
 
     fields = (
         Field("text"),
@@ -46,9 +45,11 @@ class Resolve:
         text = values["text"]
         found = {name: _place(text, name, values) for name in MENTIONS}
         if twice := [name for name in ("a", "b") if found[name] == found["pronoun"]]:
-            raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names it may mean")
+            raise UserError(f"{twice[0]}={values[twice[0]]!r} is the pronoun itself; give the two names that it may refer to")
         if found["a"] == found["b"]:
-            raise UserError(f"a and b are both {values['a']!r} at character {found['a'][0]}; give the two names it may mean")
+            raise UserError(
+                f"a and b are both {values['a']!r} at character {found['a'][0]}; give the two names that the pronoun may refer to"
+            )
         mentions: JsonObject = {name: text[start:end] for name, (start, end) in found.items()}
         mentions |= {f"{name}_start": start for name, (start, _) in found.items()}
         tokenizer = engine.model.tokenizer
@@ -104,9 +105,8 @@ def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
 def find_mention(text: str, mention: str) -> tuple[int, int]:
     """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
 
-    Parts of words are found only if there is no match of whole words (some scripts have no spaces). Raises UserError if the
-    mention does not occur, or occurs several times and has no number.
-    """
+    Parts of words are only found if no whole words match (some scripts have no spaces). Raises UserError if the mention does not
+    occur, or occurs several times and has no number."""
     words, _, number = mention.rpartition("#")
     if mention in text or not words or not number.isdecimal():
         words, number = mention, ""
@@ -122,5 +122,5 @@ def find_mention(text: str, mention: str) -> tuple[int, int]:
     which = whole_number(number or "1", 1, len(places))
     if which is None:
         times = f"{words!r} occurs {counted(len(places), 'time')}"
-        raise UserError(f"{shortened(mention)}: {times} in {shortened(text)}; count from 1")
+        raise UserError(f"{shortened(mention)}: {times} in {shortened(text)}; give a number from 1 to {len(places)}")
     return places[which - 1]

@@ -16,12 +16,12 @@ from jaxtyping import Int32
 from bert_jax.data.packing import best_fit
 
 USUAL = (64, 128, 256)
-"""Candidate row lengths for short texts: 64 if they pack well, otherwise more."""
+"""Candidate row lengths for short texts: 64 if short texts pack well, otherwise longer ones."""
 LENGTHS = (16, 32, 64, 128, 192, 256, 384)
 """The row lengths. Longer rows are powers of two."""
 ATTENTION = 1 / 500
-"""The cost of attention: a token costs 1 + ATTENTION x the length of its row (measured on a CPU, 384 wide: from 64 to 128 tokens
-9 % more, at 512 twice as much)."""
+"""The cost of attention: a token costs 1 + ATTENTION x the length of its row. Measured on a CPU at width 384, a token costs 9 %
+more in rows of 128 than of 64, and twice as much in rows of 512."""
 TOKENS_A_TEXT = 8
 """A batch has one text slot per this many tokens, which limits the number of its texts."""
 
@@ -38,7 +38,7 @@ class Item:
     targets: tuple[int, ...] = ()
     """A token id for each of `query_positions`, if its probability is needed."""
     columns: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
-    """Name of a batch array -> further numbers per token. All items have the same names."""
+    """Name of a batch array -> further numbers per token. All items of a batch have the same array names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def assign_rows(lengths: Sequence[int], longest: int) -> dict[int, list[list[int
 
     It chooses the cheapest packing among the row lengths USUAL, where a row of L tokens costs L (1 + ATTENTION L).
     """
-    whole = row_length(sum(lengths))  # the length of one row for all texts: no packing needs longer rows
+    whole = row_length(sum(lengths))  # the length of a single row for all texts: no packing needs longer rows
     packings = [_rows(lengths, longest, usual) for usual in sorted({min(usual, whole) for usual in USUAL})]
     return min(packings, key=lambda rows: sum(len(some) * n * (1 + ATTENTION * n) for n, some in rows.items()))
 
@@ -110,9 +110,8 @@ class BatchShape:
 def pack(items: Sequence[Item], shape: BatchShape) -> Iterator[Packed]:
     """Packs every item once into batches.
 
-    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens`, and the number X of query positions is 8, 32,
-    128, ..., so that few shapes occur. Raises ValueError for an item longer than `shape.longest`.
-    """
+    The number of rows is 1, 4, 16, ... times `shape.devices`, up to `shape.tokens` tokens. The number X of query positions is 8,
+    32, 128, ... . This keeps the number of shapes small. Raises ValueError for an item longer than `shape.longest`."""
     for length, rows in _packings(items, shape):
         most = shape.most_rows(length)
         for start in range(0, len(rows), most):

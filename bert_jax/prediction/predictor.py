@@ -24,13 +24,13 @@ from bert_jax.prediction.translating import Translate
 class Predictor:
     """A loaded model with a method for each command of `predict`. Results are in the order of the texts.
 
-    XLA compiles a program per batch shape, and `packing.py` makes few shapes: rows of 64 to 256 tokens shared by short texts,
-    rows of 192, 384 or a power of two for longer texts, and batches of 1, 4 or 16 rows per device on a CPU. That is at most
-    fifteen programs for texts of up to 512 tokens (27 on accelerators), twice as many for `fill_mask`, and rows of 16 and 32 for
-    a single text.
+    XLA compiles one program per batch shape, and `packing.py` only makes a few shapes. Short texts share rows of 64 to 256
+    tokens; longer texts get rows of 192, 384 or a power of two. On a CPU, batches have 1, 4 or 16 rows per device. For texts of
+    up to 512 tokens, this gives at most fifteen programs (27 on accelerators), twice as many for `fill_mask`, and rows of 16 and
+    32 for a single text.
 
-    Every method raises UserError if the model lacks the trained head, or for the first text that cannot be answered, with its
-    number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).
+    Every method raises UserError if the model has no trained head for it, and for the first text that cannot be answered, with
+    the text's number. Options are the fields of the question's class (`FillMask`, `Embed`, ...).
 
     >>> predictor = Predictor.load("runs/quickstart/model")
     >>> predictor.fill_mask(["The [MASK] of the array must be positive."], top_k=1)[0].filled
@@ -83,7 +83,7 @@ class Predictor:
         """Returns, for each text or list of words, {"tags": a label for every word, "entities", ...}."""
         kinds = {isinstance(text, str) for text in texts}
         if len(kinds) > 1:
-            raise UserError("some of the texts are text and some are lists of words; tag them separately")
+            raise UserError("some of the texts are strings and some are lists of words; tag them separately")
         return self.ask(Tag(words=False in kinds), _each("words" if False in kinds else "text", texts))
 
     def answer(self, questions: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:

@@ -23,7 +23,7 @@ from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed
 
 COUNTED_BYTES = 1 << 30
-"""The lines of larger files are not counted, so no time left is estimated."""
+"""The lines of larger files are not counted, so the remaining time is not estimated."""
 WRITER_SECONDS = 10.0
 """How long to wait for a pipe without a writer."""
 JSON_LINES = (".jsonl", ".ndjson")
@@ -53,11 +53,11 @@ def read_texts(
     columns: Mapping[str, Sequence[str] | str] | None = None,
     stdin: TextIO | None = None,
 ) -> Records:
-    """Like `read_records`, for users' texts, which may be tables, JSON lists or file names.
+    """The same as `read_records`, for users' texts, which may be tables, JSON lists or file names.
 
-    - `.csv`, `.parquet` and `.arrow` hold a table whose columns have the names of the fields, or the names in `columns` (field ->
-      column, read when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
-      `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
+    - `.csv`, `.parquet` and `.arrow` hold a table. Its columns have the names of the fields, or the names in `columns` (field ->
+      column), which is read together with the first record. The same applies to `.tsv` and to other text whose first line names
+      the columns. Other columns are in `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
     - `.json`, and text that starts like JSON, hold JSON objects, one per line or in one list.
 
     Raises UserError for texts that are file names, a table without the columns, a file of annotated words (`.conllu`), or a pipe
@@ -86,11 +86,10 @@ def read_records(
 ) -> Records:
     """Returns the records of `texts`, of the file `input_path` ("-": standard input), or of `stdin` (default: sys.stdin).
 
-    A file is opened immediately, so that a misspelt path is reported before the model is loaded. A compressed file is
-    decompressed, by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input
-    does. With `blank_lines`, a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for
-    no input, or for a file that cannot be read (also during iteration).
-    """
+    A file is opened immediately, so that a misspelt path is reported before the model is loaded. A file whose name ends in one of
+    `formats.COMPRESSIONS` is decompressed. A `.jsonl` file, compressed or not, holds JSON; with `jsonl`, every input does. With
+    `blank_lines`, a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for no input,
+    or for a file that cannot be read (also during iteration)."""
     return _open_input(texts, input_path, FileReader(input_path or "", fields, jsonl, blank_lines), stdin)
 
 
@@ -119,7 +118,8 @@ def _open_input(texts: Sequence[str], input_path: str | None, reader: FileReader
 
 
 def _suffix(path: str) -> str:
-    """Returns the suffix of a file's name in lower case; for a compressed file, the suffix before the compression's."""
+    """Returns the suffix of a file's name in lower case; for a compressed file, returns the suffix before that of the
+    compression."""
     return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
 
 
@@ -200,7 +200,7 @@ def _open_pipe(path: str) -> IO[bytes] | None:
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return None  # the error of opening it is reported
+        return None  # the error occurs when the file is opened
     named = "pipe:[" not in os.path.realpath(path)  # a shell's pipe, <(zcat FILE), has a writer from the start
     last = time.monotonic() + WRITER_SECONDS
     first = b""
@@ -213,7 +213,7 @@ def _open_pipe(path: str) -> IO[bytes] | None:
                     "that writes to it, or give a file"
                 )
             time.sleep(0.02)
-    except BlockingIOError:  # there is a writer, which has not written yet
+    except BlockingIOError:  # a writer exists, but it has not written yet
         pass
     os.set_blocking(descriptor, True)
     return io.BufferedReader(_Pipe(descriptor, first))
@@ -225,7 +225,7 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
     if isinstance(error, FileNotFoundError):
         raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name an existing file") from error
     if reason:
-        raise UserError(f"{name} cannot be read: {reason}; name a text file that you may read") from error
+        raise UserError(f"{name} cannot be read: {reason}; name a text file that you have permission to read") from error
     fault = damage(path, error) or f"damaged ({error})"
     raise UserError(f"{name} cannot be read: it is {fault}; copy or make it again") from error
 
@@ -240,8 +240,8 @@ def _regular(file: Any) -> os.stat_result | None:
 
 
 def _own(stdin: TextIO) -> IO[bytes]:
-    """Returns a second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread waits in
-    it."""
+    """Returns a second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread is waiting
+    in it."""
     try:
         return os.fdopen(os.dup(stdin.fileno()), "rb")
     except (OSError, ValueError):  # stdin has no file descriptor
@@ -257,7 +257,8 @@ def _read_records(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
             _unreadable(reader.name, error)
 
     records = read()
-    weakref.finalize(records, file.close).atexit = False  # for a generator that is never started, whose `with` does not run
+    # for a generator that is never started, so its `with` block does not run
+    weakref.finalize(records, file.close).atexit = False
     return records
 
 

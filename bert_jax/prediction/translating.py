@@ -1,8 +1,7 @@
-"""`translate`: the translation of sources by an encoder-decoder, greedy or by beam search, and its BLEU and chrF.
+"""`translate`: translates sources with an encoder-decoder, greedily or by beam search, and computes BLEU and chrF.
 
-BLEU (Papineni et al. 2002) and chrF (Popovic 2015) are those of sacrebleu (arXiv:1804.08771) on detokenised text. A score is
-comparable with another one of the same signature.
-"""
+BLEU (Papineni et al. 2002) and chrF (Popovic 2015) are computed by sacrebleu (arXiv:1804.08771) on detokenised text. Two scores
+are only comparable if they have the same signature."""
 
 from __future__ import annotations
 
@@ -29,9 +28,10 @@ from bert_jax.prediction.questions import shortened
 from bert_jax.storage.formats import open_packed, reading_explained
 
 BEYOND = 50
-"""Tokens of a target beyond those of its source, by default (arXiv:1706.03762, section 6.1)."""
+"""The default for how many tokens longer than its source a target may be (arXiv:1706.03762, section 6.1)."""
 HELD_OUT, AT_A_TIME = 3_000, 256
-"""The held-out pairs that are translated at the end of a run at most, and those that are translated in one call."""
+"""The maximum number of held-out pairs that are translated at the end of a run, and the number of pairs that are translated in
+one call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Translation:
     """The translation of a source."""
 
     ids: tuple[int, ...]
-    """The ids of its tokens, without the end."""
+    """The ids of its tokens, without the end token."""
     log_probability: float
-    """The natural logarithm of its probability, without an end that the limit forced."""
+    """The natural logarithm of its probability. An end token that was forced by the limit does not count."""
     score: float
-    """What hypotheses were compared by: the log-probability divided by the length penalty."""
+    """The score by which hypotheses were compared: the log-probability divided by the length penalty."""
 
 
 def translate(
@@ -55,15 +55,14 @@ def translate(
     early_stopping: bool = False,
     max_length: int | None = None,
 ) -> list[Translation]:
-    """Translates sources, which are ids with the end of the text as their last one.
+    """Translates sources, given as ids that end with the end token.
 
     The defaults are the paper's (arXiv:1706.03762, section 6.1): a beam of 4, GNMT's length penalty of 0.6, and at most 50 tokens
-    more than the source. `max_length` is the limit of all targets, their end included. The padding is never chosen, and a target
-    at its limit is made to end, as by transformers' Marian. Sources of similar lengths are translated together.
+    more than the source. `max_length` is the limit of all targets, including the end token. As in transformers' Marian, the
+    padding is never chosen, and a target that reaches its limit is ended. Sources of similar lengths are translated together.
 
-    Raises UserError for a model that does not translate, a source that is empty or longer than the model's positions, and options
-    out of range.
-    """
+    Raises UserError for a model that does not translate, for a source that is empty or longer than the model's position table,
+    and for options out of range."""
     config, tokenizer = engine.config, engine.model.tokenizer
     if config.encoder != "encoder_decoder":
         raise UserError(f"{engine.name} does not translate: it is a {config.encoder}; use a model with encoder=encoder_decoder")
@@ -74,11 +73,14 @@ def translate(
         raise UserError(f"beams={beams} must be between 1 and half of the {words} of the target")
     most = config.max_position - 1
     if max_length is not None and not 1 <= max_length <= most:
-        raise UserError(f"max_length={max_length} must be between 1 and {most}, the positions of {engine.name} after the start")
+        raise UserError(
+            f"max_length={max_length} must be between 1 and {most}, the number of positions of {engine.name} after the start "
+            "token"
+        )
     for source in sources:
         if not 1 <= len(source) <= config.max_position:
             raise UserError(
-                f"a source has {counted(len(source), 'token')}, and {engine.name} reads 1 to {config.max_position}; split it "
+                f"a source has {counted(len(source), 'token')}, but {engine.name} reads 1 to {config.max_position}; split it "
                 "into sentences"
             )
     limits = [min(most, len(source) + BEYOND) if max_length is None else max_length for source in sources]
@@ -111,7 +113,7 @@ def translate(
         engine.batch_count += 1
         for row, i in enumerate(some):
             tokens = chosen.ids[row]
-            ends_at = np.flatnonzero(tokens == decoding.end_id)  # none if logits are NaN, which `ask_each` reports
+            ends_at = np.flatnonzero(tokens == decoding.end_id)  # None if logits are NaN; `ask_each` reports this
             end = int(ends_at[0]) if len(ends_at) else len(tokens)
             total = float(chosen.log_probability[row])
             score = total if chosen.score is None else float(chosen.score[row])
@@ -137,14 +139,15 @@ class Translate:
 
     @property
     def power(self) -> float:
-        """The exponent of the length penalty: by default 0.6 of GNMT's, as in the paper, and 1 of transformers', as there."""
+        """The exponent of the length penalty: by default 0.6 for GNMT's penalty, as in the paper, and 1 for transformers'
+        penalty, as in transformers."""
         if self.length_penalty is not None:
             return self.length_penalty
         return 0.6 if self.penalty == "gnmt" else 1.0
 
     @functools.cached_property
     def _translations(self) -> list[str]:
-        """All translations over all calls of `answer`, for the scores."""
+        """The translations of all calls of `answer`, for the scores."""
         return []
 
     @functools.cached_property
@@ -156,8 +159,8 @@ class Translate:
         read."""
         if engine.config.encoder == "cove":
             raise UserError(
-                f"{engine.name} is an LSTM whose decoder only trains its encoder, so it cannot translate here; name a model "
-                "trained with config.model.encoder=encoder_decoder"
+                f"{engine.name} is an LSTM whose decoder only serves to train the encoder, so it cannot translate here; name a "
+                "model trained with config.model.encoder=encoder_decoder"
             )
         if engine.config.encoder != "encoder_decoder":
             raise UserError(
@@ -169,21 +172,22 @@ class Translate:
         most = engine.config.max_position - 1
         if self.max_length is not None and self.max_length > most:
             raise UserError(
-                f"--max-length={self.max_length} is more than {most}, the positions of {engine.name} after the start; lower it"
+                f"--max-length={self.max_length} is more than {most}, the number of positions of {engine.name} after the start "
+                "token; lower it"
             )
         if self.references is not None and not self._references:
             raise UserError(f"--references={self.references} is empty; give a file with a reference per line")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, list[int]]:
-        """(the text of a record, its tokens with the end). Raises UserError for a text that is too long."""
+        """Returns (the text of a record, its tokens with the end token). Raises UserError for a text that is too long."""
         tokenizer, longest = engine.model.tokenizer, engine.config.max_position
         ids = [*tokenizer.encode(values["text"]), tokenizer.sep_id]
         if len(ids) == 1:
             raise UserError(f"{shortened(values['text'])} has no tokens; give text")
         if len(ids) > longest:
             raise UserError(
-                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end, more than the "
-                f"{counted(longest, 'position')} of {engine.name}; divide it into sentences"
+                f"{shortened(values['text'])} is {counted(len(ids), 'token')} with its end token, more than the "
+                f"{counted(longest, 'position')} of {engine.name}; split it into sentences"
             )
         return values["text"], ids
 
@@ -203,16 +207,16 @@ class Translate:
         return answers
 
     def summary(self, whole: bool) -> list[str]:
-        """Returns the lines with the scores of all translations against --references; `whole`: whether every text has one.
+        """Returns the lines with the scores of all translations against --references. `whole` is whether every text has a
+        translation.
 
-        Raises UserError unless there are as many references as texts.
-        """
+        Raises UserError unless there are as many references as texts."""
         if self.references is None:
             return []
         if not whole or len(self._translations) != len(self._references):
             raise UserError(
-                f"--references={self.references} has {counted(len(self._references), 'line')}, and "
-                f"{counted(len(self._translations), 'text')} were translated, so there is no score; give a reference for each "
+                f"--references={self.references} has {counted(len(self._references), 'line')}, but "
+                f"{counted(len(self._translations), 'text')} were translated, so there is no score; give one reference for each "
                 "text, and no text that is blank or too long"
             )
         scores = translation_scores(self._translations, self._references)
@@ -229,7 +233,7 @@ class Translate:
 
 def translation_scores(translations: Sequence[str], references: Sequence[str]) -> JsonObject:
     """Returns "bleu" and "chrf" of a corpus, from 0 to 100, and the signature of each."""
-    from sacrebleu.metrics import BLEU, CHRF  # which takes half a second
+    from sacrebleu.metrics import BLEU, CHRF  # importing it takes half a second
 
     found: JsonObject = {}
     metrics: dict[str, Any] = {"bleu": BLEU(), "chrf": CHRF()}
@@ -240,11 +244,10 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
 
 
 def held_out_scores(model: Model, corpus: Corpus, alive: Callable[[], object] = lambda: None) -> JsonObject:
-    """Returns the scores of the translations of held-out pairs, at most `HELD_OUT`, by the search of the paper. `alive` is called
-    now and then.
+    """Returns the scores of the translations of held-out pairs, at most `HELD_OUT` of them, found by the paper's search. `alive`
+    is called regularly.
 
-    References are the translations as the vocabulary spells them, since a corpus stores tokens alone.
-    """
+    The references are the translations as the vocabulary spells them, since a corpus only stores tokens."""
     engine = Engine(model)
     tokenizer, longest = model.tokenizer, model.config.max_position
     sentences, documents = corpus.joined_offsets()

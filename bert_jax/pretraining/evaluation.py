@@ -77,7 +77,7 @@ class Evaluation:
         first = words = 0
         for batch in self._batches():
             end = first + len(batch["masked_targets"])
-            rows = np.minimum(np.arange(first, end), plan.num_rows - 1)  # rows beyond are empty
+            rows = np.minimum(np.arange(first, end), plan.num_rows - 1)  # rows from here on are empty
             words += int(words_begun(corpus, plan, rows, batch, tables).sum())
             first = end
         return words
@@ -105,6 +105,6 @@ class Evaluation:
 
 def _nothing_to_predict(length: int) -> str:
     return (
-        f"the held-out rows of {counted(length, 'token')} have nothing to predict: their tokens are unknown, or alone in their "
-        "texts; train a vocabulary on the corpus, hold more texts out, or set longer rows"
+        f"the held-out rows of {counted(length, 'token')} have nothing to predict: their tokens are unknown, or each text is a "
+        "single token; train a vocabulary on the corpus, hold more texts out, or set longer rows"
     )

@@ -52,7 +52,7 @@ def infer_settings(
         if not there and vocabulary_size is not None:
             there, source = {"vocab_size": vocabulary_size}, "the corpus"
         kept = {name for name in model if f"model.{name}" in given}
-        if settled.get("init_tiled") is True:  # the sizes are the experiment's
+        if settled.get("init_tiled") is True:  # the experiment sets the sizes
             of_other_depth = model.get("num_layers", there.get("num_layers")) != there.get("num_layers")
             kept |= {name for name in SIZES if name in model and (name != "layer_types" or of_other_depth)}
         for name, value in there.items():
@@ -120,7 +120,7 @@ def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple
     if workdir is not None:
         with explained(workdir):
             if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
-                stored = stored_config(workdir)  # a resumed run does not read `init_from`, which may be gone
+                stored = stored_config(workdir)  # a resumed run does not read `init_from`, so it may have been removed
         if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
             fields = {field.name for field in dataclasses.fields(Architecture)}
             return {field: value for field, value in stored["model"].items() if field in fields}, name

@@ -27,7 +27,7 @@ from bert_jax.training.steps import Program
 log = logging.getLogger(__name__)
 
 CONSTANT = 0.01
-"""The fraction of one NSP label below which the labels count as constant."""
+"""If less than this fraction of the NSP labels has the rarer value, the labels count as constant."""
 
 
 class PretrainingLog(RunLog):
@@ -56,7 +56,7 @@ class PretrainingLog(RunLog):
         self.open(step or -1, experiment)
 
     def phase(self, index: int, source: BatchSource) -> None:
-        """Logs a line about the rows of a phase that starts or resumes, and restarts the measurement of rates."""
+        """Logs a line about the rows of a phase that starts or resumes, and restarts the rate measurement."""
         self._phase, config = index, self._experiment.phases[index]
         plan = source.plan(0).summary()
         random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
@@ -74,8 +74,8 @@ class PretrainingLog(RunLog):
         )
         if of_pairs and not CONSTANT < random < 1 - CONSTANT:
             log.warning(
-                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and "
-                "its head learns nothing; build the corpus from documents of several sentences, or set "
+                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has the same answer for all pairs "
+                "and its head learns nothing. Build the corpus from documents of several sentences, or set "
                 "config.examples.pairs=none, which removes the head",
                 100 * random,
             )

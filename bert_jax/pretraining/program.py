@@ -1,4 +1,4 @@
-"""The program of a pretraining run: what its experiment says of the steps, the objective and the teacher."""
+"""The program of a pretraining run, made from its experiment: the steps, the objective and the teacher."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """Returns the program of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only distillation
-    steps need."""
+    """Returns the program of `experiment` on `mesh`. It allocates no arrays, except the arrays of a `teacher`, which only
+    distillation steps need."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
     parameters = objective.abstract_parameters()
@@ -56,8 +56,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 
 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
-    """Returns the program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all
-    phases."""
+    """Returns the program of a phase: the run's `program` with the settings of the phase. Its state is the same in all phases."""
     own = experiment.for_phase(phase)
     return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
 
@@ -94,18 +93,19 @@ def check_objective(experiment: PretrainingExperiment) -> None:
     if exported not in EXPORTED:
         raise UserError(
             f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
-            "the encoder alone"
+            "only the encoder"
         )
     needed = [word_head(experiment.model) if part == "mlm_head" else part for part in EXPORTED[exported]]
     if lacking := [part for part in needed if part not in parts]:
         raise UserError(
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
-            "set exported=None for the encoder alone"
+            "set exported=None for only the encoder"
         )
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded like a student's without ZeRO."""
+    """Returns `teacher` with the kernels of `mesh`, and with its arrays (or their shapes) sharded like a student's without
+    ZeRO."""
     config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
@@ -117,8 +117,8 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
 
 
 def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """Returns the teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed
-    again."""
+    """Returns the teacher's architecture with the execution settings of the student, in `distillation.dtype` and without
+    remat."""
     student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
@@ -133,7 +133,7 @@ def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
 
 
 def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
-    """Model FLOPs of the forward and backward pass of one row of a phase, with the forward pass of a `teacher`."""
+    """Returns the model FLOPs of the forward and backward pass of one row of a phase, and of the forward pass of a `teacher`."""
     phase, objective = experiment.phases[i], experiment.trained_objective
     if teacher is not None:
         objective = objective.with_teacher(Teacher(teacher, {}))
@@ -141,7 +141,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Model FLOPs of all steps after `step`, including a `teacher`'s."""
+    """Returns the model FLOPs of all steps after `step`, including those of a `teacher`."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

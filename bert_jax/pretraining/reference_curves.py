@@ -40,8 +40,8 @@ WITHOUT_EFFECT = (
 )
 """Keys in which a run may differ from the curve's runs, since they affect scores less than the seed does."""
 LIKE_SIZE = 0.1
-"""The relative difference in the number of tokens up to which corpora are compared. The text in Python's packages grows with
-their versions."""
+"""Corpora are compared if their numbers of tokens differ by at most this fraction. The embedded corpus grows with the versions of
+the Python packages."""
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
 
@@ -63,7 +63,7 @@ class ReferenceCurve:
     name: str
     seeds: tuple[int, ...]
     settings: JsonObject
-    """The configuration of the runs, nested, with the keys `WITHOUT_EFFECT` of the first."""
+    """The configuration of the curve's runs as a nested dictionary; the keys `WITHOUT_EFFECT` are from the first run."""
     corpus_tokens: int
     corpus_fingerprint: str
     measures: Mapping[str, Mapping[int, Band]]
@@ -71,8 +71,8 @@ class ReferenceCurve:
 
 
 def prediction_band(values: Sequence[float]) -> Band:
-    """Returns the mean of the losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of another one, cut at 0. Needs two to
-    ten values."""
+    """Returns the mean of the losses, and the interval mean -+ t s sqrt(1 + 1/n) in which another loss is expected. The lower end
+    of the interval is at least 0. Needs two to ten values."""
     n, mean = len(values), statistics.fmean(values)
     reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     return Band(mean, max(0.0, mean - reach), mean + reach)
@@ -168,9 +168,9 @@ def find_curve(
     if unlike:
         key, there, here = unlike[0]
         others = f", and in {counted(len(unlike) - 1, 'other key')}" if len(unlike) > 1 else ""
-        return None, f"{begin}, whose runs differ in config.{key}: {there} there, {here} here{others}"
+        return None, f"{begin}, whose runs have a different config.{key}: {there} there, {here} here{others}"
     if curve.corpus_fingerprint != fingerprint and abs(corpus_tokens / curve.corpus_tokens - 1) > LIKE_SIZE:
-        return None, f"{begin}: its corpus has {curve.corpus_tokens:,} tokens, this one {corpus_tokens:,}"
+        return None, f"{begin}: its corpus has {curve.corpus_tokens:,} tokens, this corpus {corpus_tokens:,}"
     same = "the same corpus" if curve.corpus_fingerprint == fingerprint else "another corpus of about the same size"
     return curve, f"compared with the reference curve of {curve.name} ({counted(len(curve.seeds), 'seed')}, {same})"
 
@@ -215,8 +215,8 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """Returns the usual causes of scores outside the band. Those with evidence in this run come first: `skipped` steps, the
-    dtype, the `fingerprint` of its corpus. The other settings equal the curve's (`find_curve`)."""
+    """Returns the usual causes of scores outside the band. Causes for which this run has evidence come first: `skipped` steps,
+    the dtype, the `fingerprint` of its corpus. All other settings are the same as the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")
@@ -232,7 +232,7 @@ def usual_causes(
         for name, score in experiment.trained_objective.shown_scores().items()
         if score.baseline == "unigram_accuracy"
     ):
-        causes.append("a plateau at word frequencies, which some runs leave later: see the next evaluation")
+        causes.append("a plateau at word frequencies, which some runs leave late: see the next evaluation")
     causes.append("a change of the code or of the packages since the curve was made (run tpu_scripts/test.sh)")
-    causes.append("chance: each score of an evaluation is outside in 1 of 20 runs")
+    causes.append("chance: each score of an evaluation is outside the band in 1 of 20 runs")
     return "usual causes: " + "; ".join(causes)

@@ -118,10 +118,9 @@ def load_experiment(
 def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, step: int) -> Replay:
     """Recomputes training step `step` of the run in `workdir` without writing anything.
 
-    Its weights are recomputed by training from the newest state before it: a checkpoint, or the initial state if that is less
-    than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises UserError if the
-    run has no such step or no state exists.
-    """
+    The weights are recomputed by training from the newest state before the step. That state is a checkpoint, or the initial state
+    if it is less than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises
+    UserError if the run has no such step or no state exists."""
     last = experiment.phase_starts()[-1]
     if not 1 <= step <= last:
         raise UserError(f"--replay={step} is not a step of this run; give one from 1 to {last:,}")
@@ -136,7 +135,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
         state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
-            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the step's own dropout applies
+            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # includes the dropout of the step
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
@@ -148,7 +147,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
 
 
 class Batches:
-    """The whole batches of all phases of a run by number of previous steps, shifted by `skipped_batches`."""
+    """The batches of all phases of a run, by the number of finished steps, shifted by `skipped_batches`."""
 
     def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
@@ -158,14 +157,14 @@ class Batches:
         )
 
     def at(self, step: int) -> Batch:
-        """Returns the batch that is trained on after `step` steps."""
+        """Returns the batch that the run trains on after `step` steps."""
         return self._of_phase(self.phase(step)).rows(step)
 
 
 def _nearest_state(
     experiment: PretrainingExperiment, program: Program, workdir: AnyPath, corpus: Corpus, step: int
 ) -> TrainState:
-    """Returns the newest state up to `step`, or else the earliest state."""
+    """Returns the newest state up to `step`; if there is none, the earliest state."""
     directory = workdir / "checkpoints"
     there: list[int] = []
     if directory.is_dir():
@@ -210,7 +209,8 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _row_losses(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
-    """Returns the losses of each row, computed `ROWS` rows at a time, or as many as the mesh divides."""
+    """Returns the losses of each row, computed for `ROWS` rows at a time, or for the nearest number of rows that the mesh
+    divides."""
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""The results of a pretraining run: `results.json`, and the model to export, of the last step or of an earlier one."""
+"""The results of a pretraining run: `results.json`, and the model to export, from the last step or an earlier one."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the exported subtrees of the parameters: the encoder, and the objective's parts that belong to its transformers
-    class or to this project's files."""
+    """Returns the exported subtrees of the parameters. These are the encoder and the parts of the objective that belong to its
+    transformers class, or to files of this project."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
@@ -152,7 +152,7 @@ def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], 
 
 
 def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
-    """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
+    """Loads the model that the pretraining run in `workdir` had after `step` steps. The run may still be training.
 
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
     one.
@@ -161,9 +161,9 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if step in there:
             return [step]
-        has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
+        others = f" (it has those of steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
         raise UserError(
-            f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
+            f"--step={step}: {workdir} has no checkpoint of that step{others}; name an existing step, or train with "
             f"--config.checkpoints.keep_at='[{step}]'"
         )
 
@@ -171,14 +171,14 @@ def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
 
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
-    """(the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
-    `load_checkpointed_model` (arXiv:1706.03762, section 6.1)."""
+    """Returns (the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps), as in
+    arXiv:1706.03762, section 6.1; see `load_checkpointed_model`."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if len(there) >= count:
             return there[-count:]
         raise UserError(
-            f"--last={count}: {workdir} holds {counted(len(there), 'checkpoint')}; average those, or train with "
+            f"--last={count}: {workdir} only has {counted(len(there), 'checkpoint')}; average fewer, or train with "
             f"--config.checkpoints.keep={count}"
         )
 
@@ -189,13 +189,13 @@ def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
             steps.append(step)
             yield model
 
-    from bert_jax.interop.surgery import average  # which a run does not need
+    from bert_jax.interop.surgery import average  # imported here, since a run does not need it
 
     return average(models()), steps
 
 
 def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[tuple[int, Model]]:
-    """(step, model) of the checkpoints of a run that are `chosen` among its steps, one in memory at a time."""
+    """Yields (step, model) for the `chosen` checkpoints of a run, with one model in memory at a time."""
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
     stored.pop(FINGERPRINT, None)
     experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
@@ -213,8 +213,8 @@ def _models(workdir: AnyPath, chosen: Callable[[Sequence[int]], Sequence[int]]) 
 
 
 def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
-    end."""
+    """Returns the tokenizer of the run. It comes from the exported model, which is smaller than the corpus, or from the corpus if
+    the run has not ended."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

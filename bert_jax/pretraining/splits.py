@@ -31,18 +31,17 @@ class Splits:
     eval: Corpus
     verification: Verification | Verifications
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
-    """The texts of phases that train on another corpus."""
+    """Splits of other corpora, for the phases that have their own corpus."""
 
     def for_phase(self, phase: int) -> Corpus:
-        """Returns the texts that a phase trains on."""
+        """Returns the splits that a phase trains on."""
         return self.of_phases.get(phase, self.train)
 
 
 class PhaseBatches:
-    """The batches of a phase as a function of the step of the run; `source` numbers them from the first of the phase.
+    """The batches of a phase as a function of the step of the run. `source` numbers them from the first step of the phase.
 
-    `shard` is the part of a batch that this process holds; each step reads the batch of `skipped_batches` steps later.
-    """
+    `shard` is the part of a batch that this process holds. Step n reads batch n plus `skipped_batches`."""
 
     def __init__(
         self,
@@ -73,22 +72,22 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size > asked and experiment.init_from:
         raise UserError(
-            f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, and the corpus "
-            f"{train.directory} one of {size:,}; build the corpus with --vocab={experiment.init_from}"
+            f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, but the vocabulary of the "
+            f"corpus {train.directory} has {size:,}; build the corpus with --vocab={experiment.init_from}"
         )
     if size != asked and not experiment.init_from:
         raise UserError(
             f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has "
-            f"{counted(size, 'entry')}; "
-            f"leave model.vocab_size out: it is {size} then; or build the corpus with the model's vocabulary"
+            f"{counted(size, 'entry')}; leave model.vocab_size out, which then is {size}, or build the corpus with the model's "
+            "vocabulary"
         )
     for split in (train, eval_split):
         plan.check_corpus(split, experiment.example_config(0))
 
 
 def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
-    """Returns the training splits of the phases that have a corpus of their own. Raises UserError for one with another vocabulary
-    than `train`, and where no examples can be built from it."""
+    """Returns the training splits of the phases that have their own corpus. Raises UserError if one of them has a different
+    vocabulary than `train`, or if no examples can be built from it."""
     found: dict[int, Corpus] = {}
     for i, phase in enumerate(experiment.phases):
         if not phase.corpus:
@@ -98,8 +97,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
         corpus = found[i] = same or open_splits(local_corpus(phase.corpus, key), ["train"])[0]
         if corpus.vocabulary != train.vocabulary:
             raise UserError(
-                f"{key}={phase.corpus} has another vocabulary than config.corpus.directory={experiment.corpus.directory}; build "
-                f"it with --vocab={experiment.corpus.directory}/{TOKENIZER}"
+                f"{key}={phase.corpus} has a different vocabulary than config.corpus.directory={experiment.corpus.directory}; "
+                f"build it with --vocab={experiment.corpus.directory}/{TOKENIZER}"
             )
         plan.check_corpus(corpus, experiment.example_config(i))
     return found

@@ -1,5 +1,5 @@
 """The start of a pretraining run: random weights, an existing model (`config.init_from`), or the state of another run with its
-optimizer and its step (`config.init_state`); and the teacher of a distillation."""
+optimizer and its step (`config.init_state`). Also loads the teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random ones,
-    and with the counts or the characters of the words of `corpus` if the model has them."""
+    """Returns the initial state of a run. This is `init_state`, or a state before step 0 with random weights or the weights of
+    `init_from`. If the model stores counts or characters of words, they are computed from `corpus`."""
     if experiment.init_state:
         return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
@@ -64,31 +64,30 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
 
 
 def initial_parameters(experiment: PretrainingExperiment) -> Params:
-    """Random parameters, which depend on the seed only, not on the mesh."""
+    """Returns random parameters, which depend only on the seed, not on the mesh."""
     found: Params = nn.unbox(experiment.trained_objective.initial_parameters(jax.random.key(experiment.seed)))
     return found
 
 
 # ------------------------------------------------------------------------------------------------- an existing model
 PAIR_PARTS = ("pooler", "nsp_head")
-"""The parts that are trained only where examples are sentence pairs."""
+"""The parts that are only trained if examples are sentence pairs."""
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
     """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
-    for a model of another architecture, another vocabulary, or with undeclared parts.
-    """
+    sentence pairs leaves the `PAIR_PARTS` out and logs this. With `init_tiled`, the parameters are a tiling of the model's.
+    Raises UserError for a model of another architecture, another vocabulary, or with undeclared parts."""
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
     wanted = {part for part in objective.abstract_parameters() if part not in (*REQUIRED_PARTS, *objective.temporary)}
     untrained = tuple(part for part in PAIR_PARTS if part not in wanted)
     if unused := [part for part in new if part in untrained]:
         raise UserError(
-            f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
-            "does not train; leave it out there, or choose other pairs"
+            f"config.init_new={experiment.init_new} names {' and '.join(unused)}, but a run with config.examples.pairs=none does "
+            "not train it; remove it from init_new, or choose other pairs"
         )
     tiling = experiment.init_tiled
     from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
@@ -101,7 +100,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
         vocab_multiple=experiment.model.vocab_multiple,
     )
     if tiling:
-        from bert_jax.interop.tiling import tiled  # so that other runs do not load it
+        from bert_jax.interop.tiling import tiled  # imported here, so that other runs do not load it
 
         log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
         model = tiled(model, experiment.model)
@@ -109,7 +108,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     check_shape(experiment.model, model)
     if not same_vocabulary(model.tokenizer.vocabulary, vocabulary):
         raise UserError(
-            f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
+            f"config.init_from={experiment.init_from} has a different vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
     why = "not trained with config.examples.pairs=none" if untrained else "not trained by this run"
@@ -124,7 +123,11 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
     if own := sorted(wanted - {*PARTS}):
-        log.info("starting from random weights, parts of config.objective=%s alone: %s", experiment.objective, ", ".join(own))
+        log.info(
+            "these parts belong only to config.objective=%s and start from random weights: %s",
+            experiment.objective,
+            ", ".join(own),
+        )
     return model.params
 
 
@@ -165,9 +168,9 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
                 _require_same_past(experiment, trunk, step)
                 log.info("continuing from step %s of %s, with its optimizer", f"{step:,}", workdir)
                 return checkpoints.restore(step, layout)
-    has = f"has the states of steps {', '.join(f'{saved:,}' for saved in there)}" if there else "has no states"
+    others = f" (it has those of steps {', '.join(f'{saved:,}' for saved in there)})" if there else ""
     raise UserError(
-        f"{STATE}={experiment.init_state}: {workdir} {has}, not that of step {step:,}; name an existing step, or train that "
+        f"{STATE}={experiment.init_state}: {workdir} has no state of step {step:,}{others}; name an existing step, or train that "
         f"run with --config.checkpoints.keep_at='[{step}]'"
     )
 
@@ -197,8 +200,11 @@ def _decisive(experiment: PretrainingExperiment) -> JsonObject:
 def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExperiment) -> None:
     changed = differences(_decisive(trunk), _decisive(experiment))
     if changed:
-        listed = ", ".join(f"config.{key} is {then} there and {now} here" for key, (then, now) in changed.items())
-        raise UserError(f"{STATE}={experiment.init_state} is a state of a different model or optimizer: {listed}; use the same")
+        listed = ", ".join(f"config.{key} is {then} in that run, but {now} here" for key, (then, now) in changed.items())
+        raise UserError(
+            f"{STATE}={experiment.init_state} is a state of a different model or optimizer: {listed}; use the same model and "
+            "optimizer"
+        )
 
 
 def _require_same_vocabulary(
@@ -220,10 +226,10 @@ def _require_same_vocabulary(
 
 
 def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExperiment, step: int) -> None:
-    """Raises UserError unless the phases of both are the same up to `step`, and those of `experiment` go on after it."""
+    """Raises UserError unless the phases of both runs are the same up to `step`, and `experiment` has further steps after it."""
     if experiment.phase_starts()[-1] <= step:
         raise UserError(
-            f"{STATE}={experiment.init_state} is after step {step:,}, and config.phases have "
+            f"{STATE}={experiment.init_state} is a state after step {step:,}, but config.phases have only "
             f"{counted(experiment.phase_starts()[-1], 'step')} together; give the phases of the whole run, from its step 0"
         )
 
@@ -242,8 +248,8 @@ def _require_same_past(experiment: PretrainingExperiment, trunk: PretrainingExpe
     if changed:
         key, (then, now) = next(iter(changed.items()))
         raise UserError(
-            f"{STATE}={experiment.init_state}: up to step {step:,} the phases are those of that run, and config.{key} is {then} "
-            f"there and {now} here; repeat its phases up to that step, then give others"
+            f"{STATE}={experiment.init_state}: up to step {step:,} the phases must be the same as in that run, but config.{key} "
+            f"is {then} there and {now} here; repeat the phases of that run up to that step, and add others after them"
         )
 
 
@@ -252,9 +258,8 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
     one.
 
-    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than the
-    run needs, and with fewer positions or token types than its rows have.
-    """
+    Raises UserError for three kinds of models: without a trained masked-language-model head; with a different vocabulary or
+    number of heads than the run needs; with fewer positions or token types than the run's rows have."""
     if not experiment.teacher:
         return None
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)
@@ -291,34 +296,36 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     theirs = model.tokenizer.vocabulary
     if not same_vocabulary(theirs, vocabulary):
         raise UserError(
-            f"{named} has another vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
-            f"--vocab={model.source}, or choose a teacher of its vocabulary"
+            f"{named} has a different vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
+            f"--vocab={model.source}, or choose a teacher with its vocabulary"
         )
     if config.vocab_size != experiment.model.vocab_size:
         raise UserError(
-            f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, the student {experiment.model.vocab_size:,}: "
-            "one of them has rows without a piece; leave them out by convert --replace-vocab=MODEL, with its own vocabulary"
+            f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, but the student has "
+            f"{experiment.model.vocab_size:,}: one of them has rows without a piece; remove these rows with convert "
+            "--replace-vocab=MODEL, where MODEL is the same model"
         )
     longest = max(phase.length for phase in experiment.phases)
     if config.max_position < longest:
         raise UserError(
-            f"{named} reads {counted(config.max_position, 'token')}, but the rows have {longest}; shorten the rows, or lengthen "
-            f"its table by convert --max-position={longest}"
+            f"{named} reads only {counted(config.max_position, 'token')}, but the rows have {longest}; shorten the rows, or "
+            f"extend its position table with convert --max-position={longest}"
         )
     if experiment.next_sentence and config.type_vocab_size < 2:
         raise UserError(
             f"{named} has no token type for the second text of a pair; set config.examples.pairs=none"
-            + (", or add one by convert --token-types=2" if config.type_vocab_size else "")
+            + (", or add one with convert --token-types=2" if config.type_vocab_size else "")
         )
     if experiment.distillation.attention_weight and config.num_heads != experiment.model.num_heads:
         raise UserError(
             f"config.distillation.attention_weight compares attention maps, but {named} has {counted(config.num_heads, 'head')} "
-            f"and the student {experiment.model.num_heads}; set config.model.num_heads={config.num_heads}, or attention_weight=0"
+            f"and the student {experiment.model.num_heads}; set config.model.num_heads={config.num_heads}, or "
+            "attention_weight=0"
         )
 
 
 def _sha256(params: PyTree[np.ndarray]) -> str:
-    """Returns the hash of every array of `params` with its place in the tree."""
+    """Returns a hash of all arrays of `params` and of their places in the tree."""
     digest = hashlib.sha256()
     for path, leaf in sorted(jax.tree_util.tree_leaves_with_path(params), key=lambda item: jax.tree_util.keystr(item[0])):
         digest.update(jax.tree_util.keystr(path).encode())

@@ -32,7 +32,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
     for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("absl", "asyncio"):  # a failed Orbax save, which we report, would log a traceback for each file
+    for name in ("absl", "asyncio"):  # if a save fails, Orbax would log a traceback for each file; we report the failure once
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
         sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
@@ -42,8 +42,8 @@ def quiet_libraries() -> None:
 @dataclasses.dataclass(frozen=True)
 class _WithoutClosedLoops:
     """A `sys.unraisablehook` that ignores the error "Event loop is closed". At the first failed write of a save, Orbax closes the
-    event loop to which TensorStore's threads report their writes, and each thread would print a traceback. The failed save itself
-    is reported once."""
+    event loop that TensorStore's threads use to report their writes. Each of these threads would then print a traceback. The
+    failed save itself is reported once."""
 
     otherwise: Callable[[sys.UnraisableHookArgs], object]
 
@@ -56,9 +56,8 @@ def enable_compilation_cache() -> None:
     """Turns on JAX's persistent compilation cache, so that a second start skips most of the compilation.
 
     The directory is JAX_COMPILATION_CACHE_DIR (empty: no cache), by default below bert_jax/ in the user's cache directory. Each
-    kind of CPU has its own directory, since XLA's CPU programs use the instruction set of the compiling CPU, and different
-    machines may share a home directory.
-    """
+    kind of CPU has its own directory, because different machines may share a home directory, and XLA's CPU programs use the
+    instruction set of the CPU that compiled them."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
         return
     try:

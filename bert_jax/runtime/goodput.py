@@ -1,8 +1,7 @@
 """The goodput of a run, computed from the seconds of each time category over all of its starts, recorded in `ledger.jsonl`.
 
-Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of
-`training`.
-"""
+Every second between the first start of a run and its end belongs to exactly one category. The goodput is the fraction of the
+category `training`."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ import jax
 from bert_jax.files import JsonObject, json_lines
 from bert_jax.interface.words import counted, duration
 
-if TYPE_CHECKING:  # it takes a second to import
+if TYPE_CHECKING:  # importing it takes a second
     from bert_jax.data.prefetch import prefetch
 
 Made = TypeVar("Made")
@@ -57,7 +56,7 @@ class TimeCategory(enum.StrEnum):
 class GoodputRecorder:
     """Measures the time of each category since its creation, and adds up the starts of a run.
 
-    `clock` counts seconds from any moment, `wall_clock` from the epoch. Thread-safe for reading.
+    `clock` counts seconds from any fixed moment, `wall_clock` from the epoch. Reading it is thread-safe.
 
     >>> goodput = GoodputRecorder()
     >>> with goodput.during(TimeCategory.RESTORING):
@@ -81,12 +80,12 @@ class GoodputRecorder:
         self._lock = threading.Lock()
 
     def continue_after(self, earlier: Sequence[JsonObject]) -> None:
-        """Adds the records of earlier starts. From now on, steps up to their furthest step count as repeated."""
+        """Adds the records of earlier starts. From now on, steps that these starts have already finished count as repeated."""
         self._earlier = earlier
         self._furthest = max((record["step"] for record in earlier), default=0)
 
     def preceded_by(self, category: TimeCategory, seconds: float) -> None:
-        """Counts time before this recorder was created as `category`: the process started that many seconds earlier."""
+        """Adds the given seconds before this recorder was created to `category`: the process had already started by then."""
         with self._lock:
             self._seconds[category] += seconds
             self._began -= seconds
@@ -180,8 +179,7 @@ def sum_starts(records: Sequence[JsonObject]) -> JsonObject:
     """Adds up the starts of a run: {"goodput", "starts", "seconds": of each category}.
 
     records: the lines of `ledger.jsonl`. The last line of a start replaces earlier ones. The time between two starts runs from
-    the last line of the first to the beginning of the second; it is 0 if a clock was set back.
-    """
+    the last line of the first start to the beginning of the second. It is 0 if a clock was set back."""
     last = {record["start"]: record for record in records}
     starts = [last[number] for number in sorted(last)]
     seconds = dict.fromkeys(map(str, TimeCategory), 0.0)
@@ -225,13 +223,13 @@ def goodput_line(totals: JsonObject) -> str:
 class GoodputFile:
     """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
 
-    A line holds the seconds of a start so far, so the next line makes up for a failed write.
-    """
+    A line holds the total seconds of a start so far, so a failed write is made up for by the next line."""
 
     def __init__(self, workdir: pathlib.Path, goodput: GoodputRecorder):
         self._path, self._goodput = workdir / GOODPUT_FILE, goodput
         goodput.continue_after(read_goodput(self._path))
-        self._torn = True  # the last line may be incomplete: another process was killed while writing, or the disk was full
+        # the last line may be incomplete, because another process was killed while writing, or the disk was full
+        self._torn = True
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._write_regularly, name="ledger", daemon=True)

@@ -1,9 +1,9 @@
 """Finds the processes of a run: from flags on any hardware, or on TPUs from the slices.
 
-The variables that describe slices are set by GKE in the environment and by Cloud TPU in the metadata of each VM. If slices were
+GKE sets the variables that describe slices in the environment, Cloud TPU in the metadata of each VM. If several slices were
 requested together, the variables describe all of them (`MEGASCALE_*`). SkyPilot requests slices one by one (`num_nodes`) and
-names all hosts alike, so the hosts exchange which of them form a slice, and set the variables with which libtpu joins them.
-"""
+gives all hosts the same names. The hosts therefore exchange which of them form a slice, and set the variables that libtpu needs
+to join the slices."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.runtime.messages import ask, framed, hear, signed
 
-# Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476; JAX's default, 8482 since 0.8.1, is closed on v6e
+# Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476. JAX's default, 8482 since 0.8.1, is closed on v6e
 # (jax-ml/jax#35905).
 PORT = 8476
 MEGASCALE_PORT = 8080
-"""The port of libtpu's coordinator of several slices, as on GKE and Cloud TPU."""
+"""The port of libtpu's coordinator for several slices, as on GKE and Cloud TPU."""
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The `count` processes of a run. This one is number `index`; number 0 listens at `coordinator` (HOST:PORT)."""
+    """The processes of a run, `count` in number. This process has the number `index`. Process 0 listens at `coordinator`
+    (HOST:PORT)."""
 
     coordinator: str
     count: int
@@ -55,12 +56,14 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
     missing = [flag for flag, value in given.items() if value is None]
     if len(missing) < 3:
         if coordinator is None or count is None or index is None:
-            raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
+            raise UserError(
+                f"{', '.join(missing)} missing: --coordinator=HOST:PORT, --processes=N and --process=I must be given together"
+            )
         host, _, port = coordinator.rpartition(":")
         if not host or whole_number(port, 1, 65_535) is None:
             raise UserError(
-                f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
-                f"--coordinator={host or 'localhost'}:{PORT} is one"
+                f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535, for "
+                f"example --coordinator={host or 'localhost'}:{PORT}"
             )
         if not 0 <= index < count:
             raise UserError(f"--process={index} of --processes={count}: processes are numbered from 0 to {count - 1}")
@@ -107,11 +110,10 @@ def _parse_number(slice_: Mapping[str, str], name: str, low: int, high: int, def
 
 
 def slice_variables() -> dict[str, str] | None:
-    """Returns the variables that describe this process's slice and, if there are several, its place among them; None without
-    slices.
+    """Returns the variables that describe this process's slice and, if there are several slices, its place among them; None
+    without slices.
 
-    Raises UserError if slices that were started one by one do not find each other.
-    """
+    Raises UserError if slices that were started separately do not find each other."""
     if "TPU_WORKER_HOSTNAMES" in os.environ:
         return dict(os.environ)
     devices = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
@@ -120,7 +122,7 @@ def slice_variables() -> dict[str, str] | None:
     endpoints, index = _metadata("attributes/worker-network-endpoints"), _metadata("attributes/agent-worker-number")
     if not endpoints or not index:
         return None
-    # `tpu-env` has lines such as NODE_ID: 'my-slice'; an endpoint is a host name, or NAME:ID:ADDRESS on older slices
+    # `tpu-env` has lines such as NODE_ID: 'my-slice'. An endpoint is a host name, or NAME:ID:ADDRESS on older slices.
     lines = [line.split(":", 1) for line in (_metadata("attributes/tpu-env") or "").splitlines() if ":" in line]
     described = {name.strip(): value.strip().strip("'") for name, value in lines}
     workers = [endpoint.split(":")[-1] for endpoint in endpoints.split(",")]
@@ -136,12 +138,12 @@ def _metadata(key: str) -> str | None:
     try:
         with urllib.request.urlopen(request, timeout=5) as response:
             return response.read().decode()
-    except OSError:  # not on Google Cloud, or no such attribute
+    except OSError:  # not on Google Cloud, or the attribute does not exist
         return None
 
 
 def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str, str]:
-    """Returns the variables of libtpu for the slice with the workers `own`."""
+    """Returns libtpu's variables for several slices, for the slice with the workers `own`."""
     return {
         "MEGASCALE_NUM_SLICES": str(len(slices)),
         "MEGASCALE_SLICE_ID": str([list(one) for one in slices].index(list(own))),
@@ -156,7 +158,7 @@ def joined_slices(
     """Returns the addresses of the workers of every slice. All processes of all slices call this function and get the same
     result.
 
-    own: the addresses of the slice of this process, in which it is number `worker`. addresses: the addresses of all hosts of all
+    own: the addresses of this process's slice, in which it has the number `worker`. addresses: the addresses of all hosts of all
     slices, starting with the first host's slice. That host collects the slices.
 
     Raises UserError if hosts are missing after `timeout` seconds.
@@ -172,13 +174,13 @@ def joined_slices(
     if missing:
         raise UserError(
             f"{', '.join(missing)} of {counted(len(addresses), 'host')} did not start within {timeout:.0f} s, so the slices "
-            "cannot be joined; look for that host's error in the log of the job, and launch it again"
+            "cannot be joined; look for the error of that host in the log of the job, and launch it again"
         )
     return slices
 
 
 def _collected(own: Sequence[str], addresses: Sequence[str], port: int, timeout: float) -> tuple[list[list[str]], list[str]]:
-    """Returns the slices, and the addresses of the hosts that are missing, in the host that collects them."""
+    """Runs on the host that collects the slices. Returns the slices, and the addresses of the hosts that are missing."""
     slice_of, connections = {addresses[0]: list(own)}, list[socket.socket]()
 
     def accept(message: Json, connection: socket.socket) -> bool:
@@ -200,22 +202,24 @@ def _collected(own: Sequence[str], addresses: Sequence[str], port: int, timeout:
             complete=lambda: slice_of.keys() == set(addresses),
         )
     except OSError as error:
-        raise UserError(f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it") from error
+        raise UserError(
+            f"port {port} cannot be opened ({error.strerror}); stop the other run on this machine if there is one"
+        ) from error
     found = [slice_of[address] for address in addresses if address in slice_of]
     slices = [one for i, one in enumerate(found) if one not in found[:i]]
     missing = [address for address in addresses if address not in slice_of]
     for connection in connections:
-        with connection, contextlib.suppress(OSError):  # it has ended, as the roll call will report
+        with connection, contextlib.suppress(OSError):  # the host has ended, which the roll call will report
             connection.sendall(framed(signed([slices, missing])))
     return slices, missing
 
 
 def isolate_tpu_chips() -> None:
-    """Makes JAX treat the TPU chips of this host as a separate slice. Call it before JAX starts; other hardware needs no change.
+    """Makes JAX treat the TPU chips of this host as a separate slice. Call it before JAX starts. On other hardware, it changes
+    nothing.
 
-    It sets the environment variables for sharing the chips of a host between processes, here for one process. Without them,
-    libtpu waits for all hosts of the slice.
-    """
+    It sets the environment variables that let processes share the chips of a host, here for a single process. Without them,
+    libtpu waits for all hosts of the slice."""
     chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
     bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
     os.environ |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "CLOUD_TPU_TASK_ID": "0"}

@@ -27,11 +27,10 @@ class Preemption:
     ...         if preemption.requested(step):
     ...             save(); sys.exit(preemption.exit_status)
 
-    With one process, a signal handler sets the flag, and a second Ctrl-C interrupts immediately. With several, JAX's preemption
-    service handles SIGTERM: it notifies every process when one was signalled and chooses a step that none has passed. `requested`
-    returns True in all processes at that step, so that a collective save cannot deadlock. Every process must therefore call
-    `requested` after every step.
-    """
+    With one process, a signal handler sets the flag, and a second Ctrl-C interrupts immediately. With several processes, JAX's
+    preemption service handles SIGTERM. It notifies every process when one of them was signalled, and chooses a step that no
+    process has passed yet. `requested` returns True in all processes at that step, so that a collective save cannot deadlock.
+    Every process must therefore call `requested` after every step."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
@@ -56,12 +55,12 @@ class Preemption:
         return self._signal is not None
 
     def request(self) -> None:
-        """Has the same effect as SIGTERM; called when another process of a sweep was asked to stop."""
+        """Has the same effect as SIGTERM. It is called when another process of a sweep was asked to stop."""
         self._signal = self._signal or signal.SIGTERM
 
     @property
     def exit_status(self) -> int:
-        """The exit status that a shell shows for a process ended by the signal: 143 after SIGTERM, 130 after Ctrl-C."""
+        """The exit status that a shell shows for a process that was ended by the signal: 143 after SIGTERM, 130 after Ctrl-C."""
         return 128 + (self._signal or signal.SIGTERM)
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
@@ -76,10 +75,10 @@ class Preemption:
 class Watchdog:
     """Detects that this process makes no progress; `Processes.watched_by` then ends it and the others.
 
-    A collective with a dead peer waits forever, and JAX's heartbeat does not detect it. The limit without progress is
-    max(`factor` x the median time of the last 101 steps, `floor` seconds). Before the first step is done, and from the start of a
-    compilation to the next progress, it is max(`start`, `floor`) seconds, since compiling a large model takes long. Time in which
-    the process was stopped (Ctrl-Z) does not count.
+    A collective with a dead process waits forever, and JAX's heartbeat does not detect this. The limit without progress is
+    max(`factor` x the median time of the last 101 steps, `floor` seconds). Two periods have a longer limit of max(`start`,
+    `floor`) seconds, since compiling a large model takes long: until the first step is done, and from the start of a compilation
+    to the next progress. Time in which the process was stopped (Ctrl-Z) does not count.
 
     >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:
@@ -119,20 +118,20 @@ class Watchdog:
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records that a compilation starts. Until the next progress, the limit for the start applies, which also covers waiting
-        for another process that compiles."""
+        """Records that a compilation starts. Until the next progress, the limit for the start applies. It also covers waiting for
+        another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True
 
     def limit(self) -> float:
-        """The current limit in seconds beyond which lack of progress counts as a hang."""
+        """The current limit: more seconds without progress count as a hang."""
         if not self._steps or self._compiles:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
 
     def hang(self) -> str:
-        """If the process has made no progress for longer than the limit, returns for how long and in which activity, otherwise
-        ""."""
+        """If the process has made no progress for longer than the limit, returns a message with the time and the activity;
+        otherwise returns ""."""
         waited = self._clock() - self._last
         if waited <= self.limit():
             return ""
@@ -156,5 +155,6 @@ class Watchdog:
                 file.write(title)
                 file.flush()
                 faulthandler.dump_traceback(file=file, all_threads=True)
-        except OSError as error:  # a full or disconnected disk may have caused the hang; the stacks are on stderr already
+        # the hang may be caused by a full or disconnected disk; the stacks have already been written to stderr
+        except OSError as error:
             sys.stderr.write(f"could not write {path}: {error}\n")

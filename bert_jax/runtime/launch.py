@@ -43,15 +43,15 @@ class Run:
     workdir: pathlib.Path
     """The local directory of the run; `durable` returns the permanent location."""
     is_first: bool
-    """Whether this process writes the files of the run: process 0, or each of independent processes."""
+    """Whether this process writes the files of the run. It does if it is process 0, or if the processes are independent."""
     preemption: Preemption
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """The directory with compiled steps of `aot --save`, if any."""
     shard: RunShard = dataclasses.field(default_factory=RunShard)
-    """If processes are independent, this process's shard of the runs of a sweep."""
+    """If processes are independent, the runs of a sweep that this process trains."""
     goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
-    """The time of this start, by category, and of those before it."""
+    """The time of this start by category, and of earlier starts."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
     """The upload of the workdir, if it is in a bucket."""
@@ -87,9 +87,8 @@ def start_run(
     watchdog.
 
     This is a context manager. On exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as
-    nested plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one
-    `jax.distributed` run, or are `independent`: each uses its own devices for its shard of the runs of a sweep.
-    """
+    nested plain values. `may_change` and `completed` are explained in `workdir.open_workdir`. Several processes either form one
+    `jax.distributed` run, or are `independent`: each then uses its own devices for its share of the runs of a sweep."""
     goodput = GoodputRecorder()
     goodput.preceded_by(TimeCategory.STAGING, seconds_spent())
     quiet_libraries()
@@ -117,7 +116,7 @@ def start_run(
                 stack.enter_context(open_workdir(workdir, command, config, may_change, completed, flags.changed_files))
             )
             if mirror:
-                mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
+                mirror.push()  # from now on, the checkpoints in the bucket belong to this configuration
 
         processes = stack.enter_context(meet(hosts, config, timeout=flags.start_timeout, patience=flags.hang_seconds))
         together = hosts is not None and not independent
@@ -139,7 +138,8 @@ def start_run(
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            with fits_in_memory(lambda: MemoryAdvice("this run")):  # for other arrays than the steps', which report themselves
+            # for arrays outside the steps; the steps report their own shortage
+            with fits_in_memory(lambda: MemoryAdvice("this run")):
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":
                     from bert_jax.model.kernels.self_test import compare_kernels_once  # not needed on a CPU

@@ -1,10 +1,9 @@
 """Sends and receives JSON over TCP: four bytes with the length, then the text in UTF-8.
 
 All communication between the processes of a run uses such connections. One process listens at a known address (`hear`) and the
-others call it (`ask`). Anyone who reaches the port may call: port scanners, half-open connections, other programs' protocols.
-`Calls` therefore reads all callers concurrently, so that none of them blocks the others, and both sides sign their messages with
-the secret of the run, if it has one.
-"""
+others call it (`ask`). Anyone who can reach the port may connect: port scanners, half-open connections, programs with other
+protocols. `Calls` therefore reads from all callers concurrently, so that none of them blocks the others. Both sides sign their
+messages with the secret of the run, if it has one."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ PATIENCE = 10.0
 MOST_CALLERS = 256
 """The maximum number of pending callers in addition to the expected ones. If there are more, the oldest are disconnected."""
 ANSWER = 15.0
-"""Seconds beyond its own time limit for which a caller waits for the answer, since the called process may have started later."""
+"""A caller waits for the answer this many seconds longer than its own time limit, since the called process may have started
+later."""
 
 
 # -------------------------------------------------------------------------------------------------------------------- messages
@@ -71,7 +71,7 @@ def receive(connection: socket.socket) -> Json:
 
 
 def signed(message: Json) -> list[Json]:
-    """Adds a proof to a message that it comes from a process of this run. Without a secret, the proof is ""."""
+    """Adds a proof that a message comes from a process of this run. Without a secret, the proof is ""."""
     secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
     return [message, hmac.new(secret.encode(), json.dumps(message).encode(), "sha256").hexdigest() if secret else ""]
 
@@ -81,7 +81,7 @@ def verified(message: Json) -> Json:
     match message:
         case [said, str(proof)] if hmac.compare_digest(proof.encode(), str(signed(said)[1]).encode()):
             return said
-    raise ValueError("the message is not of a process of this run")
+    raise ValueError("the message does not come from a process of this run")
 
 
 # ----------------------------------------------------------------------------------------------------------------------- calls
@@ -94,8 +94,8 @@ def hear(
     complete: Callable[[], bool],
     waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Listens at `address` (HOST, PORT), if HOST is one of this machine's, until all is `complete`, for at most `timeout`
-    seconds.
+    """Listens at `address` (HOST, PORT) until everything is `complete`, for at most `timeout` seconds. If the address of this
+    machine is not clear, listens at all addresses.
 
     `accept` receives the first message of a process of this run and its connection, and returns whether it was expected. All
     other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
@@ -155,8 +155,8 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
-        """Returns the next caller with a message of this run, and the message, or None if there is none within `seconds`. Callers
-        that send anything else, or nothing in time, are disconnected."""
+        """Returns the next caller with a message of this run, and the message, or None if there is none within `seconds`. A
+        caller is disconnected if it sends anything else, or nothing in time."""
         deadline = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -172,7 +172,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
                 return None
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone already
+        with contextlib.suppress(OSError):  # it has already gone
             connection, _ = self._server.accept()
             connection.setblocking(False)
             self._callers[connection] = _Caller(connection, time.monotonic() + PATIENCE)
@@ -215,8 +215,8 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
 
 def own_address(host: str) -> str:
-    """Returns the address of this machine to listen at for `host`, or "" for all addresses if the name is inconclusive: Debian
-    resolves a machine's own name to 127.0.1.1, and behind a NAT the address belongs to another machine."""
+    """Returns the address of this machine at which to listen for `host`. Returns "" (all addresses) if the name is inconclusive:
+    Debian resolves a machine's own name to 127.0.1.1, and behind a NAT the address belongs to another machine."""
     try:
         address = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
         loopback = ipaddress.ip_address(address).is_loopback

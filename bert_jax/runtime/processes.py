@@ -1,22 +1,21 @@
 """The processes of a run and their communication.
 
-They meet before JAX starts (`meet`): `jax.distributed.initialize` waits without a message for a missing worker, and then aborts
-the process with a C++ stack trace. Therefore all of them first call process 0 over plain TCP, on the port that JAX will use, and
-it reports which workers are missing and which versions, code or configuration keys differ.
+They meet before JAX starts (`meet`), because `jax.distributed.initialize` waits silently for a missing worker, and then aborts
+the process with a C++ stack trace. Therefore, all processes first call process 0 over plain TCP, on the port that JAX will use.
+Process 0 reports which workers are missing, and which versions, code or configuration keys differ.
 
 The connections of this roll call stay open, and a loop in each process (`Processes`) sends a heartbeat over them every few
-seconds. A collective with a dead peer would wait, or fail with an error that names no process. Here, a connection that closes
-without a farewell means a killed process, and a silent one a process that was stopped or lost its network. Process 0 is connected
-to every other process and passes on what it detects, so that every process ends within seconds and names the same culprit. The
-same loop checks that this process itself makes progress (`interruptions.Watchdog`).
+seconds. Without it, a collective with a dead process would wait, or fail with an error that names no process. With it, a
+connection that closes without a farewell means a killed process. A silent connection means a process that was stopped, or that
+lost its network. Process 0 is connected to every other process and passes on what it detects. Every process then ends within
+seconds and names the same culprit. The same loop checks whether this process itself makes progress (`interruptions.Watchdog`).
 
-Everything else that the processes agree on uses the same connections: JSON values of all of them (`gather`), and the division of
-the runs of a sweep or a study without collectives (`RunShard`).
+Everything else that the processes agree on uses the same connections: the JSON values of all processes (`gather`), and the
+division of the runs of a sweep or a study, without collectives (`RunShard`).
 
-JAX's service runs in process 0 and aborts every process that is still connected when process 0 exits. Its own barrier before the
-exit does not prevent that on busy machines, since process 0 closes the service before the others have left the barrier. Here
-process 0 therefore exits last, and the others wait until it has reached its end; `join_jax` disables JAX's barrier.
-"""
+JAX's service runs in process 0. It aborts every process that is still connected when process 0 exits. JAX's own barrier before
+the exit does not prevent this on busy machines, since process 0 closes the service before the others have left the barrier.
+Therefore, process 0 exits last here, and the others wait until it has reached its end; `join_jax` disables JAX's barrier."""
 
 from __future__ import annotations
 
@@ -59,15 +58,16 @@ SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint
 BEAT = 2.0
 """Seconds between heartbeats."""
 SILENT = 3.5
-"""The number of missed heartbeats after which a process is reported as silent if this one hangs."""
+"""The number of missed heartbeats after which a process is reported as silent, if this process hangs."""
 GRACE = 10.0
-"""Seconds in which a process that is notified of another's failure may end on its own, since all may fail alike."""
+"""When a process is notified of another's failure, it may end on its own within this many seconds, since all processes may fail
+in the same way."""
 FAREWELL = 5.0
-"""Seconds for which an ending process waits until the others have ended or received its last message."""
+"""The seconds that an ending process waits until all others have ended or received its last message."""
 PARTING = 60.0
-"""Seconds for which process 0, at its regular end, waits for the exit of the others after their farewells."""
+"""At its regular end, process 0 waits this many seconds after the farewells of the others for them to exit."""
 EARLIER = 120.0
-"""Seconds within which a process of an earlier start must save and end when asked to stop."""
+"""When a process of an earlier start is asked to stop, it must save and end within this many seconds."""
 REMEDY = "find out why it ended; the same command on all of them resumes from the last checkpoint"
 
 Item = TypeVar("Item")
@@ -77,11 +77,11 @@ Value = TypeVar("Value")
 
 # ----------------------------------------------------------------------------------------------------------------- the roll call
 def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
-    """Waits until all processes of a run have started. For a single process (None), returns immediately. `patience` is passed to
+    """Waits until all processes of a run have started. Returns immediately for a single process (None). `patience` is passed to
     `Processes`.
 
-    Raises UserError in every started process if one is missing after `timeout` seconds or differs in versions, code or `config`.
-    """
+    Raises UserError in every started process if a process is missing after `timeout` seconds, or if one differs in versions, code
+    or `config`."""
     if hosts is None:
         return Processes(patience=patience)
     return Processes(hosts, roll_call(hosts, process_facts(config), timeout), patience=patience)
@@ -126,12 +126,11 @@ def code_digest() -> str:
 def roll_call(
     hosts: Hosts, facts: Mapping[str, str], timeout: float, say: Callable[[str], object] | None = None
 ) -> dict[int, socket.socket]:
-    """Waits until all processes have started and have the same `facts`. Returns the open connections by process number: in
-    process 0 to all others, in the others to process 0.
+    """Waits until all processes have started and have the same `facts`. Returns the open connections by process number: process 0
+    is connected to all others, and each of the others to process 0.
 
-    Raises UserError in every started process if another one is missing after `timeout` seconds, or if the facts differ. `say`
-    prints a line about missing processes.
-    """
+    Raises UserError in every started process if a process is missing after `timeout` seconds, or if the facts differ. `say`
+    prints a line about missing processes."""
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     host, _, port = hosts.coordinator.rpartition(":")
     start, last_message = time.monotonic(), time.monotonic()
@@ -151,8 +150,8 @@ def roll_call(
         )
         if found is None:
             raise UserError(
-                f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer "
-                f"within {timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}"
+                f"this is worker {hosts.index} of {hosts.count}, but {hosts.names[0]} at {hosts.coordinator} did not answer "
+                f"within {timeout:.0f} s; start the same command on all workers at the same time:\n  {hosts.remedy}"
             )
         fault, connections = str(found[0]), {0: found[1]}
     else:
@@ -182,11 +181,12 @@ def roll_call(
             )
         except OSError as error:
             raise UserError(
-                f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port"
+                f"port {port} cannot be opened ({error.strerror}); stop the other run on this machine if there is one, or name "
+                "another port"
             ) from error
         fault = _missing_or_differing(hosts, dict(facts), received)
         for connection in connections.values():
-            with contextlib.suppress(OSError):  # it has ended, as the closed connection will show
+            with contextlib.suppress(OSError):  # the process has ended, which the closed connection will show
                 connection.sendall(framed(signed(fault)))
     if fault:
         for connection in connections.values():
@@ -196,7 +196,7 @@ def roll_call(
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the other end has closed a connection on which it sends nothing yet."""
+    """Returns whether the other end has closed a connection on which it has not sent anything yet."""
     timeout = connection.gettimeout()
     connection.setblocking(False)
     try:
@@ -214,15 +214,14 @@ def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping
     missing = [i for i in range(1, hosts.count) if i not in received]
     if missing:
         return (
-            f"{counted(hosts.count, 'worker')} expected, and {_listed(hosts, missing)} did not start; start the same "
-            f"command on all of "
-            f"them at once:\n  {hosts.remedy}"
+            f"{counted(hosts.count, 'worker')} expected, but {_listed(hosts, missing)} did not start; start the same command on "
+            f"all of them at the same time:\n  {hosts.remedy}"
         )
     differing = []
     for name in sorted({*facts, *(name for its_facts in received.values() for name in its_facts)}):
         ours, theirs = facts.get(name, "absent"), {i: received[i].get(name, "absent") for i in sorted(received)}
         others = {i: value for i, value in theirs.items() if value != ours}
-        if len(others) == len(theirs) > 1 and len({*others.values()}) == 1:  # this process is the odd one
+        if len(others) == len(theirs) > 1 and len({*others.values()}) == 1:  # this process differs from all others
             differing.append(f"  {name}: {hosts.names[0]} has {ours}, the other {len(others)} have {theirs[1]}")
         else:
             differing += [f"  {name}: {hosts.names[0]} has {ours}, {hosts.names[i]} has {value}" for i, value in others.items()]
@@ -240,8 +239,8 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """The end that awaits this process unless it ends on its own first: the `words` on stderr, the exit status, the `earliest`
-    time, and the `latest` time until which it waits for the others to exit (time.monotonic)."""
+    """How this process will be ended if it does not end on its own first: the `words` on stderr, the exit status, and two times
+    (time.monotonic), `earliest` and `latest`. Until `latest` it waits for the others to exit."""
 
     words: str
     status: int
@@ -250,15 +249,15 @@ class _Ending:
 
 
 class ProcessesLost(Exception):
-    """Another process has failed, or does not respond."""
+    """Another process has failed or does not respond."""
 
 
 ALONE = Hosts("", 1, 0, ("process 0",), "")
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """The processes of a run, as seen by one of them. `connections` are by process number: in process 0 to all others, in the
-    others to process 0.
+    """The processes of a run, as seen by one of them. `connections` are by process number: process 0 is connected to all others,
+    and each of the others to process 0.
 
     A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
 
@@ -282,29 +281,29 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._heard = dict.fromkeys(self._connections, now)
         self._received = dict.fromkeys(self._connections, b"")
         self._leaving: set[int] = set()
-        """The processes that announced their end or were asked to end. They may wait for this one and are notified when it
-        ends."""
+        """The processes that announced their end or were asked to end. They may be waiting for this process, and are notified
+        when it ends."""
         self._closed: set[int] = set()
         self._ended = False
-        """Whether this process has announced its end and only waits."""
+        """Whether this process has announced its end and only waits for others."""
         self._failed, self._parting = False, False
-        """Whether it has announced its failure, and whether it has reached its end."""
+        """Whether this process has announced its failure, and whether it has reached its end."""
         self._ending: _Ending | None = None
         self._told = ""
         """The silent processes, as last reported by process 0."""
         self._watchdog: Watchdog | None = None
         self._sending = threading.Lock()
         self._news = threading.Condition()
-        """Notified of every message and of the end of the loop."""
+        """A condition that is notified of every message and of the end of the loop."""
         self._over = False
         self._round = 0
         self._gathered: dict[int, dict[int, Any]] = {}
-        """Number of the `gather` call -> values: in process 0 those of the others, in the others those of all."""
+        """Number of the `gather` call -> values: in process 0, the values of the others; in the others, the values of all."""
         self._apart: Callable[[], object] | None = None
-        """Asks this process to save and stop. Only set if each process works on its own."""
+        """A function that asks this process to save and stop. It is only set if each process works on its own."""
         self._asked_to_stop = False
         self._shares: dict[int, Any] = {}
-        """In process 0, the results of processes that finished their shards; in the others, the acknowledgement."""
+        """In process 0, the results of processes that have finished their runs; in the others, the acknowledgement."""
         self._thread = threading.Thread(target=self._live, name="processes", daemon=True)
 
     def __enter__(self) -> Processes:
@@ -314,10 +313,10 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Announces the end of this process. After an error, the others end too, unless each works on its own.
+        """Announces the end of this process. After an error, the others end too, unless each process works on its own.
 
-        The loop continues in the background until the interpreter exits, which waits for the other processes (`_part`).
-        """
+        The loop continues in the background until the interpreter exits. The interpreter waits for the other processes before it
+        exits (`_part`)."""
         if isinstance(error, Exception):
             self.end_after(error)
         self._ended = True
@@ -325,23 +324,23 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._send({"ends": True})
         else:
             self._tell_failure(error)
-        if self._apart:  # closing a connection before all is read would lose the last message
+        if self._apart:  # closing a connection before everything is read would lose the last message
             for connection in self._connections.values():
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
             self._thread.join(FAREWELL)
         elif self._connections and (self.index == 0 or error is None or isinstance(error, SystemExit)):
-            atexit.register(self._part)  # before the handler of JAX, which was registered earlier and so is called later
+            atexit.register(self._part)  # registered later than JAX's handler, and so called before it
 
     def _part(self) -> None:
-        """Waits for the others: process 0 until they have exited, the others until process 0 has reached its end."""
+        """Waits for the others: process 0 waits until they have exited, the others wait until process 0 has reached its end."""
         self._parting = True
         self._thread.join()
 
     # ---------------------------------------------------------------------------------------------------------------- agreements
     def gather(self, value: Value) -> list[Value]:
-        """Returns the JSON values of all processes, in order. Every process must call it and waits for the others. Processes that
-        work independently get only their own value."""
+        """Returns the JSON values of all processes, in order. Every process must call this method, which waits for the others.
+        Processes that work independently get only their own value."""
         if self.count == 1 or self._apart:
             return [value]
         self._round += 1
@@ -353,14 +352,14 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         others = self._gathered.setdefault(number, {})
         self._await(lambda: len(others) == self.count - 1)
         said = cast(Json, [value, *(others[i] for i in range(1, self.count))])
-        (values,), _ = unframed(framed(said))  # as the others receive them
+        (values,), _ = unframed(framed(said))  # the values as the others receive them
         self._send({"round": number, "values": values})
         del self._gathered[number]
         return cast(list[Value], values)
 
     def first(self, action: Callable[[], None]) -> None:
-        """Runs `action` in process 0 only. If it raises a UserError, every process raises it, so that none waits for process
-        0."""
+        """Runs `action` in process 0 only. If the function raises a UserError, every process raises that error, so that none
+        waits for process 0."""
         message = ""
         if self.index == 0:
             try:
@@ -375,10 +374,10 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     def join_jax(self, timeout: float) -> None:
         """Starts `jax.distributed`.
 
-        JAX's own service aborts all processes with a C++ stack trace if one is silent. It expects two heartbeats per time limit
-        and may react after half of it, so its limit is twice the patience to let our check, which names the process, react first.
-        JAX's barrier at the exit is not used, since process 0, which runs the service, exits last.
-        """
+        JAX's own service aborts all processes with a C++ stack trace if one is silent. The service expects two heartbeats per
+        time limit, so it may react after half of the limit. The limit is therefore set to twice the patience. Then our own check,
+        which names the process, reacts first. JAX's barrier at the exit is not used, because process 0, which runs the service,
+        exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
             self.hosts.coordinator,
@@ -392,7 +391,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     @contextlib.contextmanager
     def watched_by(self, watchdog: Watchdog) -> Iterator[Watchdog]:
-        """Ends this process and the others once the watchdog detects a hang."""
+        """Ends this process and all others if the watchdog detects a hang."""
         self._watchdog = watchdog
         try:
             yield watchdog
@@ -402,11 +401,10 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     @contextlib.contextmanager
     def shard_runs(self, workdir: AnyPath, stop: Callable[[], object]) -> Iterator[RunShard]:
         """Lets each process work on its own from now on, so that the loss of one does not end the others. `stop` is called when
-        another process was asked to stop or process 0 is gone.
+        another process was asked to stop, or when process 0 has ended.
 
-        If the same process of an earlier start is still running, waits for its end, since both would write the same files; it
-        stops because its process 0 is gone. Raises UserError if it does not end.
-        """
+        If the same process of an earlier start is still running, waits until that one ends, since both would write the same
+        files. It will end, because its process 0 has ended. Raises UserError if it does not end."""
         if self.count == 1:
             yield RunShard()
             return
@@ -422,7 +420,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                         raise
                 time.sleep(0.2)
             self._apart = stop
-            if self._asked_to_stop:  # in the meantime
+            if self._asked_to_stop:  # while this process waits
                 stop()
             yield RunShard(self)
 
@@ -462,7 +460,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
     # ------------------------------------------------------------------------------------------------------------------ the ends
     def silent(self) -> str:
-        """Describes the processes that have been silent for some heartbeats, or returns ""."""
+        """Returns a description of the processes that have been silent for several heartbeats, or ""."""
         now = time.monotonic()
         ours = [
             f"{self._named(other)} has sent no heartbeat for {now - heard:.0f} s"
@@ -472,11 +470,11 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return "; ".join(ours) or self._told
 
     def end_after(self, error: Exception) -> None:
-        """Ends this process without cleanup after a device error, such as a failed collective (usually caused by the death of a
-        peer), and after a corrupted corpus. A regular exit would wait for devices that are still in the collective.
+        """Ends this process without cleanup after a device error or a corrupted corpus. A device error is, for example, a failed
+        collective, usually because another process has died. A regular exit would wait for devices that are still busy with the
+        collective.
 
-        Returns after other errors, and if no other process computes with this one.
-        """
+        Returns after any other error, and if no other process computes together with this one."""
         if not self._connections or self._apart or not (is_device_error(error) or isinstance(error, CorruptedCorpus)):
             return
         if isinstance(error, OutOfMemory | CorruptedCorpus):
@@ -485,7 +483,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._tell_failure(error)
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
-            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
+            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status must not report a hang
         self._thread.join(SILENT * self._beat)  # the thread names the culprit and ends this process
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
@@ -497,7 +495,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         latest = time.monotonic() + FAREWELL
         while self.index == 0 and self._thread.is_alive() and not self._alone() and time.monotonic() < latest:
             time.sleep(self._beat / 10)
-        os._exit(HUNG)  # as after a hang, a supervisor restarts all processes
+        os._exit(HUNG)  # as after a hang, so that a supervisor restarts all processes
 
     def _named(self, index: int) -> str:
         return f"{self.hosts.names[index]} of {self.count}"
@@ -518,12 +516,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         with self._sending:
             for other, connection in self._connections.items():
                 if other != but and other not in self._closed:
-                    with contextlib.suppress(OSError):  # a closed connection is noticed when it is read
+                    with contextlib.suppress(OSError):  # a closed connection is only noticed when it is read
                         connection.sendall(data)
 
     # ------------------------------------------------------------------------------------------------------------------ the loop
     def _live(self) -> None:
-        """Sends, listens and checks for a hang until there is nothing more to wait for, or ends this process."""
+        """Sends, listens and checks for a hang until there is nothing left to wait for, or ends this process."""
         due, quiet = time.monotonic(), time.monotonic()
         with selectors.DefaultSelector() as selector:
             for other, connection in self._connections.items():
@@ -540,7 +538,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                 pause = min((at - now for at in times if at > now), default=0.0)
                 ready = selector.select(pause)
                 stopped = time.monotonic() - now - pause
-                if stopped > self._beat:  # this process was suspended (Ctrl-Z), perhaps with the others
+                if stopped > self._beat:  # this process was suspended (Ctrl-Z), perhaps together with the others
                     self._heard = {other: min(heard + stopped, now + pause + stopped) for other, heard in self._heard.items()}
                     if watchdog:
                         watchdog.skip(stopped)
@@ -569,11 +567,11 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return self._closed == self._connections.keys()
 
     def _is_over(self, quiet: float) -> bool:
-        """Returns whether this process and everything it waits for has ended. Process 0 waits for the exit of all others, at most
-        `PARTING` seconds since their farewells (at the time `quiet`); the others wait for the end of process 0.
+        """Returns whether this process and everything that it waits for has ended. Process 0 waits for the exit of all others,
+        for at most `PARTING` seconds after their farewells (at the time `quiet`). The others wait for the end of process 0.
 
-        A process that is about to be ended waits for that, unless it failed like the others and is ending on its own.
-        """
+        A process that is about to be ended waits for that. The exception is a process that has failed like the others and is
+        ending on its own."""
         if self._ending and not (self._failed and self._parting):
             return False
         patience = 0.0 if self.index else PARTING
@@ -597,7 +595,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._leaving.add(other)
             self._closed.add(other)
             if self._apart:
-                with contextlib.suppress(OSError):  # it waits for this, so that its last message is not lost
+                # the other process waits for this message, so that its own last message is not lost
+                with contextlib.suppress(OSError):
                     self._connections[other].shutdown(socket.SHUT_RDWR)
                 if other == 0:
                     self._stop()
@@ -639,7 +638,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         now = time.monotonic()
         for other, heard in list(self._heard.items()):
             if other not in self._leaving and now - heard > self._patience:
-                if self._apart:  # it may come back; `collect` reports if it does not
+                if self._apart:  # it may come back; if it does not, `collect` reports it
                     if other == 0:
                         self._stop()
                     continue
@@ -657,7 +656,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._ending = _Ending("", HUNG, now, now + FAREWELL)
 
     def _lost(self, text: str, other: int) -> None:
-        """Ends this process because the process `other` is lost or has reported another one as lost."""
+        """Ends this process because the process `other` is lost, or has reported that another process is lost."""
         if self._apart:
             self._leaving.add(other)
             if other == 0:
@@ -691,10 +690,11 @@ FOLDER = ".processes"
 
 @dataclasses.dataclass(frozen=True)
 class RunShard:
-    """The shard of this process in the runs of a sweep or a study.
+    """The runs of a sweep or a study that this process trains.
 
-    Processes divide the runs among themselves, each on its own devices and without collectives. Otherwise a sweep on several
-    hosts would train one small run after another on all chips, and collectives of processes that end hours apart would time out.
+    Processes divide the runs among themselves. Each process uses its own devices, without collectives. Otherwise, a sweep on
+    several hosts would train one small run after another on all chips. Collectives of processes that end hours apart would also
+    time out.
 
     >>> with processes.shard_runs(workdir, stop=preemption.request) as shard:
     ...     mine = {run: train(run) for run in shard.select(runs)}
@@ -715,8 +715,8 @@ class RunShard:
         return self.processes.count if self.processes else 1
 
     def select(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Returns every `count`-th of the `items`, starting with item `index`. Neighbouring runs, which differ only in the seed
-        and cost the same, go to different processes."""
+        """Returns every `count`-th of the `items`, starting with item `index`. Neighbouring runs only differ in the seed and cost
+        the same; they go to different processes."""
         return items[self.index :: self.count]
 
     def tell_stopped(self) -> None:
@@ -727,9 +727,9 @@ class RunShard:
     def gather(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
         """In process 0, waits until every process has called `gather` and returns their JSON values in order.
 
-        Returns None in the other processes once process 0 has their value, and in process 0 if a process was asked to stop or
-        `waiting`, which is called every second, returns True. Raises ProcessesLost if another process failed before its `gather`.
-        """
+        In the other processes, returns None once process 0 has their value. In process 0, returns None if a process was asked to
+        stop, or if `waiting`, which is called every second, returns True. Raises ProcessesLost if another process failed before
+        its `gather`."""
         return self.processes.collect(value, waiting) if self.processes else [value]
 
 
@@ -739,8 +739,8 @@ MARKER_FILE = ".shared"
 
 
 def require_shared_directory(processes: Processes, directory: AnyPath, patience: float = 60.0) -> None:
-    """Raises UserError in every process unless all see the `directory` of process 0, to which each writes its part of a
-    checkpoint, within `patience` seconds. Network file systems show new files only after some seconds."""
+    """Raises UserError in every process if not all processes see the `directory` of process 0 within `patience` seconds. Each
+    process writes its part of a checkpoint to this directory. Network file systems only show new files after some seconds."""
     if processes.count == 1:
         return
     path, token = directory / MARKER_FILE, os.urandom(8).hex()
@@ -754,6 +754,6 @@ def require_shared_directory(processes: Processes, directory: AnyPath, patience:
         path.unlink(missing_ok=True)
     if blind := [str(i) for i, seen in enumerate(everywhere) if not seen]:
         raise UserError(
-            f"--workdir={directory} of process 0 is not the directory that process {', '.join(blind)} sees under that name; "
-            "name one in a bucket (gs://BUCKET/PATH), or on storage that all workers mount, such as NFS"
+            f"--workdir={directory} of process 0 is not the directory that process {', '.join(blind)} sees under that name; give "
+            "a directory in a bucket (gs://BUCKET/PATH), or on storage that all workers mount, such as NFS"
         )

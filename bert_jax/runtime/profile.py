@@ -25,11 +25,11 @@ SESSIONS = pathlib.Path("plugins") / "profile"
 
 
 class Profile(contextlib.AbstractContextManager["Profile"]):
-    """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps it does nothing.
+    """Profiles `steps` of a loop into `directory`, where `xprof --logdir=DIRECTORY` finds them. Without steps, it does nothing.
 
-    A step is numbered by the steps before it: 10:15 starts when 10 steps are done and ends when 15 are. A loop that resumes in
-    between is profiled from there. Every process writes its own part. At the end of the `with` block, an active profile is
-    written.
+    Steps are numbered by the steps before them: 10:15 starts after step 10 and ends after step 15. If a loop resumes in between,
+    the profile starts there. Every process writes its own part. At the end of the `with` block, a profile that is still running
+    is written.
 
     >>> with Profile(range(10, 15), workdir / PROFILE) as profile:
     ...     for batch in profile.trace_steps(batches, step, sums.check):
@@ -41,7 +41,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
         self.was_taken = False
         """Whether the profile was written or one of its steps has started."""
         self._is_tracing = False
-        self._free = threading.Lock()  # taken by the run of a sweep that is profiled
+        self._free = threading.Lock()  # another run of the sweep is profiled
 
     def __str__(self) -> str:
         return f"--profile={self.steps.start}:{self.steps.stop}" if self.steps else "no profile"
@@ -52,8 +52,8 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
             raise UserError(f"{self} ends after the last step of this run, {last_step:,}; name earlier steps")
 
     def for_run(self, last_step: int, *, alone: bool) -> Profile:
-        """Returns the profile for a run up to `last_step`. In a sweep, only the first run with enough steps is profiled; a run
-        that is `alone` must have enough, as in `require`."""
+        """Returns the profile for a run up to `last_step`. In a sweep, only the first run with enough steps is profiled. A run
+        that is `alone` must have enough steps, as in `require`."""
         if alone:
             self.require(last_step)
         if self.steps and self.steps.stop <= last_step and self._free.acquire(blocking=False):
@@ -84,8 +84,8 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     def _start(self, steps: range) -> None:
         options = jax.profiler.ProfileOptions()
-        options.session_id = f"steps-{steps.start}-{steps.stop}"  # the same on every host, so that XProf shows them together
-        options.python_tracer_level = 0  # otherwise every Python call would be an event and slow down the host
+        options.session_id = f"steps-{steps.start}-{steps.stop}"  # the same on every host, so that XProf shows all hosts together
+        options.python_tracer_level = 0  # otherwise, every Python call would be an event and slow down the host
         self.was_taken = True
         with self._problems_told():
             self._place.mkdir(parents=True, exist_ok=True)  # report directory errors before the profile, not after it
@@ -102,7 +102,8 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     @property
     def _place(self) -> pathlib.Path:
-        """The directory into which JAX writes. In a shared one, processes on the same host would use the same file names."""
+        """The directory into which JAX writes. In a shared directory, processes on the same host would use the same file
+        names."""
         return self.directory / f".process-{jax.process_index()}" if jax.process_count() > 1 else self.directory
 
     def _collect(self) -> None:
@@ -117,7 +118,7 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
 
     @contextlib.contextmanager
     def _problems_told(self) -> Iterator[None]:
-        """Logs errors of the profiler or the disk, so that a profile never ends a run."""
+        """Logs errors of the profiler or the disk instead of raising them, so that a profile never ends a run."""
         try:
             yield
         except (OSError, RuntimeError) as error:  # JaxRuntimeError too

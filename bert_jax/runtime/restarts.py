@@ -1,8 +1,7 @@
 """Restarts a command after exit statuses for which that may help; `tpu_scripts/run.sh --restarts=N COMMAND ...` runs this module.
 
-It ends with the command's own exit status, with two exceptions: 2 if the command has failed twice after the same step, since a
-restart does not help then, and 42 if the restarts are used up.
-"""
+It ends with the command's own exit status, with two exceptions. The status is 2 if the command has failed twice after the same
+step, since another restart would not help. It is 42 if the restarts are used up."""
 
 from __future__ import annotations
 
@@ -30,18 +29,17 @@ FIRST_PAUSE = 10.0
 """Seconds before the first restart. Each further pause is twice as long."""
 
 LONGEST_PAUSE = 160.0
-"""The longest pause in seconds. It is below --start-timeout (default: 300), so that the workers of a pod still meet if some
-paused longer."""
+"""The longest pause in seconds. It is shorter than --start-timeout (default: 300), so that the workers of a pod still meet if
+some of them have paused for longer."""
 
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
     """Runs a command until it ends with a status for which a restart does not help, at most 1 + `restarts` times. Returns its
     exit status.
 
-    Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. A
-    signal to this process ends the command without a restart.
-    """
-    command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: not from the current directory
+    Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. If
+    this process receives a signal, it ends the command without a restart."""
+    command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: do not import from the current directory
     workdir = find_workdir(arguments)
     failed: set[int] = set()
     with _Signals() as signals:
@@ -64,7 +62,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
             _say(f"{ended}; restart {restart} of {restarts} in {duration(pause)}")
             if signals.interrupted_within(pause):
                 return 128 + signals.received
-    _say(f"error: {ended}, and --restarts={restarts} allows no further restart; the same command resumes")
+    _say(f"error: {ended}, but --restarts={restarts} allows no further restart; the same command resumes")
     return HUNG
 
 
@@ -79,9 +77,9 @@ def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
 
 
 def steps_done(workdir: AnyPath) -> int:
-    """Returns the last step in the workdir's `metrics.jsonl` (for a sweep or a study, the sum over its runs), or 0."""
+    """Returns the last step in the workdir's `metrics.jsonl`, or 0. For a sweep or a study, returns the sum over its runs."""
     total = 0
-    with contextlib.suppress(OSError), explained(workdir):  # temporarily unavailable storage
+    with contextlib.suppress(OSError), explained(workdir):  # storage that is temporarily unavailable
         runs = (path for below in ("*/*", "*/*/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))
         for path in [workdir / METRICS, *runs]:
             records = read_metrics(path)
@@ -98,8 +96,8 @@ def _say(line: str) -> None:
 
 
 class _Signals:
-    """Runs child processes and forwards SIGTERM to them. Ctrl-C is only recorded, since the terminal sends it to the child as
-    well."""
+    """Runs child processes and forwards SIGTERM to them. Ctrl-C is only recorded, since the terminal sends it to the child
+    too."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -116,7 +114,7 @@ class _Signals:
     def run(self, command: Sequence[str]) -> int:
         """Runs a command to its end. Returns its exit status, or 128 + the signal that ended it."""
         self._child = subprocess.Popen(command)
-        if self.received:  # while the child was being started
+        if self.received:  # received while the child was being started
             self._child.send_signal(self.received)
         status = self._child.wait()
         return status if status >= 0 else 128 - status
@@ -135,6 +133,6 @@ class _Signals:
 
 
 def main() -> int:
-    """Runs the command that is given as N COMMAND [ARGUMENT ...], as `tpu_scripts/run.sh` has checked it."""
+    """Runs the command given as N COMMAND [ARGUMENT ...]; `tpu_scripts/run.sh` has already checked it."""
     restarts, name, *arguments = sys.argv[1:]
     return keep_running(name, arguments, int(restarts))

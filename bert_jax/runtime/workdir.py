@@ -35,7 +35,7 @@ STARTED_IN = "started_in"  # the key of config.json with the base directory of t
 FILES = "files"  # the key of config.json with the path, hash and source of the user's own files, by the keys that name them
 
 TRAINING = ("phases", "training", "optimizer", "schedule")
-"""The groups of keys that affect training: another run may continue from the weights with other values."""
+"""The groups of keys that affect training. To train the model further with other values, start another run from its weights."""
 
 log = logging.getLogger(__name__)
 
@@ -52,31 +52,30 @@ def open_workdir(
     """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
     `may_change` lists the keys that a resumed run may change, as patterns over dotted paths (`"log_every"`, `"phases.*.steps"`).
-    Any other difference from the stored configuration is a UserError that shows both values, since no single configuration would
-    describe the run. So is a changed user's file (FILE.py:NAME in a value), unless `changed_files`. UserErrors also report a
-    directory that is in use, cannot be written, or holds other files. `completed` adds the defaults of newer keys to a stored
-    configuration, so that a newer version can resume the run.
+    Any other difference from the stored configuration is a UserError that shows both values; otherwise, no single configuration
+    would describe the run. A changed user's file (FILE.py:NAME in a value) is a UserError too, unless `changed_files`. UserErrors
+    also report a directory that is in use, cannot be written, or holds other files. `completed` adds the defaults of newer keys
+    to a stored configuration, so that a newer version can resume the run.
 
-    Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Otherwise the next
+    Yields a function that raises UserError if the directory was moved, removed, or replaced by another run's. Otherwise, the next
     write would create a new directory with the old name.
 
-    If a start ends in a UserError before its first step, the directory is left as it was: without a run, or with its old
-    configuration.
-    """
+    If a start ends with a UserError before its first step, the directory is restored to its previous state: without a run, or
+    with the old configuration."""
     with contextlib.suppress(PermissionError):  # `_make` reports it
-        _require_ours(directory)  # first, so that no lock file is left in an unrelated directory
+        _require_ours(directory)  # checked first, so that no lock file is left in an unrelated directory
     made = _make(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
         own = {key: record for key, value in flatten(config) if (record := file_record(str(value), f"config.{key}"))}
         if stored is None:
             _require_empty(directory)
-        elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
+        elif (directory / METRICS).exists():  # a run that ended before its first step may be restarted with another configuration
             _require_same(directory, command, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
             if not changed_files:
                 _require_same_files(directory, stored.get(FILES, {}), own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
-        with contextlib.suppress(OSError):  # the current directory may be gone; then there are no relative paths
+        with contextlib.suppress(OSError):  # the current directory may have been removed; then there are no relative paths
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
         if own:
             written[FILES] = dict(own)
@@ -120,7 +119,9 @@ def stored_config(directory: AnyPath) -> JsonObject:
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
-        raise UserError(f"{directory} holds a {CONFIG} that is not from a run (a model directory?); name another --workdir")
+        raise UserError(
+            f"{directory} holds a {CONFIG} that was not written by a run (a model directory?); name another --workdir"
+        )
     return stored
 
 
@@ -162,14 +163,14 @@ def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> No
         now = file_record(values[last])
         assert now is not None, "the value names a file"
         if now["sha256"] != record["sha256"]:
-            says = _changed(f"{run} holds a run with another {record['path']}", ".".join(path), record, now)
-            raise UserError(f"{says}; put that back")
+            says = _changed(f"{run} is a run with a different {record['path']}", ".".join(path), record, now)
+            raise UserError(f"{says}; restore that file")
 
 
 def _changed(begin: str, key: str, then: Record, now: Record) -> str:
     return (
         f"{begin}: the file that config.{key} names has changed (SHA-256 {then['sha256'][:12]}, now {now['sha256'][:12]}); "
-        f"{CONFIG} there holds its text"
+        f"{CONFIG} in the workdir contains its text"
     )
 
 
@@ -212,8 +213,8 @@ def flatten(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def fetch_workdir(mirror: Mirror) -> None:
-    """Makes the local directory of a run equal to its workdir in a bucket, except for the checkpoints. Raises UserError if that
-    holds anything other than a run."""
+    """Makes the local directory of a run equal to its workdir in a bucket, without the checkpoints. Raises UserError if the
+    bucket holds anything other than a run."""
     there = [name for name in mirror.listed() if not name.startswith(LOCK)]
     if there and CONFIG not in there:
         _refuse_foreign(mirror.remote, sorted({name.partition("/")[0] for name in there}))
@@ -228,7 +229,7 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+        raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory that you may write to") from error
     try:
         require_capable(directory)
     except UserError:
@@ -242,9 +243,8 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
 def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
     """Removes the files that a rejected start has written, and the directories that it `made`.
 
-    Nothing is removed if `metrics.jsonl` has a line or there are other files, since an earlier start has trained.
-    """
-    inside = sorted(directory.rglob("*"), reverse=True)  # contents before their directory
+    Nothing is removed if `metrics.jsonl` has a line or if there are other files, since an earlier start has then trained."""
+    inside = sorted(directory.rglob("*"), reverse=True)  # contents come before their directory
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS
     ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
@@ -253,11 +253,12 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
             for path in inside:
                 path.rmdir() if path.is_dir() else path.unlink()
             for path in made:
-                path.rmdir()  # stops at the first non-empty one
+                path.rmdir()  # stops at the first directory that is not empty
 
 
 def _remove_made_anew(directory: pathlib.Path) -> None:
-    """Removes what background writers (a save, the goodput recorder) have created after the workdir was moved or removed."""
+    """Removes files that background writers (a save, the goodput recorder) have created after the workdir was moved or
+    removed."""
     inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
     if inside <= {GOODPUT_FILE}:
         remove_tree(directory)
@@ -322,8 +323,8 @@ def _require_same_files(
     for key, now in own.items():
         then = stored.get(key)
         if then and not _may_change(key, may_change) and then["sha256"] != now["sha256"]:
-            says = _changed(f"--workdir={directory} holds a run with another {now['path']}", key, then, now)
-            raise UserError(f"{says}. Restore it, name another --workdir, or resume with the new one using --changed-files")
+            says = _changed(f"--workdir={directory} is a run with a different {now['path']}", key, then, now)
+            raise UserError(f"{says}. Restore the file, name another --workdir, or resume with the new file: --changed-files")
 
 
 @contextlib.contextmanager
@@ -345,7 +346,7 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(files.locked(path, refusal))
-        except FileNotFoundError:  # a rejected start has removed the directory that it had made
+        except FileNotFoundError:  # a rejected start has removed the directory that it had created
             raise UserError(f"--workdir={directory} was in use until just now; rerun the same command") from None
         file.truncate()
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -355,4 +356,4 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
         try:
             yield holder
         finally:
-            file.truncate(0)  # a run keeps the file; otherwise two runs could lock two different files with the same name
+            file.truncate(0)  # a run keeps the file; otherwise, two runs could lock two different files with the same name

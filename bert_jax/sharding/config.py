@@ -23,8 +23,8 @@ AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
 class MeshConfig:
     """The number of devices along each mesh axis. -1, on at most one axis, means all remaining devices.
 
-    data: splits the rows; every device computes with whole parameters (but with `zero_sharding` stores only a part). fsdp: splits
-    the rows and the parameters. tensor: splits heads, feed-forward width and vocabulary.
+    data: splits the rows. Every device computes with all parameters, but with `zero_sharding` it only stores a part of them.
+    fsdp: splits the rows and the parameters. tensor: splits heads, feed-forward width and vocabulary.
 
     The network between TPU slices is 30 to 100 times slower than within a slice, so the axis with the least communication spans
     the slices. `data` reduces gradients once per step. `fsdp` gathers the parameters twice per microbatch and scatters their
@@ -36,13 +36,13 @@ class MeshConfig:
     tensor: AxisSize = 1
     zero_sharding: bool = True
     """Whether parameters and optimizer state are sharded over `data` and gathered for each step (ZeRO, arXiv:1910.02054) instead
-    of replicated. Fine-tuning, and meshes with both fsdp and tensor above 1, always replicate them."""
+    of replicated. Fine-tuning always replicates them, and so do meshes with both fsdp and tensor above 1."""
     reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"
     """The dtype in which gradients of kernels and embedding tables are reduced over `data`: "float32", or "bfloat16" for half the
     network traffic. Pretraining only."""
     across_slices: Annotated[str, OneOf(ACROSS_SLICES)] = "auto"
-    """The axis that spans the slices. "auto" places as many slices along `data` as divide its size, and the rest along `fsdp`;
-    "data" or "fsdp" places all along that axis. No effect on a single slice."""
+    """The axis that spans the slices. "auto" places as many slices along `data` as divide its size, and the rest along `fsdp`.
+    "data" and "fsdp" place all slices along that axis. No effect on a single slice."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "mesh")

@@ -1,5 +1,5 @@
-"""Recognizes the errors of devices, e.g. of a collective that lost a process. Parses the out-of-memory errors of compilers,
-devices and numpy, and raises an error with the figures and remedies."""
+"""Recognises the errors of devices, e.g. of a collective that has lost a process. Also parses the out-of-memory errors of
+compilers, devices and numpy, and raises an error with the figures and remedies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _SHORTAGE = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY")
 def is_device_error(error: BaseException | None) -> bool:
     """Returns whether `error` came from a program on the devices.
 
-    Usually this is a JaxRuntimeError. From the fast path of jit, it is a ValueError that starts with the name of XLA's status.
+    Usually this is a JaxRuntimeError. If it comes from the fast path of jit, it is a ValueError that starts with the name of
+    XLA's status.
 
     >>> is_device_error(ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"))
     True
@@ -50,15 +51,14 @@ class DoesNotFit(Exception):
     """A program does not fit in the memory of a device.
 
     `needs` and `has`: bytes per device, 0 if unknown; `space`: the memory that is too small, such as "hbm". `at_once`: the
-    program was running and requested `needs` more bytes while `has` bytes were free.
-    """
+    program was already running, and requested `needs` more bytes while `has` bytes were free."""
 
     def __init__(self, needs: float, has: float, space: str, at_once: bool = False):
         name = space if "memory" in space else space.upper()
         there = f"{_format_bytes(has)} are free" if at_once else f"there are {_format_bytes(has)}"
         asks = f"{'asks for' if at_once else 'needs'} {_format_bytes(needs)} of {name}{' at once' if at_once else ''}"
         super().__init__(
-            f"needs more {name} than there is" if not needs else f"{asks}, and {there}" if has else f"{asks}, which is not free"
+            f"needs more {name} than there is" if not needs else f"{asks}, but {there}" if has else f"{asks}, which is not free"
         )
         self.needs, self.has, self.space = needs, has, space
 
@@ -80,8 +80,8 @@ def _format_bytes(size: float) -> str:
 
 
 class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
-    """The error if memory runs out, with remedies. It is also a JaxRuntimeError, which ends a process at once: in a run of
-    several processes the others wait for this one."""
+    """The error if memory runs out, with remedies. It is also a JaxRuntimeError, which ends a process immediately. In a run with
+    several processes, the others are waiting for this one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ class MemoryAdvice:
         owner = "a machine" if shortage.space == "host memory" else "devices"
         lines.append(f"{'Or end' if self.remedies else 'End'} other programs that use this memory, or take {owner} with more.")
         if jax.default_backend() == "gpu" and owner == "devices":
-            lines.append("XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 in the environment lets JAX use 95 % of a GPU, not 75 %.")
+            lines.append("XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 in the environment lets JAX use 95 % of a GPU instead of 75 %.")
         return "\n".join([*lines, *([self.notes] if self.notes else [])])
 
 
@@ -122,10 +122,11 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
 
 
 def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice]) -> None:
-    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, the bytes that a step takes on it at the least.
+    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, a lower bound on the bytes that a step takes on each
+    device.
 
-    A program that is far too large may compile for minutes, or fill the memory of the host, before a device refuses it.
-    """
+    Without this check, a program that is far too large may compile for minutes, or fill the memory of the host, before a device
+    rejects it."""
     devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     limits = [limit for device in devices if (limit := (device.memory_stats() or {}).get("bytes_limit"))]
     if len(limits) == len(devices):
@@ -139,7 +140,7 @@ def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice])
 
 
 def host_memory() -> int | None:
-    """Returns the bytes of memory that this machine, or the container that this process is in, has; None if that is not known."""
+    """Returns the bytes of memory of this machine, or of the container that this process runs in; None if this is unknown."""
     try:
         sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
@@ -151,8 +152,8 @@ def host_memory() -> int | None:
 
 
 def memory_shortage(error: BaseException) -> DoesNotFit | None:
-    """Returns the memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of
-    bert_jax."""
+    """Returns which memory is too small, according to an error. Returns None for other errors, and for vmem, since that is a bug
+    in a kernel of bert_jax."""
     shortage = DoesNotFit.from_message(str(error))
     if isinstance(error, MemoryError):
         return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)

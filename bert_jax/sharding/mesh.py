@@ -23,7 +23,7 @@ def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
     if devices % fixed or (-1 not in sizes.values() and fixed != devices):
         raise UserError(
             f"mesh {_format_sizes(sizes)} needs {'a multiple of ' if -1 in sizes.values() else ''}{counted(fixed, 'device')}, "
-            f"and there are {devices}; set one axis to -1 to use all remaining devices"
+            f"but there are {devices}; set one axis to -1 to use all remaining devices"
         )
     return {axis: devices // fixed if size == -1 else size for axis, size in sizes.items()}
 
@@ -44,8 +44,8 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
     if shape["fsdp"] % along["fsdp"]:
         own, within = math.prod(shape.values()) // slices, [axis for axis in shape if axis not in ACROSS_SLICES]
         raise UserError(
-            f"mesh {_format_sizes(shape)} does not fit {slices} slices of {counted(own, 'device')}: {listed(within)} "
-            f"never {'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
+            f"mesh {_format_sizes(shape)} does not fit {slices} slices of {counted(own, 'device')}: {listed(within)} never "
+            f"{'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
         )
     return along
 
@@ -58,10 +58,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
     """Returns the devices as an array with a dimension for each of `AXES`.
 
-    On TPUs, an axis spans whole dimensions of the torus if sizes allow, otherwise parts of them. `tensor`, which communicates
-    most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError if the
-    devices cannot be arranged this way.
-    """
+    On TPUs, an axis spans whole dimensions of the torus if the sizes allow it, otherwise parts of them. `tensor`, which
+    communicates most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError
+    if the devices cannot be arranged this way."""
     shape = mesh_shape(config, len(devices))
     slices: dict[int, list[jax.Device]] = {}
     for device in devices:
@@ -69,8 +68,8 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
     sizes = [len(slices[i]) for i in sorted(slices)]
     if len(set(sizes)) > 1:
         raise UserError(
-            f"the slices have different numbers of devices ({', '.join(map(str, sizes))}); a mesh needs the same "
-            "number of each; use equal slices"
+            f"the slices have different numbers of devices ({', '.join(map(str, sizes))}), but a mesh needs the same number of "
+            "each; use equal slices"
         )
     across = slices_along(config, shape, len(slices))
     within = {axis: size // across[axis] for axis, size in shape.items()}

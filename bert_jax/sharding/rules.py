@@ -28,8 +28,8 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("norm", None),
     ("layers", None),
 )
-"""Rules for parameters: kernels are split over `fsdp` along the model width and over `tensor` along heads, feed-forward width or
-vocabulary; LayerNorm and biases of width D are replicated (D numbers per device are too few for a collective)."""
+"""Rules for parameters. Kernels are split over `fsdp` along the model width, and over `tensor` along heads, feed-forward width or
+vocabulary. LayerNorm and biases of width D are replicated (D numbers per device are too few for a collective)."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
     (name, None if name == "embed" else axes) for name, axes in RULES
@@ -64,7 +64,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
                 )
         return NamedSharding(mesh, spec)
 
-    # nn.unbox would apply a sharding constraint to these shapes, as if they were arrays, when a mesh is set
+    # if a mesh is set, nn.unbox would apply a sharding constraint to these shapes, as if they were arrays
     shapes = jax.tree.map(lambda box: box.unbox(apply_constraint=False), boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree_util.tree_map_with_path(check, shapes, specs, names, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
@@ -73,9 +73,8 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
     """Returns the shardings of an abstract state (e.g. a train state with any optimizer) whose parameters have the shapes
     `params` and these `shardings`.
 
-    An array with the shape of a parameter is sharded like that parameter: the one whose path is the end of its own path, or else
-    the first with its shape. All other arrays are replicated.
-    """
+    An array with the shape of a parameter is sharded like that parameter. If several parameters have the same shape, it is the
+    one whose path is the end of the array's path, otherwise the first one. All other arrays are replicated."""
     by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
     by_shape: dict[tuple[int, ...], NamedSharding] = {}
     for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):
@@ -92,9 +91,9 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Returns whether the state can be sharded over "data" (ZeRO), which runs the step in a `jax.shard_map` over "data". False if
-    both `fsdp` and `tensor` split arrays: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the state is
-    sharded already."""
+    """Returns whether the state can be sharded over "data" (ZeRO), which runs the step in a `jax.shard_map` over "data". It
+    cannot if both `fsdp` and `tensor` split arrays: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the
+    state is already sharded."""
     return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 
@@ -133,8 +132,8 @@ def data_axis_spec(spec: PartitionSpec) -> PartitionSpec:
 
 
 def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...] | None], ...]:
-    """Returns ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over it, which must not name
-    that axis."""
+    """Returns ACTIVATION_RULES without the mesh axis `manual`, for code inside a `jax.shard_map` over this axis, which must not
+    name it."""
 
     def left(axes: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         return tuple(axis for axis in axes if axis != manual) if isinstance(axes, tuple) else axes
@@ -144,7 +143,7 @@ def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...
 
 def automatic_axes() -> set[str]:
     """Returns the axes of the ambient mesh that are not manual. XLA cannot split a Pallas or Triton kernel over them, so the
-    kernel needs a `jax.shard_map` over them. Empty on one device."""
+    kernel needs a `jax.shard_map` over these axes. Returns no axes on a single device."""
     mesh = jax.sharding.get_abstract_mesh()
     axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
@@ -162,8 +161,8 @@ def shard_count(axes: tuple[str, ...]) -> int:
 
 
 def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> PartitionSpec:
-    """Returns `spec` without manual axes and axes that do not divide the dimension in `sizes`. Devices along those repeat the
-    work."""
+    """Returns `spec` without manual axes and axes that do not divide the dimension in `sizes`. Devices along the removed axes
+    repeat the work."""
     there, entries = automatic_axes(), []
     for entry, size in zip(spec, sizes, strict=True):
         axes = tuple(axis for axis in mesh_axes(entry) if axis in there)

@@ -1,8 +1,7 @@
 """Checks at the start, within milliseconds, that a local or mounted directory supports the operations a run needs.
 
-Checkpoints are directories that are renamed when complete, lines of metrics are appended, and processes look for each other's
-files. A bucket mounted with gcsfuse rejects the first by default (EMFILE).
-"""
+In a run, checkpoints are directories that are renamed when complete, lines of metrics are appended to a file, and processes look
+for each other's files. A bucket mounted with gcsfuse rejects the renaming of directories by default (EMFILE)."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from bert_jax.storage.paths import AnyPath, is_remote
 PROBE = ".writable-"
 """The prefix of the directory in which the checks run."""
 CLOCK_SECONDS = 60.0
-"""Clock differences between the file system and the machine above this are logged as a warning."""
+"""A warning is logged if the clocks of the file system and the machine differ by more than this."""
 _REMEDY = (
-    "for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or use one with "
-    "hierarchical namespace; else name a directory on another file system"
+    "for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or use a bucket with "
+    "hierarchical namespace; otherwise name a directory on another file system"
 )
 
 log = logging.getLogger(__name__)
@@ -42,12 +41,14 @@ def require_capable(directory: pathlib.Path) -> None:
             file.write_bytes(b"1")
         except OSError as error:
             reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-            raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory you may write to") from error
+            raise UserError(
+                f"--workdir={directory} cannot be written ({reason}); name a directory that you may write to"
+            ) from error
         for what, does in (
-            ("does not append to files, as the lines of metrics are written", lambda: _appends(file)),
-            ("does not list a file that was just written, by which processes find each other", lambda: _lists(file)),
-            ("does not rename a file over another one, as results are written", lambda: _replaces(file)),
-            ("does not rename a directory that holds files, as every checkpoint is completed", lambda: _renames(file)),
+            ("cannot append to files, which is needed to write the lines of metrics", lambda: _appends(file)),
+            ("does not list a file that was just written, which processes need to find each other", lambda: _lists(file)),
+            ("cannot rename a file over another one, which is needed to write results", lambda: _replaces(file)),
+            ("cannot rename a directory that holds files, which is needed to complete a checkpoint", lambda: _renames(file)),
         ):
             _require(directory, what, does)
         _tell_of_clock(directory, probe / "renamed" / "file", now)
@@ -103,6 +104,6 @@ def require_room(directory: AnyPath, size: int) -> None:
     free = shutil.disk_usage(there).free
     if size > free:
         raise UserError(
-            f"a checkpoint of this run has {size / 1e9:,.2f} GB, and {there} has {free / 1e9:,.2f} GB free; free space, or "
+            f"a checkpoint of this run has {size / 1e9:,.2f} GB, but {there} has only {free / 1e9:,.2f} GB free; free space, or "
             "name a --workdir on a larger disk or in a bucket (gs://BUCKET/PATH)"
         )

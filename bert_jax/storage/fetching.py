@@ -1,9 +1,8 @@
 """Local copies of inputs in a bucket (models, corpora, task data, texts), cached for the next start.
 
 An object is downloaded again only if its generation has changed. Every machine has its own copies in the cache directory. A file
-next to the copies records the objects' generations: a local file is unchanged if it has the recorded size and modification time,
-an object if it has the recorded generation.
-"""
+next to the copies records the objects' generations. A local file is unchanged if it has the recorded size and modification time;
+an object is unchanged if it has the recorded generation."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ from bert_jax.storage.paths import cache_directory, checked, is_remote, name_and
 COPIES = "buckets"
 _AT_ONCE = 8
 _PROGRESS_DELAY = 1.0  # seconds
-_ROOM = 64 << 20  # bytes that stay free
+_ROOM = 64 << 20  # bytes that are kept free
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """The state of a local file when it equalled the object of this generation."""
+    """The state of a local file when it was equal to the object of this generation."""
 
     generation: str
     size: int
@@ -64,8 +63,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """Returns the recorded copies. Invalid lines are skipped, as are names outside of the directory, which would otherwise be
-        removed as copies."""
+        """Returns the recorded copies. Invalid lines are skipped. Names outside of the directory are skipped too, since they
+        would otherwise be removed as copies."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -89,7 +88,7 @@ class Record:
     def held(self, *, wait: bool, name: str = "lock") -> Iterator[None]:
         """Holds the lock of the record within the block. Waits for another process or, without `wait`, raises UserError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        refusal = f"another process on this machine uses {self._path}; wait until it ends, or stop it"
+        refusal = f"another process on this machine is using {self._path}; wait until it ends, or stop it"
         with locked(self._path.with_name(f"{self._path.name}.{name}"), None if wait else refusal):
             yield
 
@@ -114,8 +113,8 @@ def forget(directory: pathlib.Path) -> None:
 def fetched(
     path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
 ) -> pathlib.Path:
-    """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is its flag or key.
-    Directories include subdirectories if `deep`, and only files whose names are `wanted`.
+    """Returns the local path of a file or directory: `path` itself, or its copy if it is in a bucket. `name` is the flag or key
+    of the path. Directories include subdirectories if `deep`, and only files whose names are `wanted`.
 
     The path may also be a common prefix of several names, e.g. of a TensorFlow checkpoint. Raises UserError if a path in a bucket
     is mistyped, does not exist, cannot be read, or does not fit on the local disk.
@@ -189,8 +188,8 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:
-    """Makes the files of `directory` copies of `objects`, which are relative to `remote`. Returns whether any was new, changed or
-    removed.
+    """Makes the files of `directory` copies of `objects`, which are relative to `remote`. Returns whether any file was new,
+    changed or removed.
 
     Copies of removed objects are deleted, unless `keep`. Raises UserError if the disk has too little space.
     """
@@ -257,7 +256,7 @@ def _download(
 ) -> dict[str, Copy]:
     """Downloads objects concurrently with a progress line. Adds each to `known` as soon as it is complete."""
     for folder in {(directory / name).parent for name in objects}:
-        remove_leftovers(folder)  # of a killed process; no other process downloads into this directory
+        remove_leftovers(folder)  # left by a killed process; no other process downloads into this directory
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
     scale, unit = byte_unit(total)
     progress = Progress(f"fetching {remote}:", total=round(total / scale), unit=unit, delay=_PROGRESS_DELAY)
@@ -287,7 +286,7 @@ def require_space(what: str, directory: pathlib.Path, size: int) -> None:
     free = shutil.disk_usage(there).free
     if size and size + _ROOM > free:
         raise UserError(
-            f"{what} needs {size / 1e9:,.2f} GB in {there}, where {free / 1e9:,.2f} GB are free; free space, or set "
+            f"{what} needs {size / 1e9:,.2f} GB in {there}, but only {free / 1e9:,.2f} GB are free there; free space, or set "
             "BERT_JAX_CACHE to a directory on a larger disk"
         )
 

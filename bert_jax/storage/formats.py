@@ -4,8 +4,7 @@
         for line in file: ...
 
 The name decides whether a file is decompressed. The first bytes decide whether it is text (`recognise`), since a Parquet file or
-an archive read as text would be noise.
-"""
+an archive would be noise if it were read as text."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def _compressed(name: str, suffix: str = "") -> Format:
 
 _NAMED = "give it a name that ends in {}, or write its texts to a file of JSON lines first"
 _UNZIP = "unpack it first (unzip), or save the sheet as CSV"
-_READ = "give a file of text, such as one that character recognition writes (tesseract)"
+_READ = "give a file of text, for example the output of a character recognition program (tesseract)"
 _TABLE = "write its texts to a file of JSON lines first"
 _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
     (re.compile(first, re.DOTALL), found)
@@ -84,15 +83,13 @@ _SUFFIXES = {
     ".lzo": _compressed("lzo"),
     ".sz": _compressed("snappy"),
 }
-"""Compressions without a signature at the start of the file."""
+"""Compressions that have no signature at the start of the file."""
 
 
 def recognise(head: bytes, name: str = "") -> Format | None:
-    """Returns the format of a file that is not text, given its first HEAD_BYTES after decompression, or None if it looks like
-    text.
+    """Returns the format of a file, given its first HEAD_BYTES after decompression, or None if it looks like text.
 
-    `name`: the file's name, used to recognise compressions without a signature if the bytes are not UTF-8.
-    """
+    `name`: the file's name. It is used to recognise compressions without a signature, if the bytes are not UTF-8."""
     found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
     if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
         return by_name
@@ -103,7 +100,7 @@ def _is_utf8(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"  # `head` ends within a character
+        return error.reason == "unexpected end of data"  # `head` ends in the middle of a character
     return True
 
 
@@ -142,8 +139,8 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
 
 
 def damage(name: str, error: BaseException) -> str | None:
-    """Describes the damage to a compressed file, e.g. "not a whole gzip file (...)", if `error` is about its content, otherwise
-    returns None."""
+    """If `error` is about the content of a compressed file, returns a description of the damage, e.g. "not a whole gzip file
+    (...)"; otherwise returns None."""
     packed = compression(name)
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None

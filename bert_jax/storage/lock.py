@@ -1,9 +1,9 @@
 """The lock of a directory in a bucket: an object that is created only if it does not exist (generation precondition 0).
 
-Its holder rewrites it every few seconds. A start that finds the lock watches it: if its generation does not change for `STALE`
-seconds, the holder is dead and the lock is taken over, again with a precondition, so that only one start gets it. Clocks of
-different machines are never compared. The lock of a dead process on the same machine is taken over immediately.
-"""
+Its holder rewrites it every few seconds. A start that finds the lock watches it. If its generation does not change for `STALE`
+seconds, the holder is dead, and the start takes the lock over. It uses a precondition again, so that only one start gets the
+lock. Clocks of different machines are never compared. The lock of a dead process on the same machine is taken over
+immediately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bert_jax.storage.paths import AnyPath
 
 BEAT, STALE = 10.0, 60.0
 """Seconds between writes of a held lock, and seconds without a write after which its process is considered dead."""
-_LOOK = 1.0  # seconds between two looks at the lock of another process
+_LOOK = 1.0  # seconds between two checks of another process's lock
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 def locked_in_bucket(directory: AnyPath, name: str, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
     """Holds the lock `name` in a directory of a bucket. Raises UserError naming the process that already holds it.
 
-    If another start takes the lock over because this process was stopped for long, `leave` ends this process with an exit status.
-    """
+    If this process is stopped for so long that another start takes the lock over, `leave` ends this process with an exit
+    status."""
     lock = _Lock(f"{directory}/{name}", str(directory), leave)
     try:
         yield
@@ -58,7 +58,7 @@ class _Lock:
 
     def _acquire(self) -> str:
         """Acquires the lock and returns its generation. Raises UserError if its holder is alive."""
-        replaced, seen, since = "0", "", 0.0  # generations to overwrite and to watch, and since when
+        replaced, seen, since = "0", "", 0.0  # the generations to overwrite and to watch, and the time since when it is watched
         while True:
             with contextlib.suppress(FileExistsError):
                 return write(self._path, self._text.encode(), replaced)
@@ -91,7 +91,7 @@ class _Lock:
                 self._generation = write(self._path, self._text.encode(), self._generation)
             except FileExistsError:
                 self._look_again()
-            except StorageError:  # no connection; if it lasts, another start may take the lock, as the next write will show
+            except StorageError:  # no connection; if this lasts, another start may take the lock, which the next write will show
                 pass
 
     def _look_again(self) -> None:
@@ -103,14 +103,14 @@ class _Lock:
             elif not self._closed.is_set():
                 holder = there.data.decode(errors="replace").partition("\n")[0] if there else "nobody"
                 sys.stderr.write(
-                    f"error: the lock of {self._directory} is held by {holder}: this process was stopped, or had no connection, "
-                    f"for more than {STALE:.0f} s; it ends, so that two runs do not write there\n"
+                    f"error: the lock of {self._directory} is held by {holder}, because this process was stopped or had no "
+                    f"connection for more than {STALE:.0f} s; it ends now, so that two runs do not write to the same place\n"
                 )
                 sys.stderr.flush()
                 self._leave(USER_ERROR_STATUS)
 
     def release(self) -> None:
-        """Removes the lock. If that fails, the next start will find that its process is dead."""
+        """Removes the lock. If this fails, the next start will find out that its process is dead."""
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(StorageError, FileExistsError):

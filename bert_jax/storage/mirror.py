@@ -25,7 +25,7 @@ from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, 
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
 EVERY = 30.0
-"""Seconds between uploads of changes: a lost machine loses at most these changes."""
+"""Seconds between uploads of changes. If the machine is lost, at most the changes of this period are lost."""
 MIRRORS = "mirrors"
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def is_input(name: str) -> bool:
 
 
 class Mirror(contextlib.AbstractContextManager["Mirror"]):
-    """Mirrors `remote`, a directory in a bucket, to the local `directory`. Leaving the `with` block uploads the rest.
+    """Mirrors `remote`, a directory in a bucket, to the local `directory`. Leaving the `with` block uploads all remaining files.
 
     `part` distinguishes several processes on one machine. Hidden files are not uploaded.
 
@@ -50,7 +50,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     """
 
     def __init__(self, remote: str, part: str = "", *, last: Collection[str] = ()):
-        """`last` are the files to upload after the others, which mark a directory as complete."""
+        """`last` are files that mark a directory as complete; they are uploaded after the others."""
         self.remote, self._last = remote, last
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
@@ -62,13 +62,13 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Mirror:
-        if self.directory.is_symlink():  # files that the bucket lacks are removed from it
+        if self.directory.is_symlink():  # files that are not in the bucket are also removed from the directory
             raise UserError(f"{self.directory} is a symbolic link that bert_jax did not make; remove it")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"{self.directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can"
+                f"{self.directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can be written"
             ) from error
         self._held.enter_context(self._record.held(wait=False, name="in-use"))
         return self
@@ -84,7 +84,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         have written more after the upload.
         """
         objects, uploaded = listed(self.remote), bool(self._known)
-        self._known = {name: copy for name, copy in self._known.items() if name in objects}  # others are uploaded again
+        self._known = {name: copy for name, copy in self._known.items() if name in objects}  # the others are uploaded again
         there = {name: item for name, item in objects.items() if wanted(name)}
         if not all(self._is_ours(name, item) for name, item in there.items()):
             for name in self._files():
@@ -92,7 +92,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     (self.directory / name).unlink(missing_ok=True)
             fetch(self.remote, self.directory, there)
             self._known = self._record.read()
-        elif uploaded and not objects:  # removed from the bucket, to start anew
+        elif uploaded and not objects:  # removed from the bucket, so that the run starts anew
             for name in self._files():
                 (self.directory / name).unlink(missing_ok=True)
         self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}
@@ -143,7 +143,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                     remove(f"{self.remote}/{name}")
                     del self._known[name]
             finally:
-                with contextlib.suppress(OSError):  # a full disk; the next start fetches more than it needs to
+                with contextlib.suppress(OSError):  # a full disk; the next start only downloads more than necessary
                     self._record.write(self._known)
 
     def remove_others(self) -> None:
@@ -176,8 +176,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 self._failing = str(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Uploads the remaining files; after an error, only those that the background upload would have uploaded. If the upload
-        fails, raises a UserError that names the local files, or logs a warning if another error is already being raised."""
+        """Uploads the remaining files. After an error, only uploads the files that the background upload would have uploaded. If
+        the upload fails, raises a UserError that names the local files. If another error is already being raised, logs a warning
+        instead."""
         self._closed.set()
         self._due.set()
         if self._thread.is_alive():
@@ -188,9 +189,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         except StorageError as unreachable:
             left = [name for name in self._files() if not is_unchanged(self.directory / name, self._known.get(name))]
             message = (
-                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they are in "
-                f"{self.directory}: `gcloud storage rsync --recursive {self.directory} {self.remote}` uploads them, and so does "
-                "rerunning the command on this machine"
+                f"{counted(len(left), 'file')} could not be uploaded to {self.remote} ({unreachable}); they are still in "
+                f"{self.directory}; upload them with `gcloud storage rsync --recursive {self.directory} {self.remote}`, or rerun "
+                "the command on this machine"
             )
             if kind is None:
                 raise UserError(message) from unreachable
@@ -203,12 +204,11 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 def uploaded(
     output: str, name: str, wanted: Callable[[str], bool] | None = None, *, exact: bool = False, last: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yields `output`, the directory given by the flag `name`. For a directory in a bucket, yields a local directory, which is
-    uploaded at the end of the block if there was no error.
+    """Yields `output`, the directory given by the flag `name`. If it is in a bucket, yields a local directory, which is uploaded
+    at the end of the block if there was no error.
 
-    The local directory contains the `wanted` files of the bucket. `exact` removes other objects from the bucket. `last` are
-    uploaded after the others.
-    """
+    The local directory contains the `wanted` files of the bucket. `exact` removes all other objects from the bucket. `last` are
+    uploaded after the others."""
     remote = checked(output, name)
     if not is_remote(remote):
         yield remote
@@ -224,8 +224,8 @@ def uploaded(
 
 @contextlib.contextmanager
 def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
-    """Yields `output`, the file given by the flag `name`. For a file in a bucket, yields a local file, which is uploaded at the
-    end of the block, together with files written next to it, if there was no error."""
+    """Yields `output`, the file given by the flag `name`. If it is in a bucket, yields a local file. At the end of the block,
+    this file and the files next to it are uploaded if there was no error."""
     remote = checked(output or "", name)
     if not is_remote(remote):
         yield remote or output

@@ -1,8 +1,7 @@
 """Lists, reads and writes objects in Google Cloud Storage buckets. Runs on local disks do not import this module.
 
-gcsfs does the work, and is the file system of `etils.epath`, through which Orbax reads and writes checkpoints; TensorStore writes
-their arrays. With STORAGE_EMULATOR_HOST (and TENSORSTORE_GCS_HTTP_URL) they talk to an emulator instead.
-"""
+It uses gcsfs, which is also the file system of `etils.epath`. Orbax reads and writes checkpoints through epath, and TensorStore
+writes their arrays. If STORAGE_EMULATOR_HOST (and TENSORSTORE_GCS_HTTP_URL) are set, they use an emulator instead."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.storage.paths import SCHEME, AnyPath, is_remote, split
 
 CONNECT_SECONDS, SILENCE_SECONDS = 20, 120
-"""The timeouts for connecting and for silence of the storage, after which a request is retried."""
+"""The timeouts for connecting and for waiting without receiving data; after them, a request is retried."""
 _IN_ONE_REQUEST = 8 << 20  # bytes; larger files are uploaded in parts
 
 
@@ -62,7 +61,7 @@ def file_system() -> Any:
 def set_up() -> None:
     """Sets up gcsfs for this process without connecting: without cached listings, since other processes write too, and without
     messages about credentials."""
-    # An experimental feature of gcsfs queries a second service for every bucket, which needs extra permissions.
+    # An experimental feature of gcsfs queries a second service for every bucket, which requires additional permissions.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import aiohttp
     import fsspec.config
@@ -73,16 +72,16 @@ def set_up() -> None:
     }
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         settings["token"] = "anon"
-        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # then TensorStore looks for no others
+        os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # TensorStore then does not look for other credentials
     for protocol in ("gs", "gcs"):
         fsspec.config.conf[protocol] = settings
     for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # our errors include what matters
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # our own errors include the relevant part
     warnings.filterwarnings("ignore", module=r"google\..*|gcsfs.*")
 
 
 def require_bucket(path: str | os.PathLike[str]) -> None:
-    """Raises UserError unless the bucket of a path exists and is accessible, which Orbax checks before it reads or writes."""
+    """Raises UserError unless the bucket of a path exists and is accessible. Orbax requires this before it reads or writes."""
     with explained(path):
         file_system().call("GET", "b/{}", split(path)[0])
 
@@ -116,7 +115,7 @@ def _listed(bucket: str, prefix: str, deep: bool) -> dict[str, Item]:
         with explained(f"{SCHEME}{bucket}/{prefix}"):
             answer = file_system().call("GET", "b/{}/o", bucket, prefix=prefix, pageToken=page or None, json_out=True, **more)
         for item in answer.get("items", ()):
-            if not item["name"].endswith("/"):  # some programs mark directories with these objects
+            if not item["name"].endswith("/"):  # some programs create these objects to mark directories
                 found[item["name"]] = Item(int(item.get("size", 0)), str(item["generation"]))
         page = answer.get("nextPageToken", "")
         if not page:
@@ -146,8 +145,8 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write(path: str | os.PathLike[str], data: bytes, generation: str | None = None) -> str:
-    """Writes an object and returns its new generation. With `generation`, overwrites only that generation ("0": no object) and
-    otherwise raises FileExistsError."""
+    """Writes an object and returns its new generation. With `generation`, only overwrites that generation ("0": no object), and
+    raises FileExistsError otherwise."""
     bucket, key = split(path)
     url = file_system().base.replace("/storage/v1/", f"/upload/storage/v1/b/{urllib.parse.quote(bucket)}/o")
     with explained(path):
@@ -158,7 +157,7 @@ def write(path: str | os.PathLike[str], data: bytes, generation: str | None = No
 
 
 def remove(path: str | os.PathLike[str], generation: str | None = None) -> None:
-    """Removes an object if it exists. With `generation`, removes only that generation and otherwise raises FileExistsError."""
+    """Removes an object if it exists. With `generation`, only removes that generation, and raises FileExistsError otherwise."""
     bucket, key = split(path)
     with explained(path), contextlib.suppress(FileNotFoundError):
         file_system().call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=generation)
@@ -192,8 +191,8 @@ def upload(file: pathlib.Path, path: str | os.PathLike[str]) -> str:
 
 
 def download(path: str | os.PathLike[str], file: pathlib.Path, item: Item, arrived: Callable[[int], object]) -> None:
-    """Downloads an object to a file, calling `arrived` with numbers of bytes. Raises StorageError if the object has changed since
-    `item` was listed."""
+    """Downloads an object to a file, calling `arrived` with the numbers of received bytes. Raises StorageError if the object has
+    changed since `item` was listed."""
     bucket, key = split(path)
     with explained(path):
         if item.size <= _IN_ONE_REQUEST:

@@ -33,7 +33,7 @@ def is_url(path: str) -> bool:
 
 
 def checked(path: str, name: str) -> str:
-    """Checks `path`, the value of the flag or key `name` (which may end in a prefix such as `--source=text:`). Expands `~` in a
+    """Checks `path`, the value of the flag or key `name`. `name` may end in a prefix such as `--source=text:`. Expands `~` in a
     local path and removes the trailing slash of a path in a bucket.
 
     Raises UserError for a mistyped `gs://`, an invalid bucket name, a whole bucket, any other URL, or a `~` without a home
@@ -57,7 +57,7 @@ def checked(path: str, name: str) -> str:
     if not parts[0]:
         raise UserError(f"{given} is a whole bucket; name a directory or file in it, such as {SCHEME}{bucket}/NAME")
     if any(part in ("", ".", "..") for part in parts):
-        raise UserError(f"{given}: names in a bucket have no empty part, `.` or `..`; write {SCHEME}BUCKET/PATH")
+        raise UserError(f"{given}: a path in a bucket must not have empty parts, `.` or `..`; write {SCHEME}BUCKET/PATH")
     return f"{SCHEME}{bucket}/{'/'.join(parts)}"
 
 
@@ -80,4 +80,4 @@ def cache_directory() -> pathlib.Path:
     try:
         return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
     except RuntimeError as error:  # HOME is not set, and the user has no entry in /etc/passwd, as in some containers
-        raise UserError("this user has no home directory for the cache; set BERT_JAX_CACHE to a directory for it") from error
+        raise UserError("this user has no home directory for the cache; set BERT_JAX_CACHE to a directory") from error

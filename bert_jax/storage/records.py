@@ -28,11 +28,11 @@ KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
 BOM = b"\xef\xbb\xbf"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """The byte order marks of UTF-16."""
-_LONGEST_CELL = 128 << 20  # in characters; quotes that do not match are found within it
-_SKIPPED_BYTES = 1 << 20  # read at a time of the rest of a line that is too long
-_BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of the columns that are read in a batch; rows in a batch
-_MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
-_READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
+_LONGEST_CELL = 128 << 20  # in characters; unmatched quotes are detected within this distance
+_SKIPPED_BYTES = 1 << 20  # bytes to read at a time when skipping the rest of a line that is too long
+_BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # bytes of the columns that are read in a batch; rows in a batch
+_MAPPED_BYTES = 32 << 20  # bytes of an Arrow file that are mapped at most, unless a single batch is larger
+_READ_BYTES = 1 << 20  # bytes to read at a time from a column of a Parquet file
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,9 @@ class Location:
 
 
 def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yields (first byte, line with its line end) of each line that begins at byte `start` or later.
+    """Yields (first byte, line with its line end) for each line that starts at byte `start` or later.
 
-    A line of more than `most` bytes is cut to its first `most` (`is_cut`); the rest is skipped.
-    """
+    A line of more than `most` bytes is cut to its first `most` bytes (`is_cut`); the rest is skipped."""
     place = start
     if start:
         file.seek(start - 1)
@@ -107,8 +106,8 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
                 text = text.removeprefix("\ufeff") if number == 1 else text
                 if (nul := text.find("\0")) >= 0:
                     raise Location(path, number).error(
-                        f"character {characters + nul + 1:,} of the file is NUL, which text does not contain; is it UTF-16 "
-                        "(iconv -f UTF-16LE -t UTF-8)?"
+                        f"character {characters + nul + 1:,} of the file is NUL, which text must not contain; if the file is "
+                        "UTF-16, convert it (iconv -f UTF-16LE -t UTF-8)"
                     )
                 characters += len(text)
                 is_blank &= not text.strip()
@@ -135,7 +134,8 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_utf8(text: str) -> bool:
-    r"""Returns whether a text can be encoded as UTF-8. A JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
+    r"""Returns whether a text can be encoded as UTF-8. JSON may contain an escape for half a surrogate pair ("\ud83d", half an
+    emoji)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -152,16 +152,16 @@ class Line(NamedTuple):
     number: int
     text: str
     size: int = 0  # in bytes
-    problem: str | None = None  # why it could not be read; the text is a substitute then
+    problem: str | None = None  # the reason why it could not be read; the text is then a substitute
 
 
 class TableRow(NamedTuple):
     """A row of a table of text."""
 
-    location: Location  # of its first line
+    location: Location  # the number of its first line
     cells: list[str]
-    size: int  # of its lines, in bytes
-    problem: str | None  # of the first of its lines that could not be read
+    size: int  # the size of its lines, in bytes
+    problem: str | None  # the problem of its first line that could not be read
 
 
 def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool) -> Iterator[TableRow]:
@@ -185,7 +185,8 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
                 first = first or number
                 yield text
 
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # a limit of the whole process, so it is never lowered
+    # this limit applies to the whole process, so it is never lowered
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
     rows = csv.reader(read(), delimiter=delimiter, strict=True)
     while True:
         first, size, problem = 0, 0, None
@@ -193,7 +194,7 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
             row = next(rows, None)
         except csv.Error as error:
             raise Location(path, first).error(
-                f"the quotes of this row do not match ({error}); double a quote inside quotes"
+                f"the quotes in this row are not balanced ({error}); double every quote inside quotes"
             ) from error
         if row is None:
             return
@@ -222,8 +223,8 @@ def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
         file = ipc.open_file(source)
         yield ColumnFile(file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches))))
         return
-    if mapped[-4:] != bytes(4):  # the end of a stream; batches could be missing without any other sign
-        raise EOFError("the mark at its end is missing")
+    if mapped[-4:] != bytes(4):  # the end of a stream; without this check, batches could be missing unnoticed
+        raise EOFError("the mark at the end is missing")
     stream = ipc.open_stream(source)
     yield ColumnFile(stream.schema, _in_bounded_memory(mapped, stream))
 
@@ -245,7 +246,7 @@ class ColumnFile:
 
     def batches(self, columns: Collection[str], start: int = 0, stop: int | None = None) -> Iterator[Any]:
         """Yields small record batches of the rows [start, stop) with some columns, in file order. Only the row groups of these
-        rows are read; earlier batches of an Arrow file are skipped."""
+        rows are read; in an Arrow file, earlier batches are skipped."""
         first = 0
         names = [name for name in self.schema.names if name in columns]
         is_parquet = hasattr(self._content, "metadata")
@@ -284,12 +285,12 @@ def _bytes(about: Any, group: int, leaves: Iterable[int]) -> int:
 
 
 def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the batches of a mapped file and releases pages after reading. Raises EOFError if the file becomes shorter, since
-    reading a missing page would kill the process."""
+    """Yields the batches of a mapped file, and releases their pages after reading. Raises EOFError if the file becomes shorter,
+    since reading a missing page would kill the process."""
     each, read = iter(batches), 0
     while True:
         if mapped.size() < len(mapped):
-            raise EOFError("it was cut while it was read")
+            raise EOFError("the file was cut while it was being read")
         batch = next(each, None)
         if batch is None:
             return

@@ -1,4 +1,4 @@
-"""The experiments of a study's arms: the base experiment with each arm's changes, and the runs that arms share."""
+"""The experiments of a study's arms: the base experiment with each arm's changes, and the runs that several arms share."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.tasks.task import Task
 
 ANY_MODEL = "any"
-"""The value of `init_from` while a fine-tuning experiment is checked before there is a model."""
+"""The value of `init_from` while a fine-tuning experiment is checked; there is no model yet."""
 
 
 def merged(*trees: Mapping[str, Any]) -> JsonObject:
-    """Returns one tree of nested groups; later values replace earlier ones, and so do lists. A group with numbers as keys changes
-    items of a list.
+    """Merges trees of nested groups. Later values replace earlier ones; lists are replaced as a whole. A group whose keys are
+    numbers changes single items of a list.
 
     >>> merged({"model": {"num_layers": 2, "hidden_size": 64}}, {"model": {"num_layers": 4}})
     {'model': {'num_layers': 4, 'hidden_size': 64}}
@@ -56,7 +56,7 @@ def merged(*trees: Mapping[str, Any]) -> JsonObject:
 
 
 def _changed(there: Any, value: Any, key: str) -> Any:
-    """Returns `there` with the changes of `value`. Raises UserError for an item that a list does not have."""
+    """Returns `there` with the changes in `value`. Raises UserError if the changed item of a list does not exist."""
     if isinstance(value, Mapping) and isinstance(there, Mapping):
         return merged(there, value)
     if isinstance(value, Mapping) and isinstance(there, list):
@@ -68,12 +68,13 @@ def _changed(there: Any, value: Any, key: str) -> Any:
 
 @functools.cache
 def _file(given: str) -> JsonObject:
-    """Returns the values of an experiment file. They are cached, since all arms start from the same file: do not modify them."""
+    """Returns the values of an experiment file. They are cached, since all arms start from the same file, so they must not be
+    modified."""
     return python_files.load(given, "--config: the experiment")
 
 
 def pretraining_values(study: StudyExperiment, arm: ArmConfig) -> JsonObject:
-    """Returns the values of an arm's pretraining experiment, with the numbers of steps of its experiment file."""
+    """Returns the values of an arm's pretraining experiment, with the numbers of steps in its experiment file."""
     own = {"corpus": {"directory": study.corpus}}
     return merged(_file(study.pretraining), own, study.pretrain, arm.pretrain)
 
@@ -114,7 +115,8 @@ def data_directory(study: StudyExperiment, task: StudyTaskConfig) -> str:
 
 
 def families(study: StudyExperiment) -> list[list[ArmConfig]]:
-    """Returns the arms that depend on each other's models, together: one process trains a family, the pretraining ones first."""
+    """Returns groups of arms that depend on each other's models. One process trains a group, starting with the arms that
+    pretrain."""
 
     def root(name: str) -> str:
         arm = study.arm(name)
@@ -127,7 +129,7 @@ def families(study: StudyExperiment) -> list[list[ArmConfig]]:
 
 
 def _chain(study: StudyExperiment, arm: ArmConfig) -> Iterator[ArmConfig]:
-    """Yields the pretraining of an arm's model and those that it continues, the last one first."""
+    """Yields the arms whose pretraining led to the model of an arm, the last one first."""
     here: ArmConfig | None = study.trainer(arm)
     while here is not None:
         yield here
@@ -145,17 +147,17 @@ class Checked:
 
     study: StudyExperiment
     pretraining: Mapping[str, PretrainingExperiment]
-    """By the arms that pretrain, with the steps of the experiment files."""
+    """The pretraining experiment of each arm that pretrains, with the steps of the experiment files."""
     tasks: Mapping[str, Task]
     teachers: Mapping[str, ModelConfig]
-    """By the arms that are pretrained with a teacher."""
+    """The teachers of the arms that are pretrained with one."""
 
 
 def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
     """Builds every experiment of the study, and reads every corpus and task.
 
-    Before anything is trained, raises UserError for every error that a run would raise, with the arm and the task.
-    """
+    This happens before anything is trained: raises UserError for every error that a run would raise, with the arm and the
+    task."""
     pretraining: dict[str, PretrainingExperiment] = {}
     teachers: dict[str, ModelConfig] = {}
     words: dict[str, str] = {}
@@ -168,8 +170,8 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
                     teachers[arm.name] = teacher.config
                 if arm.continues and words[arm.name] != words[arm.continues]:
                     raise UserError(
-                        f"its corpus has a different vocabulary from {arm.continues!r}, which it continues; build it with "
-                        "the same vocabulary: --vocab=CORPUS/tokenizer"
+                        f"its corpus has a different vocabulary than {arm.continues!r}, which it continues; build it with the "
+                        "same vocabulary: --vocab=CORPUS/tokenizer"
                     )
     tasks: dict[str, Task] = {}
     for task in study.tasks:
@@ -186,7 +188,7 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
 
 
 def _plain(study: StudyExperiment) -> ArmConfig:
-    """Returns an arm that changes no task."""
+    """Returns an arm without changes to any task."""
     return dataclasses.replace(study.arms[0], finetune={}, heads={})
 
 
@@ -201,7 +203,9 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
     settled, _ = infer_settings(values, (), vocabulary_size=train.vocabulary.size)
     experiment = PretrainingExperiment.from_dict(settled)
     if values.get("init_from") and arm.continues:
-        raise UserError(f"init_from={values['init_from']} and continues={arm.continues} both name its first model; give one")
+        raise UserError(
+            f"init_from={values['init_from']} and continues={arm.continues} both set the model that it starts from; give only one"
+        )
     check_corpus(experiment, train, split)
     require_possible(experiment.model)
     experiment.trained_objective.abstract_parameters()
@@ -209,8 +213,8 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
-    """Raises UserError for a score that the task does not have: if its split differs, or if its name is not
-    among the scores of the baseline."""
+    """Raises UserError for a score that the task does not have, because its split does not exist or its name is not among the
+    baseline's scores."""
     splits = [split for split in loaded.splits if split.startswith("dev")]
     split, slash, metric = task.metric.partition("/")
     if task.metric and (not slash or not metric or split not in splits):
@@ -221,7 +225,8 @@ def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
 
 
 def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> FinetuningExperiment:
-    """Returns the fine-tuning experiment of `values` for the model of a pretraining experiment and the task's `own` head.
+    """Builds the fine-tuning experiment `values` for the model of a pretraining experiment and the task's `own` head, and returns
+    it.
 
     Raises UserError if this model cannot do the task.
     """
@@ -258,9 +263,9 @@ def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
 
 
 def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:
-    """Returns `values`, with a pooler of random weights if the head reads a pooler that pretraining has not trained. For a model
-    with another `classifier_pooling` than BERT's, the pooler starts as layers of the MLM head, so these layers must be trained
-    instead."""
+    """Returns `values`. If the head reads a pooler that pretraining has not trained, a pooler with random weights is added. With
+    a `classifier_pooling` other than BERT's, the pooler is initialised from layers of the MLM head, so these layers must be
+    trained."""
     experiment = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL})
     head, config = experiment.head_config(own), experiment.model_config(model.model, "cpu")
     own_pooler = config.classifier_pooling == "pooler"
@@ -272,7 +277,7 @@ def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHe
 
 @contextlib.contextmanager
 def _named(subject: str) -> Iterator[None]:
-    """Begins the message of a UserError in the context with its subject."""
+    """Adds a subject to the start of the message of any UserError in the context."""
     try:
         yield
     except UserError as error:

@@ -1,8 +1,7 @@
-"""The steps of every arm: from equal numbers of tokens, or from equal seconds at a measured speed.
+"""Computes the steps of every arm, from equal numbers of tokens or from equal seconds at a measured speed.
 
-The phases of an experiment keep their proportions, and so do their warmups. An arm that continues another one, as in ULMFiT's
-second stage, keeps its own steps: the budget is for the preceding pretraining.
-"""
+The phases of an experiment and their warmups keep their proportions. An arm that continues another one, as in ULMFiT's second
+stage, keeps its own steps: the budget only applies to the first pretraining."""
 
 from __future__ import annotations
 
@@ -16,19 +15,18 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import MAX_COUNT
 
 Speed = Sequence[float]
-"""Seconds of a training step of every phase."""
+"""The seconds of a training step, for every phase."""
 
 
 def count_tokens(phases: Sequence[PhaseConfig]) -> int:
-    """Returns the places in the rows of all steps, padding included."""
+    """Returns the number of tokens in the rows of all steps, including padding."""
     return sum(phase.steps * phase.batch_size * phase.length for phase in phases)
 
 
 def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, speed: Speed | None) -> list[int]:
-    """Returns the steps of every phase of an arm, by the budget of the study. `speed` is needed for equal seconds only.
+    """Returns the steps of every phase of an arm, according to the budget of the study. `speed` is only needed for equal seconds.
 
-    Raises UserError if there are more steps than a run can count.
-    """
+    Raises UserError if there are more steps than a run can count."""
     phases, budget = experiment.phases, study.budget
     steps = [phase.steps for phase in phases]
     if arm.continues or budget.equal == "steps":
@@ -41,8 +39,8 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
     if sum(steps) * factor > MAX_COUNT:
         given = getattr(budget, budget.equal)
         raise UserError(
-            f"config.budget.{budget.equal}={given:g} is {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above "
-            f"{MAX_COUNT:,}; lower it"
+            f"config.budget.{budget.equal}={given:g} is {sum(steps) * factor:,.0f} steps of the arm {arm.name!r}, above the "
+            f"maximum of {MAX_COUNT:,}; lower it"
         )
     return scaled_steps(steps, factor)
 
@@ -53,8 +51,8 @@ def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
 
 
 def exported_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
-    """Returns the steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: the
-    steps of the nearest evaluations."""
+    """Returns, by arm, the step at which an arm takes the model of `arm` before its end. These are the steps of the nearest
+    evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
     early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
     return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}

@@ -1,5 +1,5 @@
-"""Fixes the steps of every arm once, in WORKDIR/plan.json. For equal seconds, they follow from the speed of a short run of every
-arm."""
+"""Determines the steps of every arm once, and stores them in WORKDIR/plan.json. For equal seconds, they are computed from the
+speed of a short run of every arm."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 PLAN = "plan.json"
 CALIBRATION = "calibration"
 WINDOWS = 6
-"""Log lines of each phase, of which the first, with the compilation, does not count."""
+"""The number of log lines per phase. The first one includes the compilation and does not count."""
 LONG_ENOUGH = 30.0
-"""Seconds of steps over which the speed of a phase is measured. On a shared machine, the speed changes by 10 % from one 20
-seconds to the next."""
+"""The speed of a phase is measured over steps that take this many seconds. On a shared machine, the speed changes by 10 % from
+one period of 20 seconds to the next."""
 
 Run = Callable[[Sequence[str], pathlib.Path, str], None]
 """(command and flags, log file, title): runs a command to its end."""
@@ -37,7 +37,8 @@ Run = Callable[[Sequence[str], pathlib.Path, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The directories, the runner of commands and the number of a process that measures the speed of arms."""
+    """The settings for measuring the speed of arms: the directories, the function that runs commands, and the number of this
+    process."""
 
     root: AnyPath
     """The workdir of the study."""
@@ -49,10 +50,9 @@ class Measurement:
 
 
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: AnyPath) -> dict[str, list[int]]:
-    """Returns the steps that plan.json fixes for the arms, by name; without those that are not planned yet.
+    """Returns the steps of the arms that are already in plan.json, by name.
 
-    Raises UserError if an arm was planned with another budget or configuration.
-    """
+    Raises UserError if an arm was planned with another budget or configuration."""
     found = _read(root)
     steps = {}
     for name in experiments:
@@ -60,7 +60,7 @@ def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperim
             continue
         if entry["of"] != _identity(study, study.arm(name)):
             raise UserError(
-                f"{root / PLAN} has the steps of the arm {name!r} with another configuration or budget; name another --workdir"
+                f"{root / PLAN} has the steps of the arm {name!r} for a different configuration or budget; name another --workdir"
             )
         steps[name] = list(entry["steps"])
     return steps
@@ -69,7 +69,8 @@ def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperim
 def plan(
     study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], measurement: Measurement
 ) -> dict[str, list[int]]:
-    """Returns the steps of every arm that pretrains. Those that plan.json lacks are computed, or measured, and added to it."""
+    """Returns the steps of every arm that pretrains. Steps that are missing in plan.json are computed, or measured, and added to
+    it."""
     root = measurement.root
     steps = planned(study, experiments, root)
     for name, experiment in experiments.items():
@@ -91,12 +92,12 @@ def awaited_plan(
     measurement: Measurement,
     wait: Callable[[], None],
 ) -> dict[str, list[int]]:
-    """Returns the steps of every arm that pretrains, once process 0 has planned them; for the other processes.
+    """Waits until process 0 has planned the steps of every arm that pretrains, and returns them; for the other processes.
 
-    While process 0 measures, this process trains the same arms in another order, so that the machine is as busy as during
-    training. With an idle core on the same machine, a biLM measured 10 % and static vectors 35 % faster than they then trained.
-    If nothing is measured, `wait` is called until the plan is there. Raises what `measurement.run` and `wait` raise.
-    """
+    While process 0 measures, this process trains the same arms in a different order, so that the machine is as busy as during the
+    study. When a core of the same machine was idle, the measured speed of a biLM was 10 % higher than its speed in training, and
+    the speed of static vectors was 35 % higher. If nothing is measured, this function only calls `wait` until the plan
+    exists. Raises the exceptions of `measurement.run` and `wait`."""
     arms = [name for name in experiments if _is_measured(study, study.arm(name))]
     turn = measurement.index
     while len(steps := planned(study, experiments, measurement.root)) < len(experiments):
@@ -116,11 +117,10 @@ def _is_measured(study: StudyExperiment, arm: ArmConfig) -> bool:
 def measured_speed(
     study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, measurement: Measurement
 ) -> list[float]:
-    """Returns the seconds of a training step of every phase of an arm.
+    """Measures the seconds of a training step in every phase of an arm.
 
-    They are measured in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
-    a longer run follows. Raises UserError if there are too few steps to measure.
-    """
+    It measures them in a short run. If the steps of a phase take less than `LONG_ENOUGH` and less than a sixtieth of the budget,
+    a longer run follows. Raises UserError if there are too few steps to measure the speed."""
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
         speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)
@@ -152,7 +152,7 @@ def _measure_speed(
         },
         "checkpoints": {"every": sum(counts)},
     }
-    # The name contains the steps, so that a run that was killed is resumed only if its steps are the same.
+    # The name contains the steps, so that a killed run is only resumed if its steps are the same.
     workdir = _workdir(arm, measurement) / "-".join(map(str, counts))
     file, log_file = (measurement.local / arm.name / f"{workdir.parent.name}.{kind}" for kind in ("py", "log"))
     write_experiment(file, values, f"the speed of {arm.name}")
@@ -164,7 +164,7 @@ def _measure_speed(
         rates = [record["train/rows_per_second"] for record in records if end - count + every < record["step"] <= end]
         if not rates:
             raise UserError(
-                f"config.budget.calibration_steps={study.budget.calibration_steps} gave no measure of the speed of the arm "
+                f"config.budget.calibration_steps={study.budget.calibration_steps} is too small to measure the speed of the arm "
                 f"{arm.name!r}; raise it, for example to {10 * WINDOWS}"
             )
         speed.append(phase.batch_size / statistics.median(rates))
@@ -184,6 +184,6 @@ def _read(root: AnyPath) -> JsonObject:
 
 
 def _identity(study: StudyExperiment, arm: ArmConfig) -> str:
-    """Returns a hash of everything that determines the steps of an arm, except the paths of its experiment."""
+    """Returns a hash of everything that determines the steps of an arm, except the paths in its experiment."""
     budget = {"equal": study.budget.equal, "amount": getattr(study.budget, study.budget.equal, 0)}
     return digest({"budget": budget, "arm": digest(pretraining_values(study, arm)), "continues": arm.continues})

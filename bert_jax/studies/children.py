@@ -1,8 +1,7 @@
-"""Runs the commands of a study's parts as processes of their own, one after another, each with the whole machine.
+"""Runs the commands of a study's parts as separate processes, one after another. Each process has the whole machine.
 
-This module is also the program of a child process, with the arguments PID, COMMAND and flags. It receives SIGTERM when the
-process PID, which started it, has ended, so that no training outlives a killed study.
-"""
+This module is also the program of the child process, with the arguments PID, COMMAND and flags. The child gets SIGTERM when the
+process PID, which started it, has ended. A killed study therefore leaves no training behind."""
 
 from __future__ import annotations
 
@@ -22,12 +21,11 @@ LAST_LINES = 12
 
 
 def run_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], bool]) -> int:
-    """Runs `command` (its name and flags) to its end, with its output appended to the file `log`; returns the exit status.
+    """Runs `command` (its name and flags) to its end, and appends its output to the file `log`. Returns the exit status.
 
-    `watch` is called regularly; once it returns True, the process receives SIGTERM.
-    """
+    `watch` is called regularly. Once it returns True, the child gets SIGTERM."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    isolated = ["-P"] if sys.flags.safe_path else []  # as this process: without the current directory in the path of modules
+    isolated = ["-P"] if sys.flags.safe_path else []  # like this process: without the current directory in the module path
     started = [sys.executable, *isolated, "-m", __name__, str(os.getpid()), *command]
     with log.open("ab") as output, subprocess.Popen(started, stdout=output, stderr=subprocess.STDOUT) as process:
         asked = False
@@ -36,11 +34,11 @@ def run_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[], boo
                 asked = True
                 process.terminate()
             time.sleep(POLL)
-    return status if status >= 0 else 128 - status  # as a shell shows the end by a signal
+    return status if status >= 0 else 128 - status  # the status that a shell shows for an end by a signal
 
 
 def last_lines(log: pathlib.Path, count: int = LAST_LINES) -> list[str]:
-    """Returns the last lines of a log, at most `count`; [] without one."""
+    """Returns the last lines of a log, at most `count`; [] if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))

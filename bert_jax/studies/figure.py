@@ -1,4 +1,5 @@
-"""Draws `figure.png`: the scores of every arm with their deviation, or curves over the tokens read in pretraining (Figure 5)."""
+"""Draws `figure.png`. It shows the scores of every arm with their deviation, or curves over the tokens read in pretraining
+(Figure 5)."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ from bert_jax.training.curves import BASELINE, EVAL, FAINT, INK, TRAIN, draw_pan
 COLOURS = (EVAL, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 EVAL_LOSS = ""
-"""The column of the held-out loss, next to the columns of scores."""
-_CUT = "the axis does not begin at 0"
+"""The column of the held-out loss, next to the columns with scores."""
+_CUT = "the axis does not start at 0"
 
 
 def draw(content: JsonObject, study: StudyExperiment, path: pathlib.Path, formats: Sequence[str] = ("png",)) -> None:
-    """Draws the figure of a study; `content` is the content of `table.json`. Arms that are states of one run form a curve."""
+    """Draws the figure of a study; `content` is the content of `table.json`. If arms are states of the same run, they form a
+    curve."""
     table = content["table"]
     title = table["title"] + (f" ({table['setting']})" if table["setting"] else "")
     columns = list(table["arms"][0]["scores"])
@@ -39,7 +41,7 @@ def draw(content: JsonObject, study: StudyExperiment, path: pathlib.Path, format
 
 
 def _arms(table: JsonObject, column: str, axes: Axes) -> None:
-    """Draws the scores of a task: a row for each arm, with a dot for each seed, and mean ± deviation."""
+    """Draws the scores of a task with one row per arm: a dot for each seed, and mean ± deviation."""
     axes.set_title(_title(table, column))
     for place, arm in enumerate(table["arms"]):
         found = arm["scores"][column]
@@ -61,12 +63,12 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
     if axes.get_xlim()[0] > 0:
         said.append(_CUT)
     axes.set_xlabel("; ".join(said), color=INK, fontsize=8)
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # more numbers of four digits overlap
+    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # with more, numbers of four digits overlap
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
 
 
 def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) -> None:
-    """Draws a curve over the tokens read for each run, with a bar for the deviation over seeds. The steps of two arms may have
+    """Draws one curve per run over the tokens read, with a bar for the deviation over seeds. Steps of different arms may have
     different numbers of tokens, so curves over steps would not be comparable."""
     axes.set_title(_title(table, column))
     runs = [arm.name for arm in study.arms if not arm.shares]
@@ -95,7 +97,7 @@ def _single(baseline: float) -> str:
 
 
 def _point(arm: JsonObject, column: str) -> tuple[float, float, float] | None:
-    """Returns (tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None if not measured."""
+    """Returns (tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None if it was not measured."""
     if column == EVAL_LOSS:
         loss = eval_loss(arm)
         return (arm["tokens"], loss[1], 0.0) if loss else None

@@ -1,8 +1,9 @@
-"""The parts of a study: the pretraining of an arm with a seed, an earlier state of it, and the tasks; their files and records.
+"""The parts of a study: the pretraining of an arm with a seed, an earlier state of such a run, or a task. Also their files and
+records.
 
-The files of a part are in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts on its own), its
-workdir (`NAME/`), its output (`NAME.log`), and its record (`NAME.json`), which is written last. A part with a record is done.
-"""
+The files of a part are in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts), its workdir
+(`NAME/`), its output (`NAME.log`), and its record (`NAME.json`). The record is written last. A part is done when it has a
+record."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ from bert_jax.tasks.task import Task
 PRETRAINING, STATE = "pretraining", "model"
 CHECKPOINTS = "checkpoints"
 MAY_MOVE = (("corpus", "directory"), ("task", "data_dir"), ("init_from",))
-"""Keys of a part's experiment that are paths; a resumed study may change them."""
+"""Keys of a part's experiment that hold paths; they may change when a study is resumed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part: `name` is "pretraining", "model" (an earlier state of another arm's run) or the name of a task."""
+    """A part. `name` is "pretraining", "model" (an earlier state of another arm's run), or the name of a task."""
 
     arm: str
     seed: int
@@ -48,11 +49,11 @@ class Part:
         return root / self.arm / f"seed-{self.seed}"
 
     def workdir(self, root: AnyPath) -> AnyPath:
-        """Returns the workdir of its run; of an earlier state the directory of the model."""
+        """Returns the workdir of its run; for an earlier state, the directory of the model."""
         return self.directory(root) / self.name
 
     def record(self, root: AnyPath) -> AnyPath:
-        """Returns the file that marks it as done and holds its numbers."""
+        """Returns the file that marks the part as done and holds its numbers."""
         return self.directory(root) / f"{self.name}.json"
 
     def experiment(self, root: pathlib.Path) -> pathlib.Path:
@@ -72,14 +73,14 @@ def family_parts(study: StudyExperiment, family: Sequence[ArmConfig], seed: int)
 
 
 def part_groups(study: StudyExperiment) -> list[list[Part]]:
-    """Returns groups of parts, each run by one process in order. They are sorted by seed, then family, so that the first results
-    have one seed of every arm."""
+    """Returns groups of parts; each group is run by one process, in order. They are sorted by seed, then by family, so that the
+    first results have one seed of every arm."""
     return [family_parts(study, family, seed) for seed in study.seeds for family in families(study)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A study with the steps of every arm that pretrains, and its models and tasks."""
+    """A study with the planned steps of every arm that pretrains, and with its models and tasks."""
 
     study: StudyExperiment
     steps: Mapping[str, Sequence[int]]
@@ -88,10 +89,10 @@ class Planned:
     root: AnyPath
     """The workdir of the study, possibly remote."""
     teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
-    """By the arms that are pretrained with a teacher."""
+    """The teachers of the arms that are pretrained with one."""
 
     def values(self, part: Part) -> JsonObject:
-        """Returns the values of the part's experiment; of an earlier state its run and its step."""
+        """Returns the values of the part's experiment; for an earlier state, its run and its step."""
         study, arm = self.study, self.study.arm(part.arm)
         trainer = study.trainer(arm)
         trained = Part(trainer.name, part.seed, PRETRAINING).workdir(self.root)
@@ -110,8 +111,7 @@ class Planned:
         return merged(values, {"init_from": str(model)})
 
     def command(self, part: Part, local: pathlib.Path) -> list[str]:
-        """Returns the command and flags of the part, whose experiment file is written to the directory `local` of this
-        process."""
+        """Returns the command and flags of the part. Its experiment file is written to the directory `local` of this process."""
         values, workdir = self.values(part), part.workdir(self.root)
         if part.name == STATE:
             return ["convert", f"--from={values['init_from']}", f"--step={values['step']}", f"--to={workdir}"]
@@ -120,19 +120,19 @@ class Planned:
         return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
-        """Returns whether the part has a record. Raises UserError if the record has another configuration."""
+        """Returns whether the part has a record. Raises UserError if the record was made with another configuration."""
         record = self.record(part)
         if record is None:
             return False
         if record.get("part") != digest(self.values(part)):
             raise UserError(
-                f"{part.record(self.root)} is of a part with another configuration; name another --workdir for this study, or "
-                f"remove {part.directory(self.root)} to run these parts again"
+                f"{part.record(self.root)} was made with another configuration of this part; name another --workdir for this "
+                f"study, or remove {part.directory(self.root)} to run these parts again"
             )
         return True
 
     def record(self, part: Part) -> JsonObject | None:
-        """Returns the numbers of a part that is done; None before."""
+        """Returns the numbers of a part; None if it is not done."""
         try:
             found = parse_json(read_bytes(part.record(self.root)))
         except (OSError, ValueError):
@@ -140,14 +140,14 @@ class Planned:
         return found if isinstance(found, dict) else None
 
     def finish(self, part: Part) -> None:
-        """Writes the record of a part that has ended well."""
+        """Writes the record of a part that has ended successfully."""
         values = self.values(part)
         numbers = {"step": values["step"]} if part.name == STATE else read_numbers(part.workdir(self.root))
         write_json(part.record(self.root), {"part": digest(values), **numbers})
 
     def clean_up(self, part: Part) -> None:
-        """Removes files that no later part needs: the checkpoints of a finished run, and the fine-tuned models unless they are
-        kept."""
+        """Removes files that no later part needs: the checkpoints of a finished run and, unless they are to be kept, the
+        fine-tuned models."""
         workdir = part.workdir(self.root)
         if part.name == PRETRAINING:
             states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]
@@ -164,7 +164,7 @@ class Planned:
 
 
 def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None:
-    """Writes an experiment file with these values, unless it is there already."""
+    """Writes an experiment file with these values, unless it already exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'"""{title}."""\n\n\ndef get_config():\n    return {pprint.pformat(values, width=120, sort_dicts=False)}\n'
     if not (path.is_file() and path.read_text(encoding="utf-8") == text):
@@ -185,8 +185,7 @@ def digest(values: JsonObject) -> str:
 def read_numbers(workdir: AnyPath) -> JsonObject:
     """Returns the numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
 
-    Those under "measured" depend on time and machine; all others are the same whenever the part is run.
-    """
+    The numbers under "measured" depend on time and machine. All others are the same whenever the part is run."""
     results = read_json(workdir / RESULTS)
     seconds = results.get("ledger", {}).get("seconds", {})
     measured = {"seconds": seconds, "devices": results.get("devices", ""), "jax": results.get("jax", "")}

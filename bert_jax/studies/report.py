@@ -1,4 +1,4 @@
-"""`table.md`, the same as plain text for a terminal, and sentences about the numbers, by rule."""
+"""Writes `table.md`, the same table as plain text for a terminal, and sentences about the numbers that follow fixed rules."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted, duration, prefixed
 
 PAPERS_BASE = (110e6, 128e9)
-"""The parameters of the paper's BERT-Base, and the tokens that it read: 1,000,000 steps of 128,000 (appendix A.2)."""
+"""The parameters of the paper's BERT-Base, and the tokens that it was trained on: 1,000,000 steps of 128,000 (appendix A.2)."""
 NOT_LOSSES = ("unigram_loss", "nsp_loss")
 
 
 def score(value: float | None) -> str:
-    """Returns a score with three decimals; "-" for None."""
+    """Formats a score with three decimals; "-" for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def signed(value: float | None) -> str:
-    """Returns a difference of scores with its sign."""
+    """Formats a difference of scores with its sign."""
     return "-" if value is None else f"{value:+.3f}"
 
 
 def eval_loss(arm: JsonObject) -> tuple[str, float] | None:
-    """Returns (name of the arm's held-out loss without "_loss", its value), e.g. "mlm" for masked words; None without one."""
+    """Returns (name of the arm's held-out loss without "_loss", its value), e.g. "mlm" for masked words; None if it has none."""
     losses = [(name, value) for name, value in arm["eval"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
     return (losses[0][0].removesuffix("_loss"), losses[0][1]) if losses else None
 
@@ -34,17 +34,17 @@ def budget_sentence(table: JsonObject) -> str:
     amount = table["amount"]
     match table["equal"]:
         case "tokens":
-            return f"Equal tokens: every arm reads {prefixed(amount)} tokens (places in rows), however long that takes."
+            return f"Equal tokens: every arm reads {prefixed(amount)} tokens (including padding), however long this takes."
         case "seconds":
             return (
-                f"Equal wall-clock: every arm trains for {duration(amount)}, by its speed on this machine, measured once; so "
-                "arms read different numbers of tokens."
+                f"Equal wall-clock time: every arm trains for {duration(amount)}, converted to steps by its speed on this "
+                "machine, which was measured once. Arms therefore read different numbers of tokens."
             )
-    return "Every arm takes the steps of its own experiment: neither tokens nor times are made equal."
+    return "Every arm takes the steps of its own experiment: neither the tokens nor the times are equal."
 
 
 def findings(table: JsonObject) -> list[str]:
-    """Sentences that state the findings of a study and their limits."""
+    """Returns sentences that state the findings of a study and their limits."""
     return [*_differences(table), *_orders(table), *_limits(table)]
 
 
@@ -56,16 +56,16 @@ def _differences(table: JsonObject) -> Iterator[str]:
     if not found:
         return
     if not judged:
-        yield f"With one seed there is no interval, so no difference to {reference} can be distinguished from chance."
+        yield f"With one seed there is no interval, so no difference from {reference} can be distinguished from chance."
         return
     clear = [(title, task, one) for title, task, one in judged if one["low"] > 0 or one["high"] < 0]
     listed = ", ".join(f"{title} on {task} ({signed(one['mean'])})" for title, task, one in clear)
     yield (
-        f"Of {counted(len(judged), 'difference')} to {reference}, {len(clear)} {'has' if len(clear) == 1 else 'have'} a paired "
-        f"95 % interval that excludes 0{': ' + listed if listed else ''}; by chance alone {len(judged) / 20:.2g} would."
+        f"Of {counted(len(judged), 'difference')} from {reference}, {len(clear)} {'has' if len(clear) == 1 else 'have'} a paired "
+        f"95 % interval that excludes 0{': ' + listed if listed else ''}; by chance alone, {len(judged) / 20:.2g} would."
     )
     half = statistics.median((one["high"] - one["low"]) / 2 for _, _, one in judged)
-    yield f"Half of the intervals are wider than ±{score(half)}: differences smaller than that are not seen with so few seeds."
+    yield f"Half of the intervals are wider than ±{score(half)}: smaller differences cannot be detected with so few seeds."
 
 
 def _orders(table: JsonObject) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _orders(table: JsonObject) -> Iterator[str]:
             continue
         shown = [pair for pair in measured if pair["verdict"] == "as expected"]
         opposite = [pair for pair in measured if pair["verdict"] == "opposite"]
-        said = "the means are in this order" if one["holds"] else f"missed, it came out as {' > '.join(one['came_out'])}"
+        said = "the means are in this order" if one["holds"] else f"missed; the measured order is {' > '.join(one['came_out'])}"
         said += f"; {len(shown)} of {counted(len(measured), 'pair')} beyond chance"
         if opposite:
             said += ", and the opposite for " + ", ".join(f"{pair['higher']} > {pair['lower']}" for pair in opposite)
@@ -85,28 +85,29 @@ def _orders(table: JsonObject) -> Iterator[str]:
 
 def _limits(table: JsonObject) -> Iterator[str]:
     runs = len(table["seeds"]) * table["restarts"]
-    alike = "gave every example the same, or nearly the same, answer"
-    for key, what in (("one_answer", alike), ("failed", "failed, and count in no mean")):
+    alike = "gave the same answer, or nearly the same, to every example"
+    for key, what in (("one_answer", alike), ("failed", "failed, and are not included in any mean")):
         listed = [f"{arm['title']} on {task} ({n} of {runs})" for arm in table["arms"] for task, n in arm[key].items() if n]
         if listed:
             yield f"Runs that {what}: {', '.join(listed)}."
     seeds, tasks = len(table["seeds"]), len(table["tasks"])
     restarts = f", each fine-tuned {table['restarts']} times" if table["restarts"] > 1 else ""
     yield (
-        f"Each score is the mean over {counted(seeds, 'pretrained model')}{restarts}; the interval is over seeds of this "
+        f"Each score is the mean over {counted(seeds, 'pretrained model')}{restarts}. The interval is over seeds of this "
         f"procedure on {'this task' if tasks == 1 else 'these tasks'}, not over tasks or corpora."
     )
     sizes = [arm["parameters"] for arm in table["arms"] if arm["parameters"]]
     read = [arm["tokens"] for arm in table["arms"] if arm["tokens"]]
     if sizes and read and (max(sizes) < PAPERS_BASE[0] / 2 or max(read) < PAPERS_BASE[1] / 2):
         yield (
-            f"Models of at most {prefixed(max(sizes))} parameters read at most {prefixed(max(read))} tokens; the paper's "
-            f"BERT-Base has {prefixed(PAPERS_BASE[0])} and read {prefixed(PAPERS_BASE[1])}, so an order here does not say what "
-            "it is there."
+            f"Models of at most {prefixed(max(sizes))} parameters read at most {prefixed(max(read))} tokens. The paper's "
+            f"BERT-Base has {prefixed(PAPERS_BASE[0])} parameters and read {prefixed(PAPERS_BASE[1])} tokens, so an order found "
+            "here may not hold at that size."
         )
     kinds = {found[0] for arm in table["arms"] if (found := eval_loss(arm))}
     if len(kinds) > 1:
-        yield f"The held-out losses ({', '.join(sorted(kinds))}) are of different predictions: they do not compare between arms."
+        names = ", ".join(sorted(kinds))
+        yield f"The held-out losses ({names}) belong to different predictions, so they cannot be compared between arms."
 
 
 Rows = Sequence[Sequence[str]]
@@ -119,7 +120,7 @@ def markdown(content: JsonObject) -> str:
     parts.append(_markdown_table(main_rows(content)))
     if len(differences := difference_rows(table)) > 1:
         parts += [f"## Differences to {_title(table, table['reference'])}", _markdown_table(differences)]
-        parts.append("The mean over seeds of paired differences, and its 95 % interval.")
+        parts.append("Means over seeds of paired differences, with their 95 % intervals.")
     if len(paper := paper_rows(table)) > 1:
         parts += ["## The paper's rows", _markdown_table(paper), table["paper"]]
     if table["expected"]:
@@ -137,7 +138,7 @@ def plain(content: JsonObject) -> str:
 
 
 def main_rows(content: JsonObject) -> Rows:
-    """Returns the header and a row for each arm: its costs, its held-out loss, and its scores as mean ± deviation."""
+    """Returns the header and one row per arm: its costs, its held-out loss, and its scores as mean ± deviation."""
     table, measured = content["table"], content["measured"]
     columns = _columns(table)
     baselines = table["baselines"]
@@ -159,7 +160,7 @@ def main_rows(content: JsonObject) -> Rows:
 
 
 def difference_rows(table: JsonObject) -> Rows:
-    """Returns the header and a row for each arm but the reference: paired differences with their intervals."""
+    """Returns the header and one row per arm except the reference: paired differences with their intervals."""
     columns = _columns(table)
     rows = [["arm", *columns]]
     for arm in table["arms"]:
@@ -169,7 +170,7 @@ def difference_rows(table: JsonObject) -> Rows:
 
 
 def paper_rows(table: JsonObject) -> Rows:
-    """Returns the header and the paper's row of each arm that has one."""
+    """Returns the header and the paper's scores for each arm that has them."""
     columns = list(dict.fromkeys(column for arm in table["arms"] for column in arm["paper"]))
     rows = [["arm", *columns]]
     rows += [
@@ -181,7 +182,7 @@ def paper_rows(table: JsonObject) -> Rows:
 
 
 def expected_rows(table: JsonObject) -> Rows:
-    """Returns the header and a row for each expected order on each task."""
+    """Returns the header and one row for each expected order on each task."""
     rows = [["expected", "on", "came out", "means", "pairs beyond chance"]]
     for one in table["expected"]:
         shown = sum(pair["verdict"] == "as expected" for pair in one["pairs"])

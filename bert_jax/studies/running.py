@@ -1,4 +1,4 @@
-"""Runs the parts of a study that are not done yet, shows the progress of the whole, and stops when asked to."""
+"""Runs the parts of a study that are not done yet, shows the total progress, and stops when asked to."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 
 
 def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
-    """Returns the expected time of a part: the mean over the same part with other seeds, otherwise over the parts of its kind
-    with other arms. None if no such part is done."""
+    """Returns the expected time of a part. This is the mean over the same part with other seeds or, if there is none, over parts
+    of the same kind with other arms. Returns None if no such part is done."""
     same = [seconds for other, seconds in spent.items() if (other.arm, other.name) == (part.arm, part.name)]
     kind = [seconds for other, seconds in spent.items() if other.name == part.name]
     tasks = [seconds for other, seconds in spent.items() if PRETRAINING not in (other.name, part.name)]
@@ -29,8 +29,8 @@ def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
 
 
 def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_current: float) -> float | None:
-    """Returns the time until all parts `waiting` are done, of which the first has been running for `of_current` seconds. None
-    while it is unknown."""
+    """Returns the time until all parts in `waiting` are done. The first of them has been running for `of_current` seconds.
+    Returns None if it is unknown."""
     if not waiting:
         return 0.0
     expected = [expected_seconds(part, spent) for part in waiting]
@@ -45,11 +45,12 @@ def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_curren
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY = 60.0
-"""Seconds between two lines of progress if stderr is not a terminal."""
+"""Seconds between two progress lines if stderr is not a terminal."""
 
 
 class Stopped(Exception):
-    """A part stopped early, because it or the study was asked to stop, or with a status after which a restart resumes it."""
+    """Raised if a part stopped early: because it or the study was asked to stop, or with a status after which a restart resumes
+    it."""
 
     def __init__(self, status: int):
         super().__init__(f"exit status {status}")
@@ -57,8 +58,8 @@ class Stopped(Exception):
 
 
 class Runner:
-    """Runs commands as processes of their own, one after another, in the workdir of a `run` of the command `study`.
-    `hang_seconds` is the flag of that name of all runs."""
+    """Runs commands as separate processes, one after another, in the workdir of a `run` of the command `study`. `hang_seconds` is
+    the value of that flag for all runs."""
 
     def __init__(self, run: Run, hang_seconds: float):
         self._run, self._hang_seconds = run, hang_seconds
@@ -66,7 +67,7 @@ class Runner:
     def command(
         self, command: Sequence[str], log_file: pathlib.Path, title: str, shown: Callable[[str], object] = lambda line: None
     ) -> None:
-        """Runs `command` to its end. `shown` is called regularly with the last line that it printed.
+        """Runs `command` to its end. `shown` is called regularly with the last line that the command printed.
 
         Raises Stopped if the study was asked to stop or the command ended with a status after which a restart resumes it. Raises
         UserError, with the last lines of the output, if the command failed.
@@ -85,7 +86,7 @@ class Runner:
         if self._run.preemption.requested(0):
             raise Stopped(self._run.preemption.exit_status)
         if status in MENDED_BY_RESTART:
-            log.error("%s ended (%s); the same command goes on", title, MENDED_BY_RESTART[status])
+            log.error("%s ended (%s); the same command resumes", title, MENDED_BY_RESTART[status])
             raise Stopped(status)
         if status:
             said = "\n".join(f"  {line}" for line in children.last_lines(log_file))
@@ -96,12 +97,11 @@ class Runner:
     def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:
         """Runs the `parts` without a record, in order, and calls `done` after each.
 
-        Raises Stopped and UserError like `command`.
-        """
+        Raises Stopped and UserError like `command`."""
         waiting = [part for part in parts if not planned.is_done(part)]
         for part in parts:
             if part not in waiting:
-                planned.clean_up(part)  # a kill may have come between the record and this
+                planned.clean_up(part)  # the study may have been killed between writing the record and this
         spent = {part: seconds for part in parts if (seconds := _seconds(planned, part)) is not None}
         with Progress("study:", len(parts), "parts", plain_every=PLAIN_EVERY) as progress:
             for i, part in enumerate(waiting):
@@ -123,7 +123,7 @@ class Runner:
         log.info("%s done", counted(len(parts), "part"))
 
     def _wait_for_earlier(self, workdir: AnyPath) -> None:
-        """Waits until no process of an earlier start, which was killed, uses the workdir of a part any more."""
+        """Waits until no process of an earlier, killed start uses the workdir of a part."""
         while not is_remote(workdir) and (workdir / LOCK).exists():
             try:
                 with locked(workdir, LOCK):
@@ -136,8 +136,8 @@ class Runner:
 
 
 def _seconds(planned: Planned, part: Part) -> float | None:
-    """Returns the time that a part has taken over all its starts; None before it is done, and for a state, which takes
-    seconds."""
+    """Returns the time that a part has taken over all its starts. Returns None if it is not done, or if it is a state, which
+    takes only seconds."""
     record = planned.record(part)
     spent = (record or {}).get("measured", {}).get("seconds", {})
     return sum(seconds for name, seconds in spent.items() if name != "between_starts") if spent else None

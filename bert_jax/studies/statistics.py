@@ -1,4 +1,4 @@
-"""Means, deviations and paired differences over seeds, and expected orders compared with the results."""
+"""Means, deviations and paired differences over seeds, and comparisons of expected orders with the results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BySeed = Mapping[int, float]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences over `n` seeds, and its interval. The mean is None without seeds, the interval for fewer
-    than two."""
+    """The mean of paired differences over `n` seeds, with its interval. The mean is None without seeds; the interval is None for
+    fewer than two."""
 
     mean: float | None
     low: float | None
@@ -45,7 +45,7 @@ def deviation(values: Sequence[float]) -> float | None:
 
 def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
     """Returns the differences `ours` - `theirs` over the seeds of both, and the t interval of their mean (Student 1908, "The
-    Probable Error of a Mean"): mean ± t(n - 1) s / sqrt(n). A deviation of 0 gives an interval of width 0."""
+    Probable Error of a Mean"): mean ± t(n - 1) s / sqrt(n). If the deviation is 0, the interval has width 0."""
     differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     n, middle = len(differences), mean(differences)
     if middle is None or n < 2:
@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One of "as expected" and "opposite" where the interval excludes 0; "undecided" where it does not, or with one seed."""
+        """The verdict: "as expected" or "opposite" if the interval excludes 0; otherwise, or with one seed, "undecided"."""
         if self.difference.mean is None:
             return "not measured"
         if not self.difference.excludes_zero:
@@ -81,7 +81,7 @@ class Outcome:
     came_out: tuple[str, ...]
     """The arms of the order by their means, the highest first."""
     pairs: tuple[Comparison, ...]
-    """Every arm of a rank with every arm of the next rank."""
+    """Each arm of a rank paired with each arm of the next rank."""
 
     @property
     def holds(self) -> bool:
@@ -90,7 +90,7 @@ class Outcome:
 
 
 def outcome(expected: OrderConfig, task: str, scores: Mapping[str, BySeed]) -> Outcome:
-    """Returns the result of an expected order on a task. `scores`: by arm and seed."""
+    """Returns the result of an expected order on a task. `scores`: by arm, then by seed."""
     named = [name for rank in expected.ranks for name in rank]
     means = {name: mean([*scores.get(name, {}).values()]) for name in named}
     order = sorted((name for name in named if means[name] is not None), key=lambda name: -(means[name] or 0.0))

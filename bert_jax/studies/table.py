@@ -1,8 +1,7 @@
-"""The numbers of a study by arm: from the records of its parts to `table.json`.
+"""Collects the numbers of a study by arm, from the records of its parts to `table.json`.
 
-The key "table" of that file holds what is the same whenever the study is run on the same kind of machine, however often it was
-killed; "measured" holds seconds and devices, which are not.
-"""
+Under "table", the file has everything that is the same whenever the study is run on the same kind of machine, however often it
+was killed. Under "measured", it has seconds and devices, which differ."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
-"""The categories of a run's time that count as its training time; repeated steps were lost to a kill."""
+"""The time categories of a run that count as its training time; repeated steps were lost when a start was killed."""
 
 
 def table(planned: Planned) -> JsonObject:
@@ -75,8 +74,8 @@ def table(planned: Planned) -> JsonObject:
 
 # ---------------------------------------------------------------------------------------------------------------------- scores
 def all_scores(planned: Planned) -> dict[str, dict[str, BySeed]]:
-    """Returns, by arm and column, the score of every seed whose part is done, as a fraction. For a seed with restarts, it is
-    their mean."""
+    """Returns, by arm and column, the score of every seed whose part is done, as a fraction. For a seed with restarts, it is the
+    mean over the restarts."""
     study = planned.study
     found: dict[str, dict[str, BySeed]] = {}
     for arm in study.arms:
@@ -99,26 +98,27 @@ def _score(planned: Planned, part: Part, metric: str) -> float | None:
 
 
 def _whole(planned: Planned, task: str) -> float:
-    """Returns the score that is 1 as a fraction: 100 of a task whose scores are percent. A mean over tasks needs equal units."""
-    return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # a user's task may lack the attribute
+    """Returns the score that equals the fraction 1: 100 for a task with scores in percent, otherwise 1. A mean over tasks needs
+    equal units."""
+    return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # a user's task may not have this attribute
 
 
 def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
-    """Returns the number of runs of an arm on a task that are "degenerate" (they gave every example the same, or nearly the same,
-    answer) or "failed"."""
+    """Returns how many runs of an arm on a task are "failed" or "degenerate" (gave the same answer, or nearly the same, to every
+    example)."""
     found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
     return sum(record[kind] for record in found if record is not None)
 
 
 def task_metric(planned: Planned, task: str) -> str:
-    """Returns the metric of a task, SPLIT/METRIC: the one that the study names, or the task's own."""
+    """Returns the metric of a task, SPLIT/METRIC: the metric that the study names, or the task's own."""
     own = next(one for one in planned.study.tasks if one.name == task)
     loaded = planned.tasks[task]
     return own.metric or f"{next(split for split in loaded.splits if split.startswith('dev'))}/{loaded.metric}"
 
 
 def task_baseline(planned: Planned, task: str) -> float | None:
-    """Returns the score of the best single answer to all examples of a task, as a fraction; None before a part is done."""
+    """Returns the score of the best constant answer for a task, as a fraction; None until a part is done."""
     split, _, name = task_metric(planned, task).partition("/")
     for arm in planned.study.arms:
         for seed in planned.study.seeds:
@@ -152,12 +152,11 @@ def _as_json(found: Outcome) -> JsonObject:
 
 # ----------------------------------------------------------------------------------------------------------------- pretraining
 def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """Returns the cost and the predictions of an arm's model: steps, tokens, FLOPs, parameters, held-out scores as means over
-    seeds.
+    """Returns the costs and held-out scores of an arm's model: steps, tokens, FLOPs, parameters, and held-out scores as means
+    over seeds.
 
-    Costs cover all pretraining that led to the model. The held-out loss belongs to the arm's own objective: losses of masked
-    words and of next tokens are not comparable.
-    """
+    Costs include all pretraining that led to the model. The held-out loss is the loss of the arm's own objective;
+    losses of masked words and losses of next tokens are not comparable."""
     if is_untrained(arm):
         return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}
     steps = trained_steps(planned, arm)
@@ -182,7 +181,8 @@ def is_untrained(arm: ArmConfig) -> bool:
 
 
 def trained_steps(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
-    """Returns the steps of every phase of each pretraining that led to the arm's model, up to the state that it takes; by arm."""
+    """Returns, by arm, the steps of every phase of each pretraining that led to the arm's model, up to the state that it
+    takes."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)
@@ -204,7 +204,7 @@ def _parameters(planned: Planned, arm: ArmConfig) -> int | None:
 
 
 def _records(planned: Planned, arm: ArmConfig) -> list[JsonObject]:
-    """Returns the records of the pretraining of the arm's model, of all seeds that are done."""
+    """Returns the pretraining records of the arm's model, for all seeds that are done."""
     trainer = planned.study.trainer(arm).name
     found = [planned.record(Part(trainer, seed, PRETRAINING)) for seed in planned.study.seeds]
     return [record for record in found if record is not None]
@@ -224,8 +224,8 @@ def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
 
 
 def measured(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """Returns the mean seconds of pretraining over seeds (training steps alone, and everything), and the devices; {} for a state
-    and for random weights, which have no time of their own."""
+    """Returns the mean seconds of pretraining over seeds (only training steps, and everything), and the devices; {} for a state
+    and for random weights, which take no time of their own."""
     if is_untrained(arm) or arm.at < 1:
         return {}
     training, whole, devices = [], [], set()

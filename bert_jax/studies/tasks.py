@@ -1,5 +1,5 @@
-"""The tasks of the studies in experiments/studies/: tasks that distinguish small models, and the tasks of the paper's
-ablations."""
+"""The tasks of the studies in experiments/studies/. Some of these tasks distinguish small models; the others are the tasks of the
+paper's ablations."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ SMALL: JsonObject = {
     "selection": {"select": "last"},
     "task": {"length": 64},
 }
-"""The fine-tuning of models of a few layers: the learning rate is ten times BERT-Base's, and the last weights count, since
-a choice on dev would flatter every arm. With a vocabulary of 8,192 pieces 64 tokens hold 96 to 99.8 % of the rows of the small
-tasks, and 96 hold 99 % of STS-B's; tagging divides longer sentences."""
+"""The fine-tuning settings for models with a few layers. The learning rate is ten times BERT-Base's. The last weights are used,
+since a choice on dev would favour every arm. With a vocabulary of 8,192 pieces, 64 tokens are enough for 96 to 99.8 % of the rows
+of the small tasks, and 96 tokens for 99 % of STS-B's rows; tagging divides longer sentences."""
 
 TINY: JsonObject = {**SMALL, "training": {**SMALL["training"], "learning_rate": 1e-3}}
-"""The fine-tuning of BERT-Tiny's shape, `laptop.py:tiny`: at 2e-4 it stays at the scores of the most frequent answers
-(experiments/results/studies.md, "The learning rates of the arms")."""
+"""The fine-tuning settings for a model of BERT-Tiny's shape, `laptop.py:tiny`. At a rate of 2e-4, it stays at the scores of the
+most frequent answers (experiments/results/studies.md, "The learning rates of the arms")."""
 
 
 def small_tasks(*names: str) -> list[JsonObject]:
-    """Returns the tasks by these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
+    """Returns the tasks with these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
 
-    SST-2, MRPC, RTE and CoLA are not among them: after minutes of pretraining they are within 0.04 of random weights
-    (experiments/results/studies.md), so they cannot order arms.
-    """
+    SST-2, MRPC, RTE and CoLA are not included. After minutes of pretraining, they are within 0.04 of random weights
+    (experiments/results/studies.md), so they cannot rank arms."""
     known: dict[str, JsonObject] = {
         "stsb": {"experiment": f"{GLUE}:stsb", "data_dir": "glue", "finetune": {"task": {"length": 96}}},
         "sick": {"experiment": f"{SICK}:entailment", "data_dir": "sick"},
@@ -42,7 +41,7 @@ def small_tasks(*names: str) -> list[JsonObject]:
 
 
 def paper_tasks(*names: str) -> list[JsonObject]:
-    """Returns the tasks of the paper's ablations (section 5.1 and Table 5) by these names, or all."""
+    """Returns the tasks of the paper's ablations (section 5.1 and Table 5) with these names, or all."""
     known: dict[str, JsonObject] = {
         "mnli": {"experiment": f"{GLUE}:mnli", "data_dir": "glue"},
         "qnli": {"experiment": f"{GLUE}:qnli", "data_dir": "glue"},

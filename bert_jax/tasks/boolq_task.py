@@ -54,7 +54,8 @@ class BoolqTask(TextTask):
     """A text task that also writes the file of SuperGLUE's leaderboard."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.tsv, as every text task, and for the test set BoolQ.jsonl, a line {"idx", "label"} for each question."""
+        """Writes SPLIT.tsv, like every text task, and for the test set BoolQ.jsonl, with a line {"idx", "label"} for each
+        question."""
         paths = super().write_predictions(directory, split, logits)
         if split == "test":
             labels = [LABELS[int(values.argmax())] for values in logits]
@@ -77,7 +78,8 @@ def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
 
 
 def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[TextExample]:
-    """Returns the questions of a file in its order, with the passage as the second text; ids are "idx", otherwise numbers from 0.
+    """Returns the questions of a file in the file's order, with the passage as the second text. Ids are "idx", or the row numbers
+    from 0 if there is no "idx".
 
     Raises UserError, which names file and line, for a row that is not such a question.
     """

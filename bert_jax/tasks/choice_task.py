@@ -1,8 +1,8 @@
-"""Multiple choice, one of several continuations of a prompt: SWAG (paper section 4.4), CODAH, and the user's own data.
+"""Multiple choice, i.e. choosing one of several continuations of a prompt: SWAG (paper section 4.4), CODAH, and the user's own
+data.
 
-Every candidate is a sequence of its own, `[CLS] prompt [SEP] candidate [SEP]`, truncated to `config.length` tokens. All
-candidates of an example are one feature; the prediction is the candidate with the highest score.
-"""
+Every candidate is a separate sequence, `[CLS] prompt [SEP] candidate [SEP]`, truncated to `config.length` tokens. All candidates
+of an example are one feature; the prediction is the candidate with the highest score."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class ChoiceTask:
         return ALIKE if all_equal(_best(logits)) else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT.tsv: id, prediction, label (empty if unknown) and the probability of each candidate; for SWAG's test set
-        also SPLIT.csv in the format of its authors' script: the number of the row and `pred`."""
+        """Writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each candidate. For
+        SWAG's test set, also writes SPLIT.csv with the row number and `pred`, the format of its authors' script."""
         best = _best(logits)
         rows = [["id", "prediction", "label", "probabilities"]]
         for example, choice, values in zip(self.splits[split], best.tolist(), logits, strict=True):
@@ -105,7 +105,7 @@ class ChoiceTask:
 
 
 def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the number of the best candidate of each example, int [E]; the first of equally good ones."""
+    """Returns the number of the best candidate of each example, int [E]; the first one if several are equally good."""
     return np.array([int(values.argmax()) for values in logits])
 
 

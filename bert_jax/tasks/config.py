@@ -24,27 +24,29 @@ class OwnDataConfig:
     train: PathText | None = None
     dev: PathText | None = None
     test: PathText | None = None  # the columns of labels and answers may be missing
-    delimiter: str | None = None  # None: by the suffix: comma for .csv, TAB for .tsv and .txt
+    delimiter: str | None = None  # None: depends on the suffix: comma for .csv, TAB for .tsv and .txt
     quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
     columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
     id: str | None = None  # None: the number of the row from 0
-    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # of a sequence head
+    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # for a sequence head
     text: Name = "text"
     text_b: str | None = None
     label: Name = "label"
     words: Name = "words"
     labels: Name = "labels"
-    document: str | None = None  # None: every sentence is a document of its own
-    sentence: str | None = None  # in a table with one word per row: its sentence; None: the column "Sentence #", if any
+    document: str | None = None  # None: every sentence is a separate document
+    # in a table with one word per row: the column with the number of its sentence; None: the column "Sentence #", if any
+    sentence: str | None = None
     question: Name = "question"
     context: Name = "context"
     answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: no answer
-    answer_start: str | None = None  # None: the first match in the context, unless `answers` have it
+    answer_start: str | None = None  # None: the first match in the context, unless `answers` contains the starts
     prompt: Name = "prompt"
     choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
     first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
-    separator: Name | None = None  # between the items of a list in a cell; None: spaces, but not between choices
-    label_names: tuple[Name, ...] = ()  # by number; (): the file's own (Parquet, Arrow), or all labels in training, sorted
+    separator: Name | None = None  # the separator of the items of a list in a cell; None: spaces, but not between choices
+    # by number; (): the names in the file (Parquet, Arrow), or all labels in the training file, sorted
+    label_names: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.own")
@@ -52,8 +54,8 @@ class OwnDataConfig:
             raise UserError(f"task.own.delimiter={self.delimiter!r} must be one character, for example ';'")
         if len(self.label_names) == 1 and self.problem == "classification":
             raise UserError(
-                f"task.own.label_names=[{self.label_names[0]}] is one label, and there is nothing to choose; name two or more as "
-                "[a,b], or none to use the labels of the training file"
+                f"task.own.label_names=[{self.label_names[0]}] is only one label, so there is nothing to choose; name two or "
+                "more as [a,b], or leave label_names empty to use the labels of the training file"
             )
         if len(set(self.label_names)) < len(self.label_names):
             raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
@@ -78,9 +80,10 @@ class TaskConfig:
     dev_rows: CountOrZero = 0
     """The number of examples of each dev split that are used, from the beginning, for faster evaluations; 0: all."""
     context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
-    """Token tasks: the features show the "sentence" alone, or the surrounding text of the "document" too (paper section 5.3)."""
+    """For token tasks: whether the features show only the "sentence", or also the surrounding text of the "document" (paper
+    section 5.3)."""
     scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
-    """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty: no conversion."""
+    """For token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty: no conversion."""
     doc_stride: Annotated[int, Interval(ge=1, le=LONGEST)] = 128
     """The distance in tokens between the starts of two windows over a context."""
     max_question: Annotated[int, Interval(ge=1, le=LONGEST)] = 64
@@ -88,5 +91,6 @@ class TaskConfig:
     max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
     """The maximum length of an answer in tokens."""
     n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
-    """The length of the list of best answers, and the number of best starts and ends that are combined to answers."""
+    """The length of the list of best answers. It is also the number of best starts, and of best ends, that are combined to
+    answers."""
     own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)

@@ -8,14 +8,13 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
     IOE2   E on the last word of every entity, I on the others
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
-and one function reads all of them: in any tag sequence, valid or not, it finds the same entities as conlleval. Tags unknown to
-conlleval.pl (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes with other letters than
+One function reads all of them. In any tag sequence, valid or not, it finds the same entities as conlleval. Tags that conlleval.pl
+does not know (S, and E together with B) are read as in seqeval. `as_tags` renames the tags of schemes that use other letters than
 BIOES (BILOU, BMES, BMEWO) or another format (PER-B, B_PER, b-per).
 
-seqeval gives the same scores (the tests compare both), but it returns no entities and does not convert between schemes, so most
-of this module would remain. Its last release, from 2020, has no wheel; it needs scikit-learn, takes five times as long, and only
-warns about labels that are not tags.
-"""
+seqeval gives the same scores (the tests compare both). It is not used, because it returns no entities and does not convert
+between schemes, so most of this module would still be needed. Its last release, from 2020, has no wheel; it needs scikit-learn,
+takes five times as long, and only warns about labels that are not tags."""
 
 from __future__ import annotations
 
@@ -52,9 +51,8 @@ _FORMS = (
 def as_tags(labels: Iterable[str]) -> dict[str, str]:
     """Returns label -> equivalent tag, for all tags of a data set, or {} if they do not follow a single scheme.
 
-    Labels that are already tags do not change. Labels without types, such as B, M, E and S for Chinese word segmentation, need a
-    B and an E or L among them, since other labels may be letters too.
-    """
+    Labels that are already tags do not change. Labels without types, such as B, M, E and S for Chinese word segmentation, are
+    tags only if B and either E or L are among them, since other labels may be single letters too."""
     given = list(dict.fromkeys(labels))
     if all(map(is_tag, given)):
         return {label: label for label in given}
@@ -86,9 +84,9 @@ def looks_like_tags(labels: Iterable[str]) -> bool:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Returns the entities of a sentence, in order. B and S always begin an entity, E and S always end one; in an invalid
-    sequence I and E continue the entity before them if it has their type, otherwise they begin one. Raises ValueError for a label
-    that is not a tag."""
+    """Returns the entities of a sentence, in order. B and S always start an entity, and E and S always end one. In an invalid
+    sequence, I and E continue the previous entity if it has their type; otherwise they start an entity. Raises ValueError for a
+    label that is not a tag."""
     found: list[Entity] = []
     ended = True
     for i, tag in enumerate(tags):

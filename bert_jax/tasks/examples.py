@@ -30,7 +30,7 @@ class WordsExample:
     id: str
     words: tuple[str, ...]
     labels: tuple[str, ...] | None  # one for each word
-    document: int  # consecutive sentences with the same number form a document and may be each other's context
+    document: int  # consecutive sentences with the same number form a document; they may be shown together as context
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ class QuestionExample:
     question: str
     context: str
     answers: tuple[tuple[str, int | None], ...] = ()
-    """(text, start) with `context[start:].startswith(text)`; start is None if the context does not contain the text: such an
-    answer counts in the scores, but is not a training target."""
+    """(text, start) with `context[start:].startswith(text)`; start is None if the context does not contain the text. An answer
+    without a start counts in the scores, but is not a training target."""
     is_impossible: bool = False
 
     @property
@@ -84,7 +84,7 @@ class PronounExample:
     b: str
     b_start: int
     label: str | None  # "A", "B" or "neither"
-    gender: str | None  # of the pronoun: "masculine", "feminine", or None for another pronoun
+    gender: str | None  # of the pronoun: "masculine", "feminine", or None for any other pronoun
 
     @property
     def texts(self) -> tuple[str, ...]:

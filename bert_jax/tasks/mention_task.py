@@ -1,9 +1,8 @@
 """Pronoun resolution: a pronoun refers to the name A, to the name B, or to neither (GAP; Webster et al. 2018).
 
 A text is one sequence; the head reads the first pieces of the pronoun and of both names. If a text is too long, only a window
-around these three mentions is read or, if they are too far apart, only the tokens nearest to each of them. GAP's development file
-is the training set and its validation file the dev set, as its authors intend.
-"""
+around these three mentions is read. If they are too far apart for one window, only the tokens nearest to each mention are read.
+GAP's development file is the training set and its validation file the dev set, as its authors intend."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class EncodedText:
     offsets: tuple[tuple[int, int], ...]
     """The characters [start, end) of the text for each of `ids`."""
     exact: bool
-    """Whether every mention begins at the start of its first subword."""
+    """Whether every mention starts at the start of its first subword."""
     is_broken: bool
     """Whether tokens between the mentions are omitted."""
 
@@ -137,8 +136,8 @@ class MentionTask:
         where, room = f"{self.name}, {split}", self.length - 2
         if inexact:
             self.say(
-                f"{where}: {counted(len(inexact), 'text')} with a mention that begins inside a token or has none; "
-                f"the nearest token is read instead, first in {inexact[0]}"
+                f"{where}: {counted(len(inexact), 'text')} with a mention that starts inside a token or has no token; the "
+                f"nearest token is read instead, first in {inexact[0]}"
             )
         if broken:
             self.say(
@@ -150,9 +149,8 @@ class MentionTask:
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
     """Returns at most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
 
-    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), this is the index of the
-    piece nearest to its first character.
-    """
+    If a mention has no piece, or starts inside a piece (a name inside an unknown word), this is the index of the piece nearest to
+    its first character."""
     ids, offsets = tokenizer.encode_with_offsets(example.text)
     if not ids:  # control characters only
         ids, offsets = [tokenizer.unk_id], [(0, len(example.text))]
@@ -170,7 +168,8 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> E
 
 
 def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """Returns the first and the last piece with characters in [start, end); without one, the nearest piece twice."""
+    """Returns the first and the last piece with characters in [start, end); if there is no such piece, returns the nearest piece
+    twice."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if inside:
         return inside[0], inside[-1]
@@ -179,8 +178,8 @@ def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[i
 
 
 def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> np.ndarray:
-    """Returns the indices of at most `room` of `count` tokens, ascending: those nearest to `spans` (first and last token of
-    each).
+    """Returns the indices of at most `room` of `count` tokens, ascending. They are the tokens nearest to `spans`, each given as
+    (first, last token).
 
     If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. Of two
     tokens at the same distance the earlier one is preferred.
@@ -201,8 +200,8 @@ def _corefers(answers: np.ndarray) -> np.ndarray:
 def load(config: TaskConfig, say: Say = note) -> MentionTask:
     """Loads GAP from `config.data_dir`, or from the tfds catalogue if it is empty. The test set may be missing.
 
-    Raises UserError for missing or invalid files, and for a pronoun without a gender, since GAP's scores are by gender.
-    """
+    Raises UserError for missing or invalid files, and for a pronoun without a gender, since GAP's scores are computed by
+    gender."""
     paths = {split: pathlib.Path(config.data_dir) / name for split, name in _FILES.items()} if config.data_dir else {}
     if paths:
         splits = {split: read_gap(path) for split, path in paths.items() if split != "test" or path.is_file()}
@@ -212,6 +211,6 @@ def load(config: TaskConfig, say: Say = note) -> MentionTask:
         if strange := [example for example in examples if example.gender is None]:
             raise UserError(
                 f"{paths.get(split, f'gap, {split}')}: the pronoun {strange[0].pronoun!r} of {strange[0].id} is neither "
-                "masculine nor feminine; remove the row, GAP is scored by gender"
+                "masculine nor feminine; remove the row, since GAP is scored by gender"
             )
     return MentionTask(config.name, config.length, usable_splits(config, splits), say)

@@ -2,10 +2,9 @@
 
     python -m bert_jax.tasks.published > experiments/results/published.md
 
-A table of the file has a row for each system, with the numbers as its source prints them. `scale` makes them the units of our
-scores. `note` says what keeps a row from being compared with ours: a server with labels of its own, another formula. A column
-belongs to a task by its name. Tables with `counts` hold confusion matrices instead of scores.
-"""
+A table of the file has a row for each system, with the numbers as its source prints them. Multiplying by `scale` converts them to
+the units of our scores. `note` is the reason why a row is not comparable with our scores, such as hidden test labels or a
+different formula. A column is assigned to a task by its name. Tables with `counts` hold confusion matrices instead of scores."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from bert_jax.interface.words import counted
 from bert_jax.tasks.scores import accuracy, macro_precision, macro_recall
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
-_WIDTH = 127  # columns of a line of text
+_WIDTH = 127  # width of a line of text
 _PAGE = """# Published rows
 
 What other systems reach on the tasks that are here. `results.json` of a run has the rows of its task under `published`, and the
-log prints them after the scores of the run. Each row says what it is of: rows of a test server, or of another formula, are shown
-and not ranked. The numbers are as their sources print them.
+log prints them after the scores of the run. Each row says what it was measured on. Rows from a
+test server, or with another formula, are shown but not ranked. The numbers are printed as in their sources.
 
 ## The tables
 
@@ -40,8 +39,8 @@ They are made from `bert_jax/tasks/published.json`:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """The scores of a system on a split in the units of our scores, the table or file they are from, and in `note` what keeps
-    them from being compared with ours ("" if nothing does)."""
+    """The scores of a system on a split, in the units of our scores, with the table or file that they come from. `note` is the
+    reason why they are not comparable with our scores ("" if they are)."""
 
     system: str
     split: str
@@ -57,8 +56,8 @@ def published(task: str) -> tuple[Published, ...]:
 
 
 def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
-    """Yields a line for each row, and a heading wherever the split or the note changes. In a line the main
-    `metric` comes first."""
+    """Yields a line for each row, with a heading wherever the split or the note changes. In a line the main `metric` comes
+    first."""
     heading = ""
     for row in rows:
         before, heading = heading, f"published, {row.split}" + (f" ({row.note})" if row.note else "")
@@ -71,10 +70,9 @@ def score_lines(rows: Sequence[Published], metric: str) -> Iterator[str]:
 def of_prover(counts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Returns the scores of a prover of entailment from its confusion matrix `counts`.
 
-    `counts` is [3, 3]: a row for each true label, a column for each answer, both in the order entailment, contradiction, neutral.
-    Precision and recall are means over the three labels, as ours are. LangPro and ccg2lambda count them over the pairs for which
-    a proof was found, those answered with entailment or contradiction: these have names of their own.
-    """
+    `counts` is [3, 3]: a row for each true label and a column for each answer, both in the order entailment, contradiction,
+    neutral. Precision and recall are means over the three labels, like ours. LangPro and ccg2lambda only count the pairs for
+    which a proof was found, i.e. those answered with entailment or contradiction. These scores have separate names."""
     table = np.array(counts)
     labels, answers = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
     proved = np.trace(table[:2, :2])

@@ -36,14 +36,13 @@ _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline"
 
 
 def load_task(config: TaskConfig, say: Say = note) -> Task:
-    """Returns the task `config.name`, with its examples.
+    """Returns the task `config.name` with its examples.
 
-    `say` is called with a sentence about each problem in the data that is not an error. Raises UserError for an unknown name
-    and for missing or invalid files.
-    """
+    `say` is called with a sentence about each problem in the data that does not stop the run. Raises UserError for an unknown
+    name and for missing or invalid files."""
     module = _task_module(config)
     config = _with_local_files(config)
-    official = not config.name.startswith("own/")  # the files of an own/ task have a key each
+    official = not config.name.startswith("own/")  # the files of an own/ task have a separate key each
     if official and config.data_dir and not pathlib.Path(config.data_dir).is_dir():
         is_file = pathlib.Path(config.data_dir).exists()
         problem = f"{config.data_dir} is a file" if is_file else f"{missing_path(config.data_dir)} does not exist"
@@ -51,7 +50,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
     task = module.load(config, say)
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
         raise UserError(
-            f"config.task.module={config.module}: the task that load returns lacks {', '.join(lacking)}; see the class Task in "
+            f"config.task.module={config.module}: the task returned by load lacks {', '.join(lacking)}; see the class Task in "
             "bert_jax/tasks/task.py"
         )
     return task
@@ -89,7 +88,8 @@ def _task_module(config: TaskConfig) -> Any:
 
 
 def _own_tasks(file: str) -> Mapping[str, Any]:
-    """Returns name of a task -> the module in a Python file. Raises UserError for a file without valid NAMES, KIND and load."""
+    """Returns task name -> module, for the tasks in a Python file. Raises UserError for a file without valid NAMES, KIND and
+    load."""
     module = load_module(file, "config.task.module", _WANTED)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
     where = f"config.task.module={file}"

@@ -1,23 +1,22 @@
 """The official metrics of all tasks except entities (`entity_scores`), and the scores of constant predictions and other systems.
 
-Classification, regression and GAP: fractions in [-1, 1] rather than percent, except the two losses; no metric is ever nan.
-Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
+Classification, regression and GAP: scores are fractions in [-1, 1] rather than percent, except the two losses. No metric is ever
+nan. Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
 ValueError if their shapes differ, if they are empty, or if a label is not finite.
 
-SQuAD: in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers are
-`{question id: texts}`; a question without an answer (2.0) has no texts. They are in the order of the data set, because the last
-digit of a float sum depends on it. Predictions are `{question id: text}`, "" for "no answer"; those for other questions are
-ignored. The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
-(torchmetrics).
+SQuAD: scores are in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold
+answers are `{question id: texts}`; a question without an answer (2.0) has no texts. They are in the order of the data set,
+because the last digit of a float sum depends on it. Predictions are `{question id: text}`, "" for "no answer"; predictions for
+unknown questions are ignored. The libraries with these metrics are not used: evaluate downloads the official scripts at run time,
+and torchmetrics only has 1.1 and needs PyTorch.
 
-A model that has learned anything must exceed the scores of constant predictions. The most frequent label of the training set may
-be rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of both, and
+A model that has learned anything must score higher than constant predictions. The most frequent label of the training set may be
+rare in the evaluated split, where another constant prediction scores higher. The baseline is therefore the better of the two; it
 reports which one it is.
 
-The correlations are scipy's. The other metrics are a few counts and a division each. scikit-learn gives the same numbers (the
-tests compare both), but would add 57 MB in four packages and a second of import time to every command that evaluates, and its log
-loss clips at a different probability than GAP's.
-"""
+The correlations are scipy's. Each of the other metrics is a few counts and a division. scikit-learn gives the same numbers (the
+tests compare both), but it would add 57 MB in four packages and a second of import time to every command that evaluates. Its log
+loss also clips at a different probability than GAP's."""
 
 from __future__ import annotations
 
@@ -44,11 +43,11 @@ class Baseline:
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The scores of the constant prediction, with the names of `Task.scores`."""
     named: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The task's metric by a description of the rule: the constant prediction, and a better rule if the task has one."""
+    """The task's main metric, by a description of the rule: the constant prediction, and a better rule if the task has one."""
 
     @property
     def bar(self) -> float:
-        """The highest of `named`."""
+        """The highest score in `named`."""
         return max(self.named.values())
 
 
@@ -92,21 +91,20 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the mean over the classes that occur in the predictions or the labels of the fraction of its predictions that are
-    correct, 0 for a class that is never predicted (scikit-learn's average="macro")."""
+    """Returns the precision of each class, averaged over the classes that occur in the predictions or the labels (scikit-learn's
+    average="macro"). A class that is never predicted has precision 0."""
     return _mean_share(*_paired(predictions, labels))
 
 
 def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the mean over the same classes of the fraction of its examples that are predicted correctly, 0 for one without
-    examples."""
+    """Returns the recall of each class, averaged over the same classes. A class without examples has recall 0."""
     predictions, labels = _paired(predictions, labels)
     return _mean_share(labels, predictions)
 
 
 def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
-    """Returns the mean over all classes of the share of the examples that `these` put in the class that `others` put there
-    too."""
+    """For each class, computes the fraction of the examples with this class in `these` that also have it in `others`. Returns the
+    mean over all classes."""
     classes = [(these == c, others == c) for c in np.unique([these, others])]
     return float(np.mean([(own & other).sum() / max(own.sum(), 1) for own, other in classes]))
 
@@ -120,8 +118,7 @@ def micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Returns the Matthews correlation for any number of classes (Gorodkin 2004; GLUE's CoLA and AX).
 
-    0 if all predictions or all labels are the same class, where it is undefined (as in scikit-learn).
-    """
+    Returns 0 if all predictions or all labels are the same class, since it is then undefined (as in scikit-learn)."""
     predictions, labels = _paired(predictions, labels)
     classes, flat = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
     n = labels.size
@@ -153,9 +150,8 @@ def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
 def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15) -> float:
     """Returns the mean cross-entropy in nats of probabilities float [E, C] against labels int [E], as in the GAP competition.
 
-    Rows are normalised to a sum of 1, then probabilities are clipped to [clip, 1 - clip], so no example costs more than
-    -log(clip). Raises ValueError for probabilities that are negative, not finite or all zero, and for labels outside [0, C).
-    """
+    Rows are normalised to a sum of 1. Probabilities are then clipped to [clip, 1 - clip], so no example has a loss above
+    -log(clip). Raises ValueError for probabilities that are negative, not finite or all zero, and for labels outside [0, C)."""
     probabilities, labels = np.asarray(probabilities, np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
         raise ValueError(f"probabilities {probabilities.shape} and labels {labels.shape} must be [E, C] and [E], E at least 1")
@@ -168,8 +164,8 @@ def log_loss(probabilities: np.ndarray, labels: np.ndarray, clip: float = 1e-15)
     return float(-np.log(np.clip(chosen, clip, 1 - clip)).mean())
 
 
-# The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4); MNLI's two evaluation sets
-# are scored separately. `main_score` is the metric in the BERT paper's Table 1, whose caption calls CoLA's Matthews correlation
+# The metrics that GLUE reports for each task, in its order (Wang et al. 2019, table 1; AX: section 4). MNLI's two evaluation sets
+# are scored separately. `main_score` is the metric in Table 1 of the BERT paper. Its caption calls CoLA's Matthews correlation
 # accuracy.
 GLUE: dict[str, dict[str, Metric]] = {
     "cola": {"matthews": matthews},
@@ -201,10 +197,10 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
     """Describes degenerate predictions, which hardly depend on the input (as in some fine-tuning runs on few examples, paper
     section 4.1), or returns "".
 
-    Signs, if the labels differ: all predictions are the same; or, of a regression, a prediction is not finite, or their standard
-    deviation is below 1 % of the labels' and they do not order the examples either: Spearman's correlation is within three
-    standard errors of 0. Nearly equal predictions in the right order are not degenerate, since the correlations ignore scale.
-    """
+    Predictions are degenerate if all are the same although the labels differ. For a regression, they are also degenerate if one
+    is not finite. They are also degenerate if their standard deviation is below 1 % of the standard deviation of the labels and
+    they do not order the examples either, that is, if Spearman's correlation is within three standard errors of 0. Nearly equal
+    predictions in the right order are not degenerate, since the correlations ignore scale."""
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
         return ""
@@ -226,8 +222,7 @@ def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray
 
     predictions, labels: bool [E, 2], whether the pronoun refers to name A, and to name B; feminine: bool [E], its gender.
     precision, recall and f1 are overall; masculine_f1 and feminine_f1 are 0 if a gender has no example. `bias` is feminine_f1 /
-    masculine_f1, absent if one of them is 0, as the official scorer then prints none.
-    """
+    masculine_f1. The bias is left out if one of the two F1 is 0, since the official scorer prints no bias then."""
     predictions, labels = (part.astype(bool) for part in _paired(predictions, labels, dimensions=2))
     feminine = np.asarray(feminine, bool)
     if labels.shape != (len(feminine), 2):
@@ -272,7 +267,7 @@ def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> floa
     x, y = (values.astype(np.float64) for values in _paired(predictions, labels))
     if not np.isfinite(x).all() or (x == x[0]).all() or (y == y[0]).all():
         return 0.0
-    from scipy import stats  # here, because it takes a second to import and only regression tasks need it
+    from scipy import stats  # imported here, because it takes a second and only regression tasks need it
 
     with warnings.catch_warnings():  # `degeneracy` reports nearly constant predictions
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
@@ -329,8 +324,8 @@ def squad2_scores(
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns the metrics of SQuAD 2.0: "exact", "f1" and "total", also with the prefixes "HasAns_" and "NoAns_" for the
-    questions with and without an answer, if there are any.
+    """Returns the metrics of SQuAD 2.0: "exact", "f1" and "total". With the prefixes "HasAns_" and "NoAns_", they are also
+    computed for the questions with and without an answer, if there are any.
 
     no_answer: for every question the probability that it has no answer, or a monotonic function of it such as
     `Answer.no_answer_margin`. Predictions should then be the texts of the best span, never "": if `no_answer` exceeds
@@ -341,7 +336,8 @@ def squad2_scores(
     for name, values in (("prediction", predictions), ("no-answer probability", no_answer)):
         if values is not None and (missing := [question for question in gold if question not in values]):
             raise UserError(
-                f"no {name} for {len(missing)} of {counted(len(gold), 'question')}, first {missing[0]!r}; give one for each"
+                f"no {name} for {len(missing)} of {counted(len(gold), 'question')}, the first is {missing[0]!r}; give one for "
+                "each"
             )
     raw = {"exact": question_scores(gold, predictions, exact=True), "f1": question_scores(gold, predictions, exact=False)}
     final = raw
@@ -363,8 +359,7 @@ def squad2_scores(
 def question_scores(gold: Gold, predictions: Mapping[str, str], *, exact: bool) -> dict[str, float]:
     """Returns {question id: exact match or F1, in [0, 1]} of 2.0 before any threshold, for `find_threshold`.
 
-    Gold answers that are empty after `normalise` are ignored; if none remains, the gold answer is "".
-    """
+    Gold answers that are empty after `normalise` are ignored. If none is left, the gold answer is ""."""
     scores = {}
     for question, answers in gold.items():
         prediction = predictions[question]
@@ -386,18 +381,17 @@ def find_threshold(
     *,
     attainable: bool = False,
 ) -> tuple[float, float]:
-    """Returns the best mean score in percent, and the smallest threshold of `no_answer` (above it "" is the prediction) that
-    gives it.
+    """Returns the best mean score in percent, and the smallest threshold of `no_answer` that gives it; above the threshold, the
+    prediction is "".
 
-    scores: the `question_scores`. The official search starts with "" for every question and then takes the predictions one by
-    one, those with the lowest `no_answer` first. It has three errors, which `attainable` corrects. Between equal values of
+    scores: the `question_scores`. The official search starts with "" for every question. It then accepts the predictions one by
+    one, starting with the lowest `no_answer`. It has three errors, which `attainable` corrects. Between equal values of
     `no_answer` it may report a score that no threshold gives. If "" for every question is best, it reports the threshold 0, which
-    is right only if all values are above 0. And a prediction such as "the" loses a point, although it normalises to "". Use
-    `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported score.
-    """
+    is right only if all values are above 0. A prediction such as "the" loses a point, although it normalises to "". Use
+    `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported score."""
     order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
     current: float = sum(not answers for answers in gold.values())
-    # the threshold that gives "" for every question: all values are above it
+    # the threshold above all values, which gives "" for every question
     below = float(np.nextafter(no_answer[order[0]], -np.inf)) if attainable and order else 0.0
     best, threshold = current, below
     for i, question in enumerate(order):

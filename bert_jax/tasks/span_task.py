@@ -1,13 +1,12 @@
 """Extractive question answering: SQuAD 1.1 and 2.0 (paper sections 4.2 and 4.3), and the user's own questions.
 
 A long context is split into windows; each window is a feature. The target of a window is the first answer that consists of whole
-tokens of the context; it is [CLS] for a window that does not contain all of this answer, and for a question without an answer
+tokens of the context. The target is [CLS] if the window does not contain the whole answer, or if the question has no answer
 (run_squad.py). The prediction for a question is `best_spans` over its windows.
 
-In SQuAD 2.0 the prediction is "no answer" if its margin exceeds a threshold. `scores` and `write_predictions` of the dev set tune
-the threshold for F1 on the logits that they get. All other splits use the threshold tuned last, so the dev set has to be scored
-by the same model first; before that the threshold is 0, the original's default.
-"""
+In SQuAD 2.0, the prediction is "no answer" if its margin exceeds a threshold. `scores` and `write_predictions` of the dev set
+tune this threshold for F1, on the logits that are passed to them. All other splits use the last tuned threshold, so the dev set
+must be scored first, with the same model. Before that, the threshold is 0, the original's default."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ EXPERIMENTS = {name: name.replace("squad/", "squad.py:") for name in _VERSIONS}
 
 @dataclasses.dataclass(frozen=True)
 class _EncodedQuestion:
-    """The windows of a question, each a feature, and the characters [start, end) of every token of its context."""
+    """The windows of a question, each of which is a feature, and the characters [start, end) of every token of its context."""
 
     windows: list[Window]
     offsets: np.ndarray  # int64 [tokens, 2]
@@ -67,20 +66,20 @@ class _Predictions:
 
     answers: dict[str, Answer]
     texts: dict[str, str]  # the best spans
-    margins: dict[str, float]  # of "no answer"
+    margins: dict[str, float]  # for "no answer"
     threshold: float
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanTask:
-    """A question answering task. Call `features` before the methods that take logits: it stores the windows of a split. The
-    threshold of "no answer" that was tuned last is stored too."""
+    """A question answering task. Call `features` before the methods that take logits: it stores the windows of a split. The last
+    tuned threshold of "no answer" is stored too."""
 
     name: str
     config: TaskConfig
     splits: Mapping[str, Sequence[QuestionExample]]
     may_be_unanswerable: bool
-    """Whether questions may have no answer, and so the metrics of SQuAD 2.0 apply."""
+    """Whether questions may have no answer, so that the metrics of SQuAD 2.0 apply."""
     say: Say = note
     _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict)
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -94,13 +93,13 @@ class SpanTask:
 
     @property
     def metric(self) -> str:
-        """F1 over words, in percent; of 2.0 at the tuned threshold."""
+        """F1 over words, in percent; for 2.0 at the tuned threshold."""
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """Returns the windows of every question, in order. Features have no target if the answers of the question are unknown or
-        are not contained in the tokens of its context. The first call for a split reports how many questions that are, and how
-        many answers begin or end inside a token."""
+        """Returns the windows of every question, in order. A feature has no target if the answers of the question are unknown, or
+        are not contained in the tokens of its context. The first call for a split reports the number of such questions, and how
+        many answers start or end inside a token."""
         contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most contexts have several questions
         features: list[Feature] = []
         questions: list[_EncodedQuestion] = []
@@ -118,17 +117,17 @@ class SpanTask:
                 (inexact if tokens else lost).append(example.id)
             known = tokens is not None or example.is_impossible
             features += [Feature(i, (w.input_ids,), (w.token_type_ids,), _target(w, tokens) if known else None) for w in own]
-        if split == "train" and split not in self._encoded:  # only there answers have to be tokens
+        if split == "train" and split not in self._encoded:  # only in the training set must answers be tokens
             where = f"{self.name}, {split}"
             if inexact:
                 self.say(
-                    f"{where}: {counted(len(inexact), 'answer')} beginning or ending inside a token, "
-                    f"extended to whole tokens for training, first {inexact[0]}"
+                    f"{where}: {counted(len(inexact), 'answer')} starting or ending inside a token, extended to whole tokens for "
+                    f"training; the first is {inexact[0]}"
                 )
             if lost:
                 self.say(
-                    f"{where}: {counted(len(lost), 'question')} without an answer in the context, "
-                    f"not used in training, first {lost[0]}"
+                    f"{where}: {counted(len(lost), 'question')} without an answer in the context, not used in training; the "
+                    f"first is {lost[0]}"
                 )
         self._encoded[split] = questions
         return features
@@ -136,10 +135,9 @@ class SpanTask:
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
         """Returns the official metrics in percent, over the questions with known answers.
 
-        SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, also for the questions with an answer (HasAns_) and
-        without one (NoAns_). best_f1 and best_exact and their thresholds follow the official script, which may report a score
-        between equal margins, or a threshold of 0, that no threshold attains.
-        """
+        SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, for all questions, and for the questions with an answer
+        (HasAns_) and without one (NoAns_). best_f1, best_exact and their thresholds follow the official script. They may be a
+        score between equal margins, or at a threshold of 0, that no threshold attains."""
         predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
         if not gold:
@@ -150,7 +148,7 @@ class SpanTask:
         return _main_first(scores) | {"threshold": predicted.threshold}
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the scores of the same text as the answer to every question; "" is "no answer"."""
+        """Returns the scores of giving the same text as the answer to every question; "" is "no answer"."""
         gold = _gold(self.splits[split])
         if not gold:
             return Baseline()
@@ -163,8 +161,9 @@ class SpanTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns a description of degenerate predictions: the best start is [CLS] in every window, or the best start and end are
-        at the same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
+        """Returns a description of degenerate predictions, of which there are three kinds. The best start is [CLS] in every
+        window. Or the best start and end are at the same positions in every window. Or (2.0) "no answer" is predicted for every
+        question, although some have an answer."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
             return "every predicted span begins at [CLS], which is not an answer"
@@ -177,15 +176,15 @@ class SpanTask:
         return 'the prediction is "no answer" for every question' if none else ""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes SPLIT_predictions.json, {id: text}, "" for "no answer"; SPLIT_nbest_predictions.json, {id: entries}, each entry
-        with the four fields of the original and the characters [start, end) of the context; and for 2.0 SPLIT_null_odds.json,
-        {id: margin of "no answer"}. The official scripts read the first and the last file."""
+        """Writes three files. SPLIT_predictions.json has {id: text}, with "" for "no answer". SPLIT_nbest_predictions.json has
+        {id: entries}; each entry has the four fields of the original, and the characters [start, end) of the context. For 2.0,
+        SPLIT_null_odds.json has {id: margin of "no answer"}. The official scripts read the first and the last file."""
         predicted = self._predictions(split, logits)
         given = {q: "" if predicted.margins[q] > predicted.threshold else text for q, text in predicted.texts.items()}
         entry = ("text", "probability", "start_logit", "end_logit", "start", "end")
         best = {q: [{name: getattr(s, name) for name in entry} for s in answer.spans] for q, answer in predicted.answers.items()}
         files = {"predictions.json": given, "nbest_predictions.json": best}
-        if self.may_be_unanswerable:  # JSON has no infinity, which is the margin without any span
+        if self.may_be_unanswerable:  # JSON has no infinity, the margin if there is no span
             files["null_odds.json"] = {q: min(margin, sys.float_info.max) for q, margin in predicted.margins.items()}
         return [
             predictions_file(directory, f"{split}_{name}", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -236,8 +235,8 @@ class SpanTask:
 
 
 def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[int, int] | None, bool]:
-    """Returns `answer_tokens` of the target answer: the first one that consists of whole tokens, otherwise the first with any
-    token."""
+    """Returns `answer_tokens` of the target answer. This is the first answer that consists of whole tokens, otherwise the first
+    that contains any token."""
     around = None
     for text, start in example.answers:
         if start is not None:
@@ -252,11 +251,10 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
     """Returns the first and the last token of the answer `text` at character `start`, and whether the answer consists of whole
     tokens.
 
-    offsets: int64 [tokens, 2], the characters [start, end) in `context` of each token. If the answer begins or ends inside a
-    token ("ten" in "contenders": the offset in some files is the first match of the text), the other matches of the text are
-    tried, the nearest first; if none consists of whole tokens, the tokens that cover the answer at `start` are returned. None if
-    no token covers it, since the tokenizer drops all of its characters.
-    """
+    offsets: int64 [tokens, 2], the characters [start, end) in `context` of each token. If the answer starts or ends inside a
+    token, the offset may be wrong: in some files it is the first match of the text, such as "ten" in "contenders". The other
+    matches of the text are then tried, the nearest first. If none consists of whole tokens, the tokens that cover the answer at
+    `start` are returned. Returns None if no token covers the answer, because the tokenizer drops all of its characters."""
 
     def held(place: int) -> tuple[tuple[int, int] | None, bool]:
         tokens = np.flatnonzero((offsets[:, 0] < place + len(text)) & (offsets[:, 1] > place))
@@ -294,14 +292,14 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     if impossible and config.name == "squad/v1.1":
         first = impossible[0].id
         raise UserError(
-            f"question {cut(first)} has no answer, which SQuAD 1.1 does not allow; set config.task.name=squad/v2.0, whose "
-            "files are train-v2.0.json and dev-v2.0.json, or remove the question"
+            f"question {cut(first)} has no answer, which SQuAD 1.1 does not allow; remove the question, or set "
+            "config.task.name=squad/v2.0 and use train-v2.0.json and dev-v2.0.json"
         )
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):
             say(
-                f"{config.name}, {split}: {counted(unknown, 'question')} without an answer in the file, "
-                "used neither in training nor in scores"
+                f"{config.name}, {split}: {counted(unknown, 'question')} without an answer in the file, which are used neither "
+                "in training nor in scores"
             )
     return SpanTask(config.name, config, usable_splits(config, splits), bool(impossible) or config.name == "squad/v2.0", say)
 
@@ -335,13 +333,13 @@ def _target(window: Window, tokens: tuple[int, int] | None) -> np.ndarray:
 
 
 def _gold(examples: Sequence[QuestionExample]) -> dict[str, list[str]]:
-    """Returns the answers by question id, of the questions with known answers."""
+    """Returns the answers by question id, for the questions with known answers."""
     return {e.id: [text for text, _ in e.answers] for e in examples if e.answers or e.is_impossible}
 
 
 def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the distinct answers, the most frequent first; "" means "no answer". Answers that differ only in case, punctuation
-    and articles count as the same answer, and the first of them is returned."""
+    and articles count as the same answer; the first of them is returned."""
     texts: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for answers in gold.values():
@@ -353,5 +351,5 @@ def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _main_first(scores: Mapping[str, float]) -> dict[str, float]:
-    """Puts "f1" first and drops the numbers of questions."""
+    """Puts "f1" first, and drops the numbers of questions."""
     return {"f1": scores["f1"]} | {name: score for name, score in scores.items() if not name.endswith("total")}

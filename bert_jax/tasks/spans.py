@@ -1,11 +1,10 @@
-"""Sliding windows over the context of a question, and answers from a span head's logits: the best spans over all windows, and "no
-answer".
+"""Sliding windows over the context of a question. Finds answers from a span head's logits: the best spans over all windows, and
+"no answer".
 
-The windows are the original's (run_squad.py, `convert_examples_to_features` and `_check_is_max_context`). So are the rules of
-answers (`write_predictions`), except for the text of an answer: the original aligns the tokens of a span with its white-space
-separated words (`get_final_text`), a heuristic that returns the whole words if it fails. Here the offsets of each token in the
-context are known, so an answer is exactly `context[start:end]`, also for [UNK].
-"""
+The windows are the original's (run_squad.py, `convert_examples_to_features` and `_check_is_max_context`). The rules for answers
+are the original's too (`write_predictions`), except for the text of an answer. The original aligns the tokens of a span with its
+white-space separated words (`get_final_text`), a heuristic that returns whole words if it fails. Here the offsets of each token
+in the context are known, so an answer is exactly `context[start:end]`, also for [UNK]."""
 
 from __future__ import annotations
 
@@ -50,10 +49,10 @@ def windows(
     """Returns the windows of a question and its context, left to right. Each contains as much context as fits into `length`
     tokens, and starts `stride` context tokens after the window before it.
 
-    `special_ids` are the ids of [CLS] and [SEP]. A question is truncated to its first `max_question` tokens. If `stride` exceeds
-    the context of a window, the windows are adjacent, so no token is lost. A context without tokens gives one window (none in the
-    original), so that every question has a prediction. Raises UserError if `length` leaves no room for context.
-    """
+    `special_ids` are the ids of [CLS] and [SEP]. A question is truncated to its first `max_question` tokens. If `stride` is
+    larger than the context of a window, the windows are adjacent instead, so no token is lost. A context without tokens gives one
+    window (none in the original), so that every question has a prediction. Raises UserError if `length` leaves no room for
+    context."""
     if stride < 1 or max_question < 0:
         raise ValueError(f"stride={stride} must be at least 1 and max_question={max_question} at least 0")
     cls_id, sep_id = special_ids
@@ -82,8 +81,8 @@ def windows(
 
 
 def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
-    """Returns the starts, int64 [windows], of the windows of `room` tokens over `tokens` context tokens; the last window reaches
-    the end."""
+    """Returns the starts, int64 [windows], of windows of `room` tokens over `tokens` context tokens. The last window ends at the
+    end of the context."""
     step = min(room, stride)
     return np.arange(1 + max(0, -(-(tokens - room) // step))) * step
 
@@ -91,16 +90,15 @@ def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
 def most_context(starts: np.ndarray, tokens: int, room: int, per_token: float = 0.0) -> np.ndarray:
     """Returns, int [tokens], the window with the most context for each token. Ties choose the first window.
 
-    The score of a window for a token is the smaller of the numbers of tokens to its left and to its right, plus `per_token` for
-    each token of the window, which prefers a full window to a shorter last one (run_squad.py: 0.01). All windows except the last
-    have the same length, so only three can be the best: the two whose middles are nearest on either side of the token, and the
-    last.
-    """
+    The score of a window for a token is the number of tokens to its left or to its right, whichever is smaller, plus `per_token`
+    for each token of the window (run_squad.py: 0.01). The second term prefers a full window to a shorter last one. All windows
+    except the last have the same length, so only three windows can be the best: the two whose middles are nearest to the token on
+    either side, and the last one."""
     token, last = np.arange(tokens)[:, np.newaxis], len(starts) - 1
     step = int(starts[1]) if last else 1
     before = (2 * token - (room - 1)) // (2 * step)
     either = np.concatenate([before, before + 1], axis=1).clip(0, max(0, last - 1))
-    candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending: argmax finds the first of equals
+    candidates = np.append(either, np.full_like(token, last), axis=1)  # ascending, so that argmax finds the first of equal values
     begin = starts[candidates]
     end = np.minimum(begin + room, tokens)
     score = np.minimum(token - begin, end - 1 - token) + per_token * (end - begin)
@@ -115,7 +113,7 @@ class Span:
     text: str
     start: int
     end: int
-    start_logit: float  # of "no answer": the logits of [CLS] in the window where their sum is lowest
+    start_logit: float  # for "no answer": the logits of [CLS] in the window in which their sum is lowest
     end_logit: float
     probability: float  # the softmax over the scores of the n-best list
 
@@ -132,8 +130,8 @@ class Answer:
     best: Span  # the prediction, possibly "no answer"
     spans: tuple[Span, ...]  # the n-best list, best score first; never empty
     no_answer_margin: float
-    """The score of "no answer" minus the score of the best span; infinite without a span. Above the threshold, "no answer" is the
-    prediction."""
+    """The score of "no answer" minus the score of the best span; infinite if there is no span. If it is above the threshold, the
+    prediction is "no answer"."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ class SpanSearch:
     n_best: int = 20
     """The maximum length of the n-best list."""
     candidates: int = 20
-    """The number of best starts, and of best ends, of a window that are combined to spans."""
+    """The number of best starts, and of best ends, in a window; all pairs of them are tried as spans."""
     max_answer_tokens: int = 30
     may_be_unanswerable: bool = False
     """Whether "no answer" is added to the n-best list (SQuAD 2.0)."""
@@ -180,13 +178,12 @@ def best_spans(
     start_logits, end_logits: float [>= n] for each of `windows`, of n tokens; further positions are padding.
 
     Starts are searched among the context tokens for which the window has the most context, and ends among all context tokens of
-    the window, so a high logit elsewhere excludes no answer; the original searches both (20 of each) in the whole row, and then
-    drops those outside the context. Spans with the same text count once, with their best score. White space around an answer is
-    removed.
+    the window. A high logit elsewhere therefore excludes no answer. The original searches for both (20 of each) in the whole row,
+    and then drops those outside the context. Spans with the same text count once, with their best score. White space around an
+    answer is removed.
 
-    "No answer" makes the list one longer; in the original it replaces the last span if it is better. It is also the prediction,
-    with probability 1, if there is no span; the original then writes "empty", or crashes.
-    """
+    "No answer" makes the list one entry longer; in the original, it replaces the last span if it has a higher score. If there is
+    no span, "no answer" is the prediction, with probability 1. The original then writes "empty", or crashes."""
     if not windows:
         raise ValueError("an answer needs at least one window")
     starts, ends = (_padded(logits, windows) for logits in (start_logits, end_logits))
@@ -250,18 +247,18 @@ def _candidates(
 
 
 def _characters(context: Context) -> np.ndarray:
-    """Returns, int64 [tokens, 2], the first character of an answer that begins with each token and the end of one that ends with
-    it.
+    """Returns, int64 [tokens, 2], for each token the first character of an answer that starts with the token, and the end of an
+    answer that ends with it.
 
-    A token without characters (SentencePiece has some) has the start of the next token and the end of the token before it.
-    """
+    Some tokens have no characters (in SentencePiece). Such a token has the start of the next token and the end of the token
+    before it."""
     characters = np.array(context.offsets, np.int64).reshape(-1, 2)
     empty = characters[:, 0] >= characters[:, 1]
     begin = np.where(empty, len(context.text), characters[:, 0])
     begin = np.minimum.accumulate(begin[::-1])[::-1]
     end = np.maximum.accumulate(characters[:, 1])
     if context.continuation is not None and len(begin):
-        first = np.flatnonzero(np.concatenate([[True], ~context.continuation[1:]]))  # of every word
+        first = np.flatnonzero(np.concatenate([[True], ~context.continuation[1:]]))  # for every word
         word = np.searchsorted(first, np.arange(len(begin)), side="right") - 1
         begin, end = begin[first[word]], end[np.append(first[1:], len(begin))[word] - 1]
     return np.stack([begin, end], axis=1)

@@ -21,8 +21,9 @@ from bert_jax.tasks.scores import Baseline
 
 
 class Task(Protocol):
-    """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split in order: [C] of a
-    sequence or mention head, [tokens, C] of a token head, [tokens, 2] of a span head, [candidates] of a choice head."""
+    """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split, in order. Their
+    shape is [C] for a sequence or mention head, [tokens, C] for a token head, [tokens, 2] for a span head, and [candidates] for a
+    choice head."""
 
     @property
     def name(self) -> str:
@@ -38,19 +39,19 @@ class Task(Protocol):
 
     @property
     def splits(self) -> Mapping[str, Sequence[Any]]:
-        """The examples by split: "train"; "dev", or several names that begin with "dev", of which the first selects the model;
-        and "test" likewise."""
+        """The examples by split: "train"; "dev", or several names that start with "dev", the first of which selects the model;
+        and "test", or several names that start with "test"."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
         """Returns the features of a split: its examples as tokens of this tokenizer."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns the official metrics: fractions, or percent in a task with the attribute `in_percent` (SQuAD). {} for a split
-        without labels."""
+        """Returns the official metrics: fractions, or percent in a task with the attribute `in_percent` (SQuAD). Returns {} for a
+        split without labels."""
 
     def baseline(self, split: str) -> Baseline:
-        """Returns the metrics of a constant prediction for the whole split: the most frequent label of training, or the best
-        constant on this split, whichever has the higher `metric`."""
+        """Returns the metrics of a constant prediction for the whole split. This is the most frequent label in training, or the
+        best constant prediction on this split, whichever has the higher `metric`."""
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
         """Returns a description of degenerate predictions, such as "all predictions are the same"; "" if they depend on the

@@ -63,7 +63,7 @@ EXPERIMENTS = {
 }
 _SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
 _VALUE = ("score",)  # the name of the output of a regression
-_SUBMITTED = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets with a name of their own in a submission
+_SUBMITTED = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that have their own name in a submission
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +111,8 @@ class TextTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, self.head.outputs.constants(labels)))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """Returns `scores.degeneracy` over the examples with a label; if no example has one, `ALIKE` if all predictions are the
-        same."""
+        """Returns `scores.degeneracy` over the examples with a label. If no example has one, returns `ALIKE` if all predictions
+        are the same."""
         predictions = self._predictions(logits)
         known, labels = self._labels(split)
         if not known:
@@ -122,9 +122,9 @@ class TextTask:
         return degeneracy(predictions[known], labels)
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
-        """Writes NAME.tsv for a submission to GLUE's leaderboard if the split is one of its test sets. For all other splits
-        writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each label; for SICK
-        also SPLIT.txt in the format of its competition (SemEval 2014, task 1), with NA for the column of the other task."""
+        """Writes NAME.tsv for a submission to GLUE's leaderboard if the split is one of its test sets. For all other splits,
+        writes SPLIT.tsv with the columns id, prediction, label (empty if unknown) and the probability of each label. For SICK,
+        also writes SPLIT.txt in the format of its competition (SemEval 2014, task 1), with NA in the column of the other task."""
         predictions = [self._shown(row) for row in self._predictions(logits)]
         if split in self.submission:
             name = self.submission[split]
@@ -153,8 +153,8 @@ class TextTask:
         return Feature(number, (ids,), (types,), target)
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
-        """Returns a label as a number: its id, the value of a regression, or for each label of a multi-label task whether it
-        applies."""
+        """Returns a label as a number: its id, or the value for a regression. For a multi-label task, returns for each label
+        whether it applies."""
         if isinstance(example.label, str):
             if example.label not in self.head.labels:
                 known = ", ".join(self.head.labels)
@@ -187,8 +187,8 @@ def _text(label: Label | None) -> str:
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """Returns the task `config.name`, one of NAMES, from `config.data_dir`, from the tfds catalogue if it is empty, or from
-    `config.own`.
+    """Returns the task `config.name`, one of NAMES, from `config.data_dir` or `config.own`. If `data_dir` is empty, the data
+    comes from the tfds catalogue.
 
     Raises UserError for missing or invalid files, and for unknown labels.
     """
@@ -202,7 +202,7 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:
-    """Returns a task of GLUE. AX has no training data: it is MNLI with another test set, and needs MNLI's files. MNLI has the
+    """Returns a task of GLUE. AX has no training data: it is MNLI with another test set, and requires MNLI's files. MNLI has the
     additional split `test_ax` if the files of AX exist."""
     name = GLUE_NAMES[config.name]
     task = TASKS["MNLI" if name == "AX" else name]
@@ -235,7 +235,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
 
 
 def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list[TextExample]]:
-    """Returns a function that reads a split of a task; [] if it does not exist."""
+    """Returns a function that reads a split of a task; it returns [] for a split that does not exist."""
     if config.data_dir:
         directory = config.data_dir
 
@@ -279,7 +279,9 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
     data = load_own_data(config.own, KIND, say=say)
     problem = config.own.problem
     if problem == "classification" and len(data.labels) < 2:
-        raise UserError(f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples of two or more")
+        raise UserError(
+            f"every example of {config.own.train} has the label {data.labels[0]!r}; give examples of two or more labels"
+        )
     metric, metrics = _OWN_METRICS[problem]
     return TextTask(
         name=config.name,
@@ -297,7 +299,7 @@ def _all_right(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 _ENTAILMENT = {"precision": macro_precision, "recall": macro_recall, "accuracy": accuracy}
-"""Means over the three labels, and accuracy, in the order of the tables of SICK's literature."""
+"""Macro-averaged scores over the three labels, and accuracy, in the order of the tables in the literature on SICK."""
 _VALUES = {"pearson": pearson, "spearman": spearman, "mean_squared_error": mean_squared_error}
 """The metrics of SICK's competition (SemEval 2014, task 1)."""
 _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {
@@ -305,4 +307,4 @@ _OWN_METRICS: Mapping[str, tuple[str, Mapping[str, Metric]]] = {
     "regression": ("spearman", _VALUES),
     "multi_label": ("micro_f1", {"micro_f1": micro_f1, "accuracy": _all_right}),
 }
-"""The metric that selects, and all metrics, by the problem of the user's own data."""
+"""The main metric and all metrics, by the problem of the user's own data."""

@@ -3,10 +3,9 @@
     python -m bert_jax.tasks.texts --task=glue/sst2 --data-dir=DIR --output=sst2.jsonl
     python -m bert_jax.corpus --source=jsonl:sst2.jsonl --vocab=MODEL --output=runs/sst2_corpus
 
-A language model is trained further on such a corpus before the task is trained (stage 2 of ULMFiT, arXiv:1801.06146;
-task-adaptive pretraining, arXiv:2004.10964). Dev and test sets are left out. A line holds {"text": ...}, the texts of one
-example, each a paragraph; a text that occurred before, such as the context of another question, is left out.
-"""
+Before a model is trained on the task, it is pretrained further on this corpus (stage 2 of ULMFiT, arXiv:1801.06146; task-adaptive
+pretraining, arXiv:2004.10964). Dev and test sets are left out. A line holds {"text": ...} with the texts of one example, each as
+a paragraph. A text that occurred before, such as the context of another question, is left out."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ from bert_jax.interface.words import counted
 
 
 def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yields the document of each example with new texts: its texts in lines, without line ends inside a text, and without texts
-    that are empty or occurred before."""
+    """Yields a document for each example that has new texts. Each text is on one line; texts that are empty or occurred before
+    are left out."""
     seen: set[str] = set()
     for texts in examples:
         lines = [line for text in texts if (line := " ".join(text.split())) and line not in seen]
@@ -46,7 +45,7 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
         raise UserError(f"--task={task} has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE")
     try:
         examples = load_task(TaskConfig(name=task, data_dir=data_dir)).splits["train"]
-    except UserError as error:  # its message names keys, not our flags
+    except UserError as error:  # its message names keys instead of our flags
         raise UserError(str(error).replace("config.task.name", "--task").replace("config.task.data_dir", "--data-dir")) from error
     found = list(documents(example.texts for example in examples))
     try:

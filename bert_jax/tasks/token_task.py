@@ -1,12 +1,11 @@
 """Token classification: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and the user's own tags.
 
-A word's predicted tag is the tag of its first piece (paper section 5.3), independent of the other words: an I may follow an O
-unless the head has a CRF (`head.crf`), whose chain is the words that a feature labels.
-Every word of a split is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer one
-is divided between words into parts of at most half the length, so that the feature of each part also shows a quarter of the
-length on either side, if the text has as much. With context="document" the remaining length shows the surrounding words of the
-document, without separators.
-"""
+A word's predicted tag is the tag of its first piece (paper section 5.3), and does not depend on the other words: an I may follow
+an O. With a CRF (`head.crf`), the tags of the words that a feature labels are predicted jointly. Every word of a split is
+labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer sentence is divided between
+words into parts of at most half the length. Each part's feature then also shows a quarter of the length on either side, if the
+sentence has that much. With context="document", the rest of the feature shows the surrounding words of the document, without
+separators."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
     ),
     "pos": (read_conllu, {split: tuple(f"*{split}.conllu{end}" for end in ("", *COMPRESSIONS)) for split in SPLITS}),
 }
-"""The reader and the names of the files of each task; of several patterns the first that matches counts."""
+"""The reader and the file names of each task; if there are several patterns, the first that matches is used."""
 NAMES = (*_FILES, "own/token")
 KIND = TokenHead.kind
 """The kind of the head."""
@@ -68,7 +67,7 @@ class _Place:
 
     example: int
     size: int  # the length of the feature in tokens
-    word: int  # the number in its sentence of the first labelled word
+    word: int  # the number of the first labelled word in its sentence
     columns: np.ndarray  # int64 [words]: the positions of the first pieces of the labelled words
 
 
@@ -132,27 +131,30 @@ class TokenTask:
                     found.append((feature, _Place(i, len(row), a - first, columns)))
         if split not in self._places:
             if unread:
-                self.say(f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer reads: [UNK]")
+                self.say(
+                    f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer can read become "
+                    "[UNK]"
+                )
             if long:
                 self.say(
                     f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}; the "
                     f"rest of these words is not read"
                 )
-        found.sort(key=lambda pair: pair[0].example)  # the sentences of a document need not follow each other in the user's file
+        found.sort(key=lambda pair: pair[0].example)  # in the user's file, the sentences of a document need not follow each other
         self._places[split] = [place for _, place in found]
         return [feature for feature, _ in found]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns, for entities, f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in training or in the
-        split; for other labels accuracy and macro_f1. Sentences without labels do not count.
+        """Returns the scores. For entities, these are f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in
+        training or in the split; for other labels, they are accuracy and macro_f1. Sentences without labels do not count.
 
-        The true entities follow the tags in the file, whatever `config.scheme` is; the accuracy compares tags in `config.scheme`.
-        """
+        The true entities come from the tags in the file, whatever `config.scheme` is; the accuracy compares tags in
+        `config.scheme`."""
         return self._scored(split, self._predicted(split, logits))
 
     def baseline(self, split: str) -> Baseline:
         """Returns the scores of one label for all words and, with the prefix `word_`, of each word's most frequent label in
-        training. A word that is not in the training set gets the most frequent label of all (O for entities)."""
+        training. A word that is not in the training set gets the most frequent label overall (O for entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
             labels = self._in_scheme(example)
@@ -206,7 +208,7 @@ class TokenTask:
         return predicted
 
     def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Returns the scores of `predictions`, the labels of every sentence of the split in the scheme of training."""
+        """Returns the scores of `predictions`, the labels of every sentence of the split, in the scheme used for training."""
         known = [(example, predictions[i]) for i, example in enumerate(self.splits[split]) if example.labels is not None]
         if not known:
             return {}
@@ -227,10 +229,10 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
 
     The official files are in `config.data_dir`; if it is empty, the examples come from the tfds catalogue. The test set may be
     absent. The labels are all labels of the training file, for any `train_rows`. A label that occurs only in another official
-    file is reported, and its words count as wrong (in the user's own files it is an error). A test set may have no tags: one
-    column less than the training file, or "_" for all tags in CoNLL-U. Raises UserError for missing or invalid files, for a label
-    of an entity task that is not a tag, and for `config.scheme` with labels that are not tags.
-    """
+    file is reported, and its words count as wrong. In the user's own files, such a label is an error. A test set may have no
+    tags. Its files then have one column fewer than the training file or, in CoNLL-U, "_" for all tags. Raises UserError for
+    missing or invalid files, for a label of an entity task that is not a tag, and if `config.scheme` is set but the labels are
+    not tags."""
     if config.name not in NAMES:
         raise UserError(f"config.task.name={config.name!r} is not a tagging task; {nearest(config.name, NAMES)}")
     labels: tuple[str, ...] = ()
@@ -253,8 +255,8 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     if words_only and looks_like_tags(tags):
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         say(
-            f"WARNING: {where} has the label {words_only[0]!r}, no tag of the same scheme as the others, so accuracy over words "
-            "is the metric; correct it for F1 over entities (such as O, B-PER and I-PER)"
+            f"WARNING: {where} has the label {words_only[0]!r}, which is not a tag in the scheme of the others, so the metric is "
+            "accuracy over words; correct it to get F1 over entities (tags such as O, B-PER and I-PER)"
         )
     if other := {label: tag for label, tag in meant.items() if label != tag}:
         say(f"{config.name}: the tags {', '.join(other)} are read as {', '.join(other.values())}")
@@ -271,7 +273,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
             first = next((label for label, tag in meant.items() if tag == strange[0][0]), strange[0][0])
             where = (_first_line(config, paths[split], first) if split in paths else "") or f"{config.name}, {split}"
             say(
-                f"{where}: the training set has no {named}; {counted(len(strange), 'word')} of {split} cannot be predicted "
+                f"{where}: the training set has no {named}, so {counted(len(strange), 'word')} of {split} cannot be predicted "
                 "correctly; correct the label, or train on examples of it"
             )
         if config.context == "document" and len({example.document for example in examples}) == len(examples):
@@ -287,7 +289,9 @@ def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
     for split in SPLITS if config.data_dir else ():
         paths = next(filter(None, (sorted(directory.glob(pattern)) for pattern in names[split])), [])
         if len(paths) > 1:
-            raise UserError(f"{directory} has {paths[0].name} and {paths[1].name}, both the {split} split; leave one there")
+            raise UserError(
+                f"{directory} has both {paths[0].name} and {paths[1].name} for the {split} split; leave only one there"
+            )
         if not paths and split != "test":
             looked = " or ".join(names[split])
             raise UserError(f"config.task.data_dir={directory} has no {looked}, the {split} split of {config.name}; give another")
@@ -306,7 +310,7 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """Returns the first line of a file with this label, as "PATH, line 3"; "" if there is none, or the file has no lines."""
+    """Returns the first line of a file with this label, as "PATH, line 3"; "" if there is none or the file has no lines."""
     if not path.is_file() or suffix(path) in COLUMNAR:
         return ""
 
@@ -349,8 +353,8 @@ def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]
 
 
 def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
-    """Returns the words [first, end) of a sentence, divided into the ranges that a feature labels; `starts` are the first pieces
-    of all words of the text, and `room` is the number of pieces in a feature."""
+    """Returns the words [first, end) of a sentence, divided into the ranges that a feature labels. `starts` are the first pieces
+    of all words of the text; `room` is the number of pieces in a feature."""
     if starts[end] - starts[first] <= room:
         return [(first, end)] if end > first else []
     parts = []
@@ -363,8 +367,8 @@ def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[in
 
 
 def _surrounded(starts: np.ndarray, first: int, end: int, room: int) -> tuple[int, int]:
-    """Returns the range of words that a feature shows: [first, end), extended in both directions by as many words as fit, by
-    equally many pieces unless the text ends."""
+    """Returns the range of words that a feature shows. It is [first, end), extended in both directions by as many words as fit,
+    with equally many pieces on both sides unless the text ends."""
     free = room - int(starts[end] - starts[first])
     before = max(free // 2, free - int(starts[-1] - starts[end]))
     begin = int(np.searchsorted(starts, starts[first] - before))

@@ -1,7 +1,6 @@
 """Lowers the steps of an experiment for a mesh of described devices, which need not be attached; `aot` compiles the result.
 
-A `Case` is a step that an experiment file asks for, with its number of executions.
-"""
+A `Case` is one step of an experiment file, with the number of its executions."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class StepProgram:
     flops: float
     """The model FLOPs of the step over all devices, from `objectives/flops.py`, including a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
-    """The parameters of the teacher in a pretraining with distillation: abstract arrays with their shardings."""
+    """The parameters of the teacher in pretraining with distillation: abstract arrays with their shardings."""
     scalars: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
     """The scalars of a pretraining step."""
 
@@ -99,8 +98,8 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
 
 
 def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
-    """Returns (the experiment with its teacher's width filled in; the teacher with shapes as parameters), from the teacher's
-    config.json alone. Without a teacher, returns (the experiment, None)."""
+    """Returns two values: the experiment with the width of its teacher filled in, and the teacher with shapes as its parameters.
+    Both are read from the teacher's config.json alone. Without a teacher, returns (the experiment, None)."""
     if not experiment.teacher:
         return experiment, None
     directory = find_model_directory(experiment.teacher)
@@ -142,13 +141,12 @@ def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDty
 
 
 def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
-    """Returns the training step of a task for the model configuration `model`; for a sweep, the step of its `costliest_run`, on
-    the devices of one run.
+    """Returns the training step of a task for the model configuration `model`. For a sweep, it is the step of the
+    `costliest_run`, on the devices of one run.
 
-    The data is not read, so the number of rows is an upper bound: every example of the batch gets a row of the task's length
-    (four times the length for multiple choice with four candidates), while packing needs fewer rows. With a teacher, its
-    predictions are part of the batch; the teacher itself is not part of the step.
-    """
+    The data is not read, so the number of rows is an upper bound: it gives every example of the batch a row of the task's length
+    (four times the length for multiple choice with four candidates). Packing needs fewer rows. With a teacher, its predictions
+    are part of the batch; the teacher itself is not part of the step."""
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
     head, t, d = run.head_config(task_head_class(run.task).typical()), run.training, run.distillation
@@ -185,7 +183,9 @@ def model_config_to_finetune(name: str) -> ModelConfig:
     if (directory / "config.json").is_file():
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
     if directory.exists():
-        raise UserError(f"--model={name} has no config.json; give a Hugging Face directory, or a published size such as large")
+        raise UserError(
+            f"--model={name} has no config.json; give a directory of a Hugging Face model, or a published size such as large"
+        )
     return ModelConfig(**published(name))
 
 
@@ -267,13 +267,13 @@ class Case:
         return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
 
     def batch_key(self, name: str) -> str:
-        """Returns the key of the experiment that sets `name` ("batch_size", "accumulation") for this step."""
+        """Returns the key of the experiment that sets `name` ("batch_size" or "accumulation") for this step."""
         groups = {"train": f"phases.{self.phase}", "eval": "evaluation", "finetune": "training"}
         return f"{groups[self.kind]}.{name}"
 
     def batch_override(self, rows: int) -> JsonObject:
-        """Returns the dotted key, with its value, that sets the batch to `rows`. In a sweep, larger batch sizes are reduced to
-        `rows`."""
+        """Returns the dotted key that sets the batch, with its value for `rows` rows. In a sweep, larger batch sizes are reduced
+        to `rows`."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
         if sizes:
             return {"sweep.batch_sizes": tuple(sorted({min(size, rows) for size in sizes}))}
@@ -292,27 +292,33 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
     values = read_experiment(given, overrides, experiment_class, flag)
     if experiment_class(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
-            raise UserError(f"--step={options.step}, but {given} fine-tunes and has only the step finetune; leave it out")
+            raise UserError(
+                f"--step={options.step} does not exist in {given}, which fine-tunes; leave it out (its only step is finetune)"
+            )
         if options.phase is not None:
-            raise UserError(f"--phase={options.phase}, but {given} fine-tunes and has no phases; leave it out")
+            raise UserError(
+                f"--phase={options.phase} does not exist in {given}, which fine-tunes and has no phases; leave it out"
+            )
         require_saveable(given, "finetune", options)
         experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
         here = pathlib.Path(experiment.init_from).is_dir()
         model = options.model or (str(find_model_directory(experiment.init_from)) if here else "base")
         return [Case(given, experiment, "finetune", 0, model, options.rows)]
     if options.step == "finetune":
-        raise UserError(f"--step=finetune, but {given} pretrains; give an experiment of experiments/finetune/")
+        raise UserError(
+            f"--step=finetune does not exist in {given}, which pretrains; give an experiment of experiments/finetune/"
+        )
     kind = options.step or "train"
     require_saveable(given, kind, options)
     if options.rows is not None and kind == "train":
-        raise UserError(f"--rows={options.rows}, but {given} sets its number of steps; leave it out")
+        raise UserError(f"--rows={options.rows} does not apply to {given}, whose number of steps is fixed; leave it out")
     values, notes = infer_settings(values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False)
     for note in notes:
         say(note)
     pretraining = PretrainingExperiment.from_dict(values)
     phases = range(len(pretraining.phases))
     if options.phase is not None and options.phase not in phases:
-        raise UserError(f"--phase={options.phase}: {given} has the phases 0 to {len(phases) - 1}")
+        raise UserError(f"--phase={options.phase} does not exist in {given}; give a phase from 0 to {len(phases) - 1}")
     chosen = phases if options.phase is None else [options.phase]
     return [Case(given, pretraining, kind, phase, options.model, options.rows) for phase in chosen]
 

@@ -1,4 +1,5 @@
-"""(state, batch) -> (state, sums): optimizers and steps as pure functions; the state, log, checkpoints and export of a run.
+"""Optimizers and training steps as pure functions, (state, batch) -> (state, sums), and the state, log, checkpoints and export of
+a run.
 
 In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard and other log sinks, curves.png,
 log lines, checkpoints, results.json and model/.

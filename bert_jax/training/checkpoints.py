@@ -36,16 +36,16 @@ State: TypeAlias = PyTree[jax.Array]
 AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
 
 QUARANTINE = "unreadable"
-ITEM = "state"  # passed in every call: Orbax would infer it from the newest state, which may be damaged
+ITEM = "state"  # passed in every call, since Orbax would otherwise infer it from the newest state, which may be damaged
 DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
-_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, seconds: 2 s at most, after a failed save only
+_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, and the pause in seconds: at most 2 s in total, and only after a failed save
 PROBE, PROBE_SIZE = ".probe", 1 << 16  # written and removed before a save by several processes
 COMPLETE = "commit_success.txt"  # the object that marks a complete state in a bucket
 
-# Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, they
-# would wait for each other's directories until they time out.
+# Orbax identifies the parts of a save by a per-process counter. If two runs in one process started saves at the same moment, each
+# would wait for the directories of the other until it times out.
 _save_lock = threading.Lock()
 
 
@@ -99,8 +99,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Waits for the save in progress, even after an exception. After a device error in one of several processes it does not
-        wait, since that save may wait for a dead process."""
+        """Waits for the save in progress, even after an exception. After a device error in one of several processes, it does not
+        wait, since that save may itself be waiting for a dead process."""
         if is_device_error(error) and jax.process_count() > 1:
             return
         self._wait_for_save(together=error is None)
@@ -111,14 +111,13 @@ class Checkpoints:
         there is no state yet.
 
         With `until`, only states up to that step are considered. Later states are removed, since the run is about to repeat their
-        steps. If there are only later states, returns None: the run was killed while Orbax was removing the states that the later
-        ones replaced.
+        steps. If there are only later states, returns None. In this case the run was killed while Orbax was removing the states
+        that the later ones had replaced.
 
         An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection. A
         state that does not fit in memory does not count as unreadable. Raises UserError if there are states but none is readable.
-        They stay in place, so that the next run also fails instead of training from the start. Also raises UserError if the disk
-        has no room for another state.
-        """
+        These states stay in place, so that the next run also fails instead of training from the start. Also raises UserError if
+        the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -154,12 +153,12 @@ class Checkpoints:
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
-            raise UserError(f"{where} cannot be read ({_cause(error)}); name a step after another checkpoint")
+            raise UserError(f"{where} cannot be read ({_cause(error)}); choose a step that comes after another checkpoint")
         return state
 
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
-        """Returns (state, None) or (None, error). All processes decide alike: a state that one process cannot read is used by
-        none."""
+        """Returns (state, None) or (None, error). All processes make the same decision: if one process cannot read a state, none
+        uses it."""
         found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
         try:
@@ -179,9 +178,8 @@ class Checkpoints:
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """Returns (the state of `step`, its saved digests or None), read by this process alone.
 
-        Orbax's manager would wait for the other processes after reading. If one process could not read the state and went on to
-        the next collective, the barrier of the others would meet that collective, and all would be aborted.
-        """
+        Orbax's manager would wait for the other processes after reading. If one process could not read the state and continued,
+        its next collective would meet the barrier of the other processes, and all of them would be aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         if not (place / DIGESTS).is_dir():
@@ -193,8 +191,8 @@ class Checkpoints:
 
         def move(path: AnyPath) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
-            if is_remote(self._directory):  # there Orbax removes every directory without a completion marker
-                (self._directory / QUARANTINE / COMPLETE).write_text("these states are not")
+            if is_remote(self._directory):  # Orbax removes every directory without a completion marker there
+                (self._directory / QUARANTINE / COMPLETE).write_text("these states are not complete")
             move_tree(path, _free_name(self._directory / QUARANTINE / path.name))
 
         self._change_directories(steps, move)
@@ -243,9 +241,8 @@ class Checkpoints:
     def _refusal(self, step: int) -> BaseException | None:
         """Returns why process 0 cannot start to save, on all of several processes; None if it can or is alone.
 
-        Orbax starts a save in process 0 between two barriers of all processes. After an error there, only process 0 would leave
-        the barrier; its next collective would meet the barrier of the others, and Gloo would abort them.
-        """
+        Orbax starts a save in process 0 between two barriers of all processes. After an error between them, only process 0 would
+        leave the barrier. Its next collective would then meet the barrier of the others, and Gloo would abort all of them."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None
@@ -270,8 +267,8 @@ class Checkpoints:
         self._manager = self._open()
 
     def _wait_for_save(self, together: bool = True) -> None:
-        """Waits for the save in progress and records whether it succeeded on all processes; a save that one process did not
-        finish is not complete. `together` is False if the other processes do not wait too."""
+        """Waits for the save in progress and records whether it succeeded on all processes. A save is only complete if every
+        process has finished its part. `together` is False if the other processes do not wait too."""
         if self._saving is None:
             return
         failure: BaseException | None = None
@@ -305,7 +302,7 @@ class Checkpoints:
             )
 
     def failure(self) -> UserError | None:
-        """Waits for the last save. Returns the error, with the remedy, if it failed, else None."""
+        """Waits for the last save. If the save failed, returns the error with the remedy, otherwise None."""
         self._wait_for_save()
         if self._failed is None:
             return None
@@ -322,12 +319,11 @@ class Checkpoints:
 
 
 def _remove_partial(directory: AnyPath, step: int) -> None:
-    """Removes what the failed save of `step` has written to `directory`.
+    """Removes the files that the failed save of `step` has written to `directory`.
 
-    Orbax raises at the first file that fails, while its other threads are still writing. Files that appear during the removal
-    keep the directory in place, so the removal is repeated, at most `_REMOVALS` times, until the directory stays away for
-    `_REMOVAL_PAUSE`.
-    """
+    Orbax raises at the first file that fails, while its other threads are still writing. A file that appears during the removal
+    keeps the directory in place. The removal is therefore repeated, at most `_REMOVALS` times, until the directory stays away for
+    `_REMOVAL_PAUSE`."""
     for _ in range(_REMOVALS):
         partial = list(directory.glob(f"{step}{UNFINISHED}*"))
         for path in partial:
@@ -365,8 +361,8 @@ def _free_name(path: AnyPath) -> AnyPath:
 
 
 def _cause(error: BaseException | None) -> str:
-    """Returns the operating system's message, if necessary by the error number in TensorStore's long text; otherwise the first
-    line."""
+    """Returns the operating system's message, looked up by the error number in TensorStore's long text if necessary; otherwise
+    returns the first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__
@@ -387,7 +383,7 @@ def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
         sharding = array.sharding
         replicated = NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else None
         results[name] = _compiled(replicated)(array)
-        if jax.default_backend() == "cpu":  # there, concurrent programs with collectives can deadlock
+        if jax.default_backend() == "cpu":  # concurrent programs with collectives can deadlock there
             jax.block_until_ready(results[name])
     results = jax.device_get(results)
     return {name: int(total) for name, (total, _) in results.items()}, [name for name, (_, bad) in results.items() if bad]
@@ -406,8 +402,8 @@ def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]
 
 @functools.cache
 def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It compiles once per shape. Parameters, optimizer slots and
-    models with different heads share shapes, so the first save waits half as long as with one program for all arrays."""
+    """Returns the jitted `_sum_and_nonfinite` for arrays of one mesh. It is compiled once per shape. Parameters, optimizer slots
+    and models with different heads share shapes, so the first save only takes half as long as with one program for all arrays."""
     return jax.jit(_sum_and_nonfinite, out_shardings=replicated)
 
 

@@ -48,9 +48,8 @@ def compiled(
 ) -> jax.stages.Compiled:
     """Compiles the jitted `function` for the shapes of `arguments`, or loads it from the directory `saved`.
 
-    Compiling before the first step keeps compilation out of the first step's time. If `saved` lacks the program, raises UserError
-    if `must_be_saved`; otherwise compiles, since a run that has already trained some steps should go on.
-    """
+    Compiling before the first step keeps compilation out of the first step's time. If `saved` does not contain the program,
+    raises UserError if `must_be_saved`. Otherwise compiles it, since a run that has already trained some steps should go on."""
     start = time.monotonic()
     lowered = function.lower(*arguments)
     program = None
@@ -110,7 +109,7 @@ def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: 
     if not file.exists():
         kept = sorted({_first_line(other) for other in directory.glob(f"*{SUFFIX}")})
         holds = f"programs for {' and for '.join(kept)}" if kept else "no programs"
-        why = ", but of another step (configuration or code differ)" if here in kept else ""
+        why = ", but for a different step (configuration or code differ)" if here in kept else ""
         raise UserError(f"--compiled={directory} holds {holds}{why}; this run needs a program of its step for {here}: {remedy}")
     _, arguments = jax.tree.flatten(lowered.args_info)
     payload = file.read_bytes().partition(b"\n")[2]

@@ -28,24 +28,24 @@ class OptimizerConfig:
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
     """Decoupled weight decay of every parameter except biases and LayerNorm parameters."""
     decouple_rate: bool = False
-    """Whether `weight_decay` is divided by the peak learning rate of the phase, so that a step at the peak rate removes the
-    fraction `weight_decay` of every weight, whatever the rate (decouple_lr in optimi and Composer; ModernBERT uses 1e-5). For
-    pretraining only."""
+    """Whether `weight_decay` is divided by the peak learning rate of the phase. A step at the peak rate then removes the fraction
+    `weight_decay` of every weight, whatever the rate (decouple_lr in optimi and Composer; ModernBERT uses 1e-5). For pretraining
+    only."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """The maximum global norm of the gradient. 0 disables clipping."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
-    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "slanted_triangular" (ULMFiT,
-    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly,
-    "inverse_sqrt" (arXiv:1706.03762, section 5.3; the paper's peak is (width * warmup_steps)^-0.5). Pieces that phases can
-    combine: "warmup", over the whole phase; "constant"; and "linear" (transformers'), "cosine" and "1-sqrt" (arXiv:2405.18392,
-    the decay of ModernBERT), which fall to the phase's `end_fraction` after a warmup. Or FILE.py:NAME. A phase may override
-    it."""
+    """The schedule of pretraining. "original": a warmup, then the polynomial decay. "slanted_triangular" (ULMFiT,
+    arXiv:1801.06146, section 3.2): rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly.
+    "inverse_sqrt" (arXiv:1706.03762, section 5.3): the paper's peak is (width * warmup_steps)^-0.5. Schedules that phases can
+    combine. "warmup" rises over the whole phase. "constant". "linear" (as in transformers), "cosine" and "1-sqrt"
+    (arXiv:2405.18392, ModernBERT's decay) fall to the phase's `end_fraction` after a warmup. Or FILE.py:NAME. A phase may
+    override it."""
     layer_decay: Fraction = 1.0
-    """The learning rate of a layer in pretraining, as a fraction of the rate of the layer above it: ULMFiT's discriminative rates
-    (1 / 2.6), for continuing to train a model on other text."""
+    """The ratio of a layer's learning rate to the rate of the layer above it, for continuing to pretrain a model on other text.
+    These are ULMFiT's discriminative rates (1 / 2.6)."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
@@ -62,8 +62,8 @@ class SpikeConfig:
     """The policy for spikes of the training loss."""
 
     policy: Annotated[str, OneOf(POLICIES)] = "none"
-    """"none": no action. "skip": a step whose loss is a spike does not change the weights. "rollback": the same, and after
-    `in_a_row` spikes the run rolls back to an earlier checkpoint and skips the batches since then."""
+    """"none": no action. "skip": a step whose loss is a spike does not change the weights. "rollback": like "skip", and after
+    `in_a_row` consecutive spikes the run rolls back to an earlier checkpoint and skips the batches since then."""
     deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
     """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
     window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100

@@ -28,7 +28,8 @@ EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "marke
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
 
-SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which is drawn over the noisy raw values
+# the window of the running mean, as a fraction of the training points; the mean is drawn over the noisy raw values
+SMOOTHED = 1 / 20
 
 
 def draw_curves(
@@ -40,12 +41,11 @@ def draw_curves(
     phases: Sequence[tuple[int, str]] = (),
     formats: Sequence[str] = ("png",),
 ) -> bool:
-    """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and one for the learning
-    rate, into `figure`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
+    """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and a panel for the
+    learning rate. `figure` ends in .png; other `formats` are written next to it. Returns False if there is nothing to draw.
 
-    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn per phase, since each phase
-    has its own held-out rows.
-    """
+    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn separately for each phase,
+    since each phase has its own held-out rows."""
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
@@ -127,7 +127,7 @@ def draw_panels(
     size: tuple[float, float],
     formats: Sequence[str] = ("png",),
 ) -> None:
-    """Draws any panels, three per row, each of a `size` in inches, into one file of each format."""
+    """Draws any panels, three per row, into one file of each format; `size` is the size of a panel in inches."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.5), layout="constrained", dpi=120)
@@ -209,7 +209,7 @@ def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarr
             kept.append((step, total + length * value, count + length))
         else:
             kept.append((step, length * value, length))
-    if len(kept) > 1 and kept[-1][2] < least:  # the last window has no next window
+    if len(kept) > 1 and kept[-1][2] < least:  # there is no window after the last one
         step, total, count = kept.pop()
         kept[-1] = (step, kept[-1][1] + total, kept[-1][2] + count)
     return np.array([step for step, _, _ in kept]), np.array([total / max(count, 1) for _, total, count in kept])

@@ -1,10 +1,9 @@
-"""Gradients with ZeRO, where the state is sharded over the data axis and every device holds and updates a part of each array.
+"""Gradients with ZeRO: the state is sharded over the data axis, and every device holds and updates a part of each array.
 
-ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data": parameters are
-gathered in the dtype of the matrix products, one layer while the previous layer is computed, and gradients are reduce-scattered.
-With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces (12 % of a v5e's peak) or makes
-programs that never finish compiling.
-"""
+ZeRO (arXiv:1910.02054, section 5.2) is written with explicit collectives in a `jax.shard_map` over "data". Parameters are
+gathered in the dtype of the matrix products. The parameters of each layer are gathered while the layer before it is computed.
+Gradients are reduce-scattered. With sharding constraints instead, XLA's partitioner splits the matrix products into small pieces
+(12 % of a v5e's peak) or makes programs that never finish compiling."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside
 from bert_jax.training.steps import Gradients, StepSeed, gradients
 
 ALL_REDUCE_FROM = 64
-"""The number of chips from which XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips it does not."""
+"""The number of chips from which XLA lowers a reduce-scatter over all chips to an all-reduce. With 16 chips, it does not do
+this."""
 
 
 def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_dtype: str) -> Gradients:
@@ -38,9 +38,8 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
     Kernels are gathered in `config.dtype`, each layer when it is computed, or all layers before a scan (`config.scan_layers`).
     Embedding tables are gathered in the same dtype, but their gradients are accumulated over tokens in float32. Gradients of
-    sharded arrays are summed over devices in `reduce_dtype`, those of other arrays (biases, LayerNorm) in float32. If this mesh
-    does not support ZeRO (`supports_zero`), returns `gradients` itself.
-    """
+    sharded arrays are summed over devices in `reduce_dtype`, gradients of other arrays (biases, LayerNorm) in float32. If this
+    mesh does not support ZeRO (`supports_zero`), returns `gradients` itself."""
     if not supports_zero(mesh):
         return gradients
     unstacked, dtype = not config.scan_layers, jnp.dtype(config.dtype)
@@ -102,16 +101,16 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """Returns the index of each of this device's `rows` among the rows of all devices in its microbatch, which determines its
-    random masks (`Tokens.rows`)."""
+    """Returns, for each of this device's `rows`, its index among the rows of all devices in the microbatch. The index determines
+    its random masks (`Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index("data").astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
     """Returns the `axis_index_groups` of collectives over the data axis, one for each dimension of the box of chips along the
-    axis, slowest first. Collectives over one dimension after another equal the collective over all chips. [None] is a single
-    collective over all chips.
+    axis, slowest first. Running the collectives over the dimensions one after another gives the same result as one collective
+    over all chips. [None] is a single collective over all chips.
 
     With `ALL_REDUCE_FROM` or more chips in one collective, XLA lowers a reduce-scatter to an all-reduce, which sends twice the
     bytes. On the two-dimensional slices of v5e and v6e, one dimension after another is faster (BERT-Large, 256 rows on v5e:8x8,

@@ -21,7 +21,7 @@ from bert_jax.runtime.workdir import MODEL, RESULTS
 def export_trained(
     workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, training: Training | None = None
 ) -> None:
-    """Writes `model` to WORKDIR/model, with a card that describes its `training`, and `results`, if not None, to
+    """Writes `model` to WORKDIR/model, with a card that describes its `training`. If `results` is not None, writes it to
     WORKDIR/results.json.
 
     If the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk and raises a
@@ -37,7 +37,7 @@ def export_trained(
 
 
 def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | None:
-    """Writes `results` to the directory's results.json. Returns the error of a failed write instead of raising it, so that the
+    """Writes `results` to the directory's results.json. If the write fails, returns the error instead of raising it, so that the
     caller can still export the model."""
     try:
         write_json(directory / RESULTS, results)
@@ -49,8 +49,8 @@ def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | N
 def _exported_elsewhere(
     workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, card: str
 ) -> str:
-    """Writes the model and the results below the first writable one of several directories. Returns a sentence that names the
-    directory, or the errors of all of them."""
+    """Writes the model and the results to one of several directories, the first that can be written. Returns a sentence that
+    names this directory, or the errors of all of them."""
     tried = []
     places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
     for place in dict.fromkeys(places):

@@ -34,7 +34,7 @@ class Logged(Protocol):
 
     @property
     def log(self) -> LogConfig:
-        """Its log."""
+        """The section `config.log`."""
 
     def to_dict(self) -> JsonObject:
         """Returns the configuration as nested plain values, for log sinks."""
@@ -71,7 +71,7 @@ class RunLog(abc.ABC):
 
     def open(self, step: int, experiment: Logged) -> None:
         """Opens the files and log sinks of a run that starts or resumes at `step`. Records of later steps are dropped, since
-        those steps will be repeated; `step` -1 drops all. Raises UserError for an unknown sink."""
+        those steps will be repeated; with `step` -1, all records are dropped. Raises UserError for an unknown sink."""
         load_sinks(experiment.log.sinks)  # in every process, so that all of them raise
         if self._run.is_first:
             self.metrics = MetricsWriter(self._directory, step, experiment.log.sinks, experiment.to_dict())
@@ -107,7 +107,8 @@ class RunLog(abc.ABC):
         self._time.rolled_back()
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
-        """Writes a log line and a record with the means over the steps since the last one, whose sums are `window`."""
+        """Writes a log line and a record with the means over the steps since the last log line; `window` holds the sums of these
+        steps."""
         self._run.require_in_place()
         scores = self.compute_scores(window)
         units, flops, flops_left = self.count_work(step, window)
@@ -142,7 +143,8 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns (units, FLOPs of the steps since the last call, whose sums are `window`; FLOPs left after `step`)."""
+        """Returns (units, FLOPs of the steps since the last call, FLOPs left after `step`); `window` holds the sums of these
+        steps."""
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
@@ -159,8 +161,8 @@ class RunLog(abc.ABC):
 class Throughput:
     """Rows (or the examples of labelled tasks), tokens and FLOPs per second since the last report, and the time left.
 
-    The time left is computed from FLOPs instead of steps, since a step of the second phase (length 512) costs several of the
-    first.
+    The time left is computed from FLOPs instead of steps, since a step of the second phase (length 512) costs as much as several
+    steps of the first.
 
     >>> throughput = Throughput(goodput)
     >>> throughput.add(64, tokens=7800, flops=64 * row_flops(...))       # after every step

@@ -42,7 +42,7 @@ class Stage:
     end: int
     """The last step."""
     rows: Callable[[int], Batch]
-    """Step (number of previous steps) -> the rows of its batch that belong to this process."""
+    """Step (the number of finished steps) -> this process's rows of its batch."""
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
     """The compiled training step on these rows. It reuses the memory of the old state."""
     logs: Callable[[int], bool]
@@ -54,7 +54,7 @@ class Stage:
     saves: Callable[[int], bool]
     """Whether a checkpoint is due after a step."""
     skipped_batches: int = 0
-    """The number of batches skipped because of loss spikes; each step reads the batch of that many steps later."""
+    """The number of batches skipped because of loss spikes; step n reads batch n plus this number."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Parts:
     profile: Profile
     last_step: int
     stage: Callable[[TrainState], contextlib.AbstractContextManager[Stage]]
-    """State -> the stage of its next step, compiled."""
+    """State -> the stage of its next step, with a compiled step."""
     log: RunLog
     saver: Saver
     abort_after_skipped: int
@@ -150,7 +150,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
 
 
 def due(step: int, every: int, *, last: int) -> bool:
-    """Returns whether an action that is due every `every` steps and after the `last` step is due after `step`."""
+    """Returns whether an action is due after `step`, if it is due every `every` steps and after the `last` step."""
     return step % every == 0 or step == last
 
 
@@ -168,15 +168,15 @@ class Saver:
         in_place: Callable[[], None] = lambda: None,
     ):
         """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
-        too. `mirror` is notified of every save, so that the metrics reach the workdir's bucket as early as the state does.
+        too. `mirror` is notified of every save, so that the metrics reach the workdir's bucket no later than the state.
         `in_place` raises UserError if the workdir was moved or removed."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
         self._mirror, self._require_in_place = mirror, in_place
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`: a run that is killed in
-        between then repeats the step and loses no metrics."""
+        """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed in
+        between, it then repeats the step and loses no metrics."""
         self._require_in_place()
         self._before()
         if self._mirror:
@@ -253,7 +253,7 @@ class StepSums:
             kept = f"is in {path}"
         except OSError as error:
             path.unlink(missing_ok=True)
-            kept = f"could not be kept in {path} ({error.strerror})"
+            kept = f"could not be written to {path} ({error.strerror})"
         raise UserError(
             f"the loss or the gradient was not finite in {counted(self._limit, 'step')} in a row, up to step {step:,} "
             f"(config.abort_after_skipped); these steps did not change the weights. The last batch {kept}. "
@@ -276,7 +276,6 @@ def require_learned(steps: int, skipped: int) -> None:
     """Raises UserError if more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
     if 2 * (steps - skipped) < steps or steps == skipped:
         raise UserError(
-            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights: the loss or gradient of the others "
-            "was not finite. "
-            "No model is exported; lower the learning rate and use another --workdir"
+            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights, because the loss or gradient of all "
+            "other steps was not finite. No model is exported; lower the learning rate and use another --workdir"
         )

@@ -63,7 +63,7 @@ class MetricsWriter:
         self._path = workdir / METRICS
         kinds = load_sinks(sinks)
         self._lines = _drop_later_lines(self._path, resume_step)
-        self._file = self._path.open("ab", buffering=0)  # unbuffered, so a kill of this process loses no line
+        self._file = self._path.open("ab", buffering=0)  # unbuffered, so that no line is lost if this process is killed
         self._unwritten = b""
         self._failed = False
         self._sinks = Sinks(kinds, workdir, config or {})
@@ -158,7 +158,7 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record `records()`, which has `lines` lines and ends with `newest`."""
+        """Brings every sink up to date with the record; `records()` returns its `lines` lines, of which `newest` is the last."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:
@@ -169,7 +169,7 @@ class Sinks:
                 for record in missing:
                     self._open[name].write(record["step"], _numbers(record))
                 self._written[name] = lines
-            except Exception as error:  # anything: user code, a network
+            except Exception as error:  # any exception: the sink may be user code or use a network
                 self._close(name)
                 again = isinstance(error, OSError)
                 if name not in self._failed:
@@ -200,13 +200,13 @@ class Tensorboard:
     """TensorBoard event files in WORKDIR/tensorboard/, written without TensorFlow."""
 
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
-        # tensorboardX's FileWriter is not used: its thread ends at the first error, and the run would block after ten more
+        # tensorboardX's FileWriter is not used, since its thread ends at the first error, and the run would block after ten more
         # records.
         from tensorboardX.event_file_writer import EventsWriter
 
         directory = workdir / EVENTS
         directory.mkdir(exist_ok=True)
-        if not directory.is_symlink():  # other runs may have theirs behind a link
+        if not directory.is_symlink():  # a link may lead to files of other runs
             for old in directory.glob("events.out.tfevents.*"):
                 old.unlink()
         self._events = EventsWriter(str(directory / "events"))
@@ -234,7 +234,7 @@ class Wandb:
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
         import wandb
 
-        name = workdir / "wandb" / "run_id"  # a resumed run is the same run there
+        name = workdir / "wandb" / "run_id"  # a resumed run continues the same W&B run
         name.parent.mkdir(exist_ok=True)
         if not name.exists():
             name.write_text(secrets.token_hex(4))
@@ -244,7 +244,7 @@ class Wandb:
         )
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Logs the numbers of a step, unless it has them from an earlier start."""
+        """Logs the numbers of a step, unless they were logged at an earlier start."""
         if step >= self._run.step:
             self._run.log(dict(numbers), step=step)
 

@@ -39,9 +39,9 @@ class Parameter:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    """A name for each dimension. "layer": the layers, stacked. In a kernel "in" are the dimensions that its product sums over and
-    "out" the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out"). Dimensions of
-    other arrays have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
+    """A name for each dimension. "layer": the layers, stacked. In a kernel, "in" are the dimensions that the matrix product sums
+    over, and "out" are the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out").
+    Dimensions of other arrays have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
@@ -67,8 +67,9 @@ def described(boxed: Params) -> PyTree[Parameter]:
 
 
 def decayed(params: Params) -> PyTree[bool]:
-    """Returns a mask for weight decay: True for every parameter except biases and LayerNorm's, which google-research/bert
-    `optimization.py` excludes by the names LayerNorm, layer_norm and bias, and the `VOCABULARY_ARRAYS`, which are not trained."""
+    """Returns a mask for weight decay. It is True for every parameter except biases, LayerNorm parameters and the
+    `VOCABULARY_ARRAYS`, which are not trained. google-research/bert `optimization.py` excludes biases and LayerNorm by the names
+    LayerNorm, layer_norm and bias."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
         return path[-1].key not in ("bias", *VOCABULARY_ARRAYS) and not any(key.key.endswith("layer_norm") for key in path)
@@ -140,8 +141,8 @@ FUSED = (("query", "key", "value"), ("intermediate", "gate"))
 
 
 def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """Returns StableAdamW (arXiv:2304.13013) as in optimi 0.3.3, with which ModernBERT was trained. It is AdamW, except that if
-    the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by it.
+    """Returns StableAdamW (arXiv:2304.13013) as in optimi 0.3.3, with which ModernBERT was trained. It is AdamW with one change:
+    if the root mean square of g / sqrt(v) over an array exceeds 1, the array's learning rate is divided by it.
 
     v is the bias-corrected average of g^2 including this step, and at least epsilon^2. Each layer is treated separately, and the
     arrays of `FUSED` together. The weight decay is multiplied by the learning rate, so it is divided too.
@@ -154,14 +155,14 @@ def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
         return "/".join(together.get(key.key, key.key) for key in path)
 
     names = jax.tree_util.tree_map_with_path(name, parameters)
-    elements: dict[str, int] = collections.defaultdict(int)  # of an array, per layer
+    elements: dict[str, int] = collections.defaultdict(int)  # for an array, per layer
     for array, parameter in zip(jax.tree.leaves(names), jax.tree.leaves(parameters), strict=True):
         elements[array] += math.prod(size for size, axis in zip(parameter.shape, parameter.axes, strict=True) if axis != "layer")
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         directions, state = adamw.update(grads, state, params)
         corrected = 1 - config.b2 ** state[0].count
-        sums: dict[str, Any] = collections.defaultdict(float)  # of g^2 / v, per layer: [N], or a scalar
+        sums: dict[str, Any] = collections.defaultdict(float)  # for g^2 / v, per layer: [N], or a scalar
 
         def add(name: str, parameter: Parameter, gradient: Float[Array, "*shape"], v: Float[Array, "*shape"]) -> None:
             within = tuple(axis for axis, of in enumerate(parameter.axes) if of != "layer")
@@ -185,10 +186,9 @@ def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
 def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
     """Returns the transformation from gradients to a direction for parameters (arrays or shapes) boxed with their axis names.
 
-    The order follows the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training step
-    clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, or if a
-    user's optimizer does not return an optax transformation.
-    """
+    The order follows the original code: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
+    step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, or if
+    a user's optimizer does not return an optax transformation."""
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
     with file_errors_explained(source_file(config.name), key):

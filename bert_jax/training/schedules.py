@@ -1,7 +1,8 @@
 """The learning rate as a pure function of the step.
 
 A schedule is a function `name(step, steps, ...)` of the step in its phase (int32, from 0) and the number of steps; it returns a
-factor of the peak rate. Each further parameter receives the experiment's key of the same name (`SETTINGS`) or its own default:
+factor of the peak rate. If the function has further parameters, each receives the experiment's key of the same name (`SETTINGS`)
+or its own default:
 
     def linear(step, steps, warmup_steps, end_fraction=0.0): ...
     def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2): ...        # fractions that only this function knows
@@ -30,7 +31,7 @@ Rate = Float[Array, ""]
 Schedule = Callable[[Int[Array, ""]], Rate]
 """A function from the step to the learning rate."""
 SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate", "end_fraction")
-"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning has only the first."""
+"""The keys of an experiment that a schedule may have as parameters, in addition to `peak`. Fine-tuning only has the first."""
 Steps = int | Num[Array, ""]
 """A number of steps, constant or traced."""
 
@@ -57,8 +58,8 @@ def original(
 
 
 def linear(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
-    """Returns a linear warmup from 0, then a linear decay to `end_fraction` at the last step: transformers' schedule, without the
-    drop of the original's."""
+    """Returns a linear warmup from 0, then a linear decay to `end_fraction` at the last step. This is the schedule of
+    transformers, without the drop at the end of the original's warmup."""
     done = step.astype(jnp.float32)
     falling = end_fraction + (1.0 - end_fraction) * ((steps - done) / jnp.maximum(steps - warmup_steps, 1))
     return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.clip(falling, end_fraction, 1.0))
@@ -85,7 +86,7 @@ def _warmup_then(
 
 
 def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rate:
-    """Returns a linear warmup over all steps, from 0 to `end_fraction` after the last."""
+    """Returns a linear warmup over all steps, from 0 to `end_fraction` after the last step."""
     return end_fraction * jnp.clip(step.astype(jnp.float32) / steps, 0.0, 1.0)
 
 
@@ -104,8 +105,8 @@ def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
 
 
 def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
-    """Returns the Transformer's schedule (arXiv:1706.03762, section 5.3): width^-0.5 * min(n^-0.5, n * warmup^-1.5) for step n,
-    counted from 1, as a factor of its peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
+    """Returns the Transformer's schedule (arXiv:1706.03762, section 5.3), width^-0.5 * min(n^-0.5, n * warmup^-1.5) for step n,
+    counted from 1. It is given as a factor of its peak, (width * warmup)^-0.5, which is the `learning_rate` of the phase."""
     del steps
     number, warmup = step.astype(jnp.float32) + 1.0, jnp.maximum(jnp.asarray(warmup_steps, jnp.float32), 1.0)
     return jnp.minimum(jnp.sqrt(warmup / number), number / warmup)
@@ -166,8 +167,8 @@ class Span:
         reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
         if self.end_fraction is not None and "end_fraction" not in reads:
             raise UserError(
-                f"end_fraction={self.end_fraction} of a phase is not for {self.key}={self.schedule}, which does not decay to a "
-                "fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"
+                f"end_fraction={self.end_fraction} of a phase does not apply to {self.key}={self.schedule}, which does not decay "
+                "to a fraction of its rate; leave it out, or use warmup, linear, cosine or 1-sqrt"
             )
         settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         return lambda step: found(step - self.start, self.steps, self.peak, settings)

@@ -1,8 +1,7 @@
 """Loss spikes: detects them, keeps the moving averages of the loss in the state, and rolls back to an earlier state.
 
 PaLM (arXiv:2204.02311, section 5.1) was retrained from a checkpoint about 100 steps before a spike, without the 200 to 500
-batches around it; the same batches did no harm to other weights. It is cheaper to skip a single bad batch.
-"""
+batches around it. Training other weights on these batches caused no spike. Skipping a single bad batch is cheaper."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class WatchedTrainState(TrainState):
     """The number of steps skipped because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
     skipped_batches: Int[Array, ""]
-    """The number of skipped batches: each step reads the batch of this many steps later."""
+    """The number of skipped batches; step n reads batch n plus this number."""
     rollbacks: Int[Array, ""]
     """The number of rollbacks."""
 
@@ -94,7 +93,7 @@ def spike_filter(config: SpikeConfig) -> SpikeFilter:
 def _with_loss(
     state: WatchedTrainState, loss: Float[Array, ""], counts: Bool[Array, ""], spike: Int[Array, ""], share: float
 ) -> WatchedTrainState:
-    """Returns the state with the `spike` (0 or 1) counted and, if `counts`, the loss added to its averages."""
+    """Returns the state with `spike` (0 or 1) added to its count and, if `counts`, the loss added to its averages."""
     is_first = state.losses == 0
     away = loss - state.loss_mean
     mean = jnp.where(is_first, loss, state.loss_mean + share * away)
@@ -110,7 +109,7 @@ def _with_loss(
 
 
 def skipped_batches(state: TrainState) -> int:
-    """Returns the number of skipped batches: each step reads the batch of this many steps later."""
+    """Returns the number of skipped batches; step n reads batch n plus this number."""
     return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
 
 
@@ -141,8 +140,8 @@ class Rollback:
         if times >= config.max_rollbacks:
             raise UserError(
                 f"the loss was a spike in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run "
-                f"had rolled back {counted(times, 'time')} (config.spikes.max_rollbacks); the checkpoints are from before it: "
-                f"lower the learning rate, or look at the batch with --replay={spike.step}"
+                f"had rolled back {counted(times, 'time')} (config.spikes.max_rollbacks); the checkpoints are from before the "
+                f"spike; lower the learning rate, or look at the batch with --replay={spike.step}"
             )
         until = max(0, spike.step - spike.in_a_row - config.rollback_steps)
         state = self._checkpoints.restore_latest(self._layout, until=until)

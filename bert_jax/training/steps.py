@@ -47,7 +47,8 @@ class TrainState:
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """Returns the state before the first step."""
-    step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: a shared one could not be donated
+    # three buffers, since a shared one could not be donated
+    step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
 
@@ -73,7 +74,7 @@ def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."
 
 
 Gradients = Callable[[Objective, Params, Batch, Sums, StepSeed, int], tuple[Params, Sums]]
-"""The function `gradients`, or its counterpart for sharded parameters in `data_parallel.py`."""
+"""The function `gradients`, or its variant for sharded parameters in `data_parallel.py`."""
 
 
 def gradients(
@@ -81,11 +82,10 @@ def gradients(
 ) -> tuple[Params, Sums]:
     """Returns (gradient of the loss, the objective's sums) over the rows of `batch`.
 
-    `counts` belong to the whole batch, of which these rows may be a part. With `accumulation` > 1, the rows are processed in that
-    many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients add up to the gradient of
-    the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are accumulated in
-    float32 for any dtype of the parameters.
-    """
+    `counts` are the counts of the whole batch, of which these rows may be a part. With `accumulation` > 1, the rows are processed
+    in that many microbatches. Each loss is divided by the counts of the *whole* batch, so that the gradients add up to the
+    gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
+    accumulated in float32 for any dtype of the parameters."""
 
     def loss(params: Params, rows: Batch, microbatch: Int[Array, ""]) -> tuple[Float[Array, ""], Sums]:
         seed, step = step_seed
@@ -111,8 +111,8 @@ def gradients(
 
 
 SpikeFilter = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
-"""(state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the weights, the state with the
-filter's own counts, further sums of the step). See `training/spikes.py`."""
+"""The type of a spike filter: (state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the
+weights, the state with the filter's own counts, further sums of the step). See `training/spikes.py`."""
 
 
 Scalars = Mapping[str, Num[Array, ""]]
@@ -142,7 +142,7 @@ class Program:
     clipping."""
     learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None
     """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters. Gradients with
-    factor 0 do not count in the norm. None: all factors are 1."""
+    factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
     """Decides whether a step changes the weights; None: every finite step does."""
@@ -274,7 +274,7 @@ class Program:
 
     @functools.cached_property
     def init_state(self) -> jax.stages.Wrapped:
-        """A function (function, *arguments) -> the state before step 0, with the parameters that `function(*arguments)`
+        """A function (function, *arguments) -> the state before step 0. Its parameters are those that `function(*arguments)`
         returns."""
 
         def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
@@ -312,7 +312,7 @@ class Program:
 
     @functools.cached_property
     def evaluation_step(self) -> jax.stages.Wrapped:
-        """The jitted `evaluate` of `gathered` parameters, replicated on every device."""
+        """The jitted `evaluate`, which takes `gathered` parameters and returns results that are replicated on every device."""
         shardings = parameter_shardings(self.parameters, self.mesh), NamedSharding(self.mesh, BATCH)
         return jax.jit(self.evaluate, in_shardings=shardings, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
 
@@ -335,5 +335,6 @@ class Program:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate is replaced by the step's."""
+    """Adds a step's sums to `window`, the sums of earlier steps, on the device. The learning rate becomes the learning rate of
+    the step."""
     return {name: window[name] + value if window and name != "learning_rate" else value for name, value in sums.items()}

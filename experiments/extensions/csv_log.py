@@ -1,10 +1,10 @@
-"""A log sink: the numbers of a run as a table, WORKDIR/log.csv, for a spreadsheet.
+"""A log sink that writes the numbers of a run as a table, WORKDIR/log.csv, for a spreadsheet.
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart \
         --config.log.sinks=tensorboard,experiments/extensions/csv_log.py:Csv
 
-The table has one row for each step and number. A continued run writes the table again, from the record of all its starts.
-"""
+The table has one row for each step and number. A continued run writes the whole table again, from the record of all its
+starts."""
 
 import csv
 

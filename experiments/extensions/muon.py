@@ -4,8 +4,8 @@
         --config.optimizer.name=experiments/extensions/muon.py:muon
 
 The momentum of every kernel is orthogonalised, separately for each layer, and scaled to the size of an Adam update
-(arXiv:2502.16982), so that Muon and Adam share one learning rate. Embeddings, biases and LayerNorms get Adam.
-"""
+(arXiv:2502.16982). This allows Muon and Adam to share one learning rate. Embeddings, biases and LayerNorms are updated by
+Adam."""
 
 import math
 
@@ -27,8 +27,8 @@ def muon(config, parameters):
 
 
 def dimensions(parameter):
-    """Returns the input dimensions of a kernel, over which its product sums, and its output dimensions: [layers, D, H, K] is a
-    matrix from D to H * K for every layer."""
+    """Returns the input dimensions of a kernel, over which its product sums, and its output dimensions. For example, [layers, D,
+    H, K] is a matrix from D to H * K for every layer."""
     if not {"in", "out"} <= set(parameter.axes):
         return optax.MaskedNode()
     of = {name: [i for i, axis in enumerate(parameter.axes) if axis == name] for name in ("in", "out")}

@@ -23,7 +23,7 @@ class ReplacedTokens(Objective):
     """The loss of the generator, plus `weight` times the loss of the detector over all tokens."""
 
     generator_size: float = 0.25
-    """The width of the generator, as a fraction of the encoder's."""
+    """The width of the generator, as a fraction of the encoder's width."""
     weight: float = 50.0
 
     scores = {

@@ -1,12 +1,11 @@
-"""A source of text: the transcripts of talks, from the subtitles of their recordings (SubRip, `.srt`).
+"""A source of text: reads the transcripts of talks from the subtitles of their recordings (SubRip, `.srt`).
 
     tpu_scripts/run.sh corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' \
         --vocab=models/base --output=runs/talks_corpus
 
 Each file is a document. The numbers, times and mark-up of the subtitles are removed. All lines of a talk are joined into one
 text, since subtitles break in the middle of sentences. The corpus command calls the function once to count the documents, and
-again in each of its processes, so their order and number have to depend only on the names of the files.
-"""
+again in each of its processes. Therefore the order and number of documents may depend only on the names of the files."""
 
 import glob
 import pathlib

@@ -4,14 +4,13 @@ r"""Distillation of a task into a smaller model (Hinton et al., arXiv:1503.02531
     tpu_scripts/run.sh finetune --config=experiments/finetune/distil.py:glue/mrpc --workdir=runs/mrpc_half \
         --config.init_from=runs/half --config.distillation.teacher=runs/mrpc --config.task.data_dir=DIR
 
-The teacher is the workdir of a run on the same task. Half of the loss is on the labels; the other half compares the logits of
-student and teacher at temperature 2. If the widths are equal, the mean squared difference of the hidden states is added with
+The teacher is the workdir of a run on the same task. Half of the loss comes from the labels; the other half compares the logits
+of student and teacher at temperature 2. If the widths are equal, the mean squared difference of the hidden states is added with
 weight 0.1.
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: a score between the teacher's and that of the small
-model trained on the labels alone. Measured: SICK with half of MiniLM's layers, 0.671 alone, 0.754 with the teacher, which has
-0.840 (experiments/results/finetuning.md).
-"""
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: a score between the teacher's score and the score of
+the small model trained on the labels alone. Measured on SICK, with half of MiniLM's layers: 0.671 alone and 0.754 with the
+teacher, which itself reaches 0.840 (experiments/results/finetuning.md)."""
 
 from ml_collections import ConfigDict
 

@@ -3,13 +3,12 @@ r"""The paper's grid (appendix A.3) on a small task: batches of 16 and 32, learn
     tpu_scripts/run.sh finetune --config=experiments/finetune/grid.py:glue/rte --workdir=runs/rte_grid \
         --config.init_from=MODEL --config.task.data_dir=DIR --config.sweep.seeds='[0, 1, 2]'
 
-These are 18 runs for each seed, in parallel on the devices of all hosts. results.json has the best score, the mean, the standard
-deviation and the median for each setting, and the number of runs that give every example the same answer. model/ and predictions/
-come from the best run on dev.
+The grid has 18 runs for each seed, which are trained in parallel on the devices of all hosts. For each setting results.json has
+the best score, the mean, the standard deviation and the median, and the number of runs that give every example the same answer.
+model/ and predictions/ come from the best run on dev.
 
-Hardware: v5e:2x4, one run per chip: the grid takes about the time of three runs. Expected: the paper reports the best score on
-dev.
-"""
+Hardware: v5e:2x4. Each chip trains one run, so the grid takes about as long as three runs. Expected: the paper reports the best
+score on dev."""
 
 from ml_collections import ConfigDict
 

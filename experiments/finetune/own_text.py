@@ -3,8 +3,8 @@ r"""A text classifier trained on your own table: copy this file for your own tas
     tpu_scripts/run.sh finetune --config=experiments/finetune/own_text.py --workdir=runs/own \
         --config.init_from=MODEL --config.task.own.train=train.csv --config.task.own.dev=dev.csv
 
-The tables are CSV, TSV, JSON lines, Parquet or Arrow with the columns `text` and `label`; `OwnDataConfig` lists the other keys
-(pairs of texts, numbers or several labels to predict, other names of columns). The tasks "own/token", "own/span" and "own/choice"
+The tables are CSV, TSV, JSON lines, Parquet or Arrow with the columns `text` and `label`. `OwnDataConfig` lists the keys for
+pairs of texts, for numbers or several labels, and for other column names. The tasks "own/token", "own/span" and "own/choice"
 train tagging, question answering and multiple choice in the same way.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models and data. Expected: above the score of the most frequent label,

@@ -3,16 +3,16 @@ r"""SICK: entailment (three labels) or relatedness (a score from 1 to 5) of two 
     tpu_scripts/run.sh finetune --config=experiments/finetune/sick.py:entailment --workdir=runs/sick \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-DIR holds SICK.txt; its TRAIN rows are the training set, its TRIAL rows dev, its TEST rows the test set.
+DIR holds SICK.txt: its TRAIN rows are the training set, its TRIAL rows the dev set, and its TEST rows the test set.
 
-For entailment, results.json has precision and recall (means over the three labels) and accuracy of dev and test, next to the
-published figures on the test set: BERT-Base (86.8 / 85.4 / 86.7), NeuralLog and provers (experiments/results/published.md).
-LangPro and ccg2lambda count precision and recall over the proofs that were found, so these scores have different names.
+For entailment, results.json has precision, recall (both as means over the three labels) and accuracy on dev and test. Next to
+them it has the published figures on the test set for BERT-Base (86.8 / 85.4 / 86.7), NeuralLog and provers
+(experiments/results/published.md). LangPro and ccg2lambda count precision and recall only over the proofs that were found, so
+these scores have different names.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: training on the 4,439 pairs takes minutes; MiniLM
-reaches 0.853 / 0.853 / 0.840 on dev (experiments/results/finetuning.md). The most frequent label, NEUTRAL, has 0.189 / 0.333 /
-0.568.
-"""
+reaches 0.853 / 0.853 / 0.840 on dev (experiments/results/finetuning.md). A model that always answers with the most frequent
+label, NEUTRAL, has 0.189 / 0.333 / 0.568."""
 
 from ml_collections import ConfigDict
 

@@ -3,14 +3,13 @@ r"""A text classifier trained with the techniques of ULMFiT (Howard and Ruder, a
     tpu_scripts/run.sh finetune --config=experiments/finetune/ulmfit.py:glue/sst2 --workdir=runs/ulmfit \
         --config.init_from=MODEL --config.task.data_dir=DIR
 
-This is stage 3. For the whole recipe MODEL is the language model that continued on the task's texts, stage 2:
-experiments/pretrain/ulmfit_lm.py has the commands. The techniques of this stage are discriminative learning rates (divided by 2.6
-per layer, section 3.2), the slanted triangular schedule (section 3.2), gradual unfreezing (one more layer in each epoch, section
-3.3), and a head on the concatenation of [CLS], mean and maximum (section 3.3).
+This is stage 3 of the recipe. For the whole recipe, MODEL is the result of stage 2: a language model that continued on the task's
+texts. The commands of stage 2 are in experiments/pretrain/ulmfit_lm.py. The techniques of this stage are discriminative learning
+rates (divided by 2.6 per layer, section 3.2), the slanted triangular schedule (section 3.2), gradual unfreezing (one more layer
+in each epoch, section 3.3), and a head on the concatenation of [CLS], mean and maximum (section 3.3).
 
-Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about the score of plain fine-tuning; the experiment
-is for comparison.
-"""
+Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: about the score of plain fine-tuning, with which this
+experiment is to be compared."""
 
 from ml_collections import ConfigDict
 

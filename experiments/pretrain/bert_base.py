@@ -6,13 +6,13 @@ r"""BERT-Base with the settings of the paper.
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/bert_base
 
-Hardware: v5e:4x4, 16 chips. Duration: 5.8 hours by the estimate of `aot` (31 % of the chips' peak at 128
-tokens, 56 % at 512; 2.4e+19 model FLOPs), not measured. Expect: held-out MLM perplexity 3.99 (paper, Table 6); GLUE
-test average 79.6 after fine-tuning (Table 1).
+Hardware: v5e:4x4, 16 chips. Duration: 5.8 hours by the estimate of `aot` (31 % of the chips' peak at 128 tokens, 56 % at 512;
+2.4e+19 model FLOPs). It has not been measured. Expected: held-out MLM perplexity 3.99 (paper, Table 6); GLUE test average 79.6
+after fine-tuning (Table 1).
 
-Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
-of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
-"""
+The settings are from section A.2 of the paper and from the released code (google-research/bert, optimization.py and
+create_pretraining_data.py). 90 % of the steps have rows of 128 tokens and the rest rows of 512, on one learning-rate schedule;
+Adam has no bias correction."""
 
 from ml_collections import ConfigDict
 

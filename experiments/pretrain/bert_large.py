@@ -6,14 +6,14 @@ r"""BERT-Large with the settings of the paper.
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_large.py --workdir=runs/bert_large
 
-Hardware: v5e:4x4, 16 chips. Duration: 16.9 hours by the estimate of `aot` (37 % of the chips' peak at 128
-tokens, 65 % at 512; 8.2e+19 model FLOPs), not measured. A batch of 256 rows does not keep more chips busy: v5e:8x8, with four
-times as many chips, takes 13.6 hours. Expect: held-out MLM perplexity 3.23 (paper, Table 6); GLUE test average 82.1 after
-fine-tuning (Table 1).
+Hardware: v5e:4x4, 16 chips. Duration: 16.9 hours by the estimate of `aot` (37 % of the chips' peak at 128 tokens, 65 % at 512;
+8.2e+19 model FLOPs). It has not been measured. A batch of 256 rows is too small to keep more chips busy: v5e:8x8, with four times
+as many chips, takes 13.6 hours. Expected: held-out MLM perplexity 3.23 (paper, Table 6); GLUE test average 82.1 after fine-tuning
+(Table 1).
 
-Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
-of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
-"""
+The settings are from section A.2 of the paper and from the released code (google-research/bert, optimization.py and
+create_pretraining_data.py). 90 % of the steps have rows of 128 tokens and the rest rows of 512, on one learning-rate schedule;
+Adam has no bias correction."""
 
 from ml_collections import ConfigDict
 

@@ -4,8 +4,8 @@ r"""The 24 published miniatures (arXiv:1908.08962) with the recipe of BERT-Base:
         --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_miniature.py:mini --workdir=runs/bert_mini
 
-The argument is a size: tiny, mini, small, medium, or any size of the grid, L-2_H-128 to L-12_H-768. Hours are estimates by
-`aot`; the expected score is that on GLUE's test sets after fine-tuning, as published with the weights.
+The argument is a size: tiny, mini, small, medium, or any size of the grid, L-2_H-128 to L-12_H-768. The hours are estimates of
+`aot`. The expected score is the one published with the weights: the score on GLUE's test sets after fine-tuning.
 
     size     layers  width  parameters  hardware  hours  GLUE
     tiny          2    128       4.4 M  v5e:1x1     6.1  64.2
@@ -13,9 +13,9 @@ The argument is a size: tiny, mini, small, medium, or any size of the grid, L-2_
     small         4    512      28.8 M  v5e:2x2     3.9  71.2
     medium        8    512      41.4 M  v5e:2x2     5.9  73.5
 
-Settings: paper section A.2 and the released code (google-research/bert, optimization.py and create_pretraining_data.py): rows
-of 128 tokens for 90 % of the steps and of 512 for the rest, on one learning-rate schedule; Adam without bias correction.
-"""
+The settings are from section A.2 of the paper and from the released code (google-research/bert, optimization.py and
+create_pretraining_data.py). 90 % of the steps have rows of 128 tokens and the rest rows of 512, on one learning-rate schedule;
+Adam has no bias correction."""
 
 from ml_collections import ConfigDict
 

@@ -1,18 +1,18 @@
-r"""ELMo's bidirectional LSTM language model on your own text, on a CPU: the features of TagLM and ELMo, before BERT.
+r"""ELMo's bidirectional LSTM language model on your own text, on a CPU. TagLM and ELMo, which came before BERT, used such a model
+for features.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
         --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bilm.py --workdir=runs/bilm
 
-The model has two layers of LSTMs in each direction, with cells of width 512 and projections to 128, so features have width 256.
-Both directions share one softmax, tied to the word vectors. `:forward` is a single LSTM of width 256 that reads from left to
-right: the language model of ULMFiT's recipe. The rows are whole texts without masks, and each direction predicts every token of a
-row.
+The model has two layers of LSTMs in each direction, with cells of width 512 and projections to 128, so a feature vector has width
+256. Both directions share one softmax, tied to the word vectors. `bilm.py:forward` is a single LSTM of width 256 that reads from
+left to right: the language model of ULMFiT's recipe. The rows are whole texts without masks, and each direction predicts every
+token of a row.
 
-Hardware: 2 CPU cores, 2 GiB. Duration: 38 minutes of one core of an AMD EPYC before b32942b, some 26 by its speed since. Expect a
-held-out accuracy of 13.5 % after 500 steps and of 18.8 to 19.0 % at the end, and a perplexity of 185 to 190 (three seeds; word
-frequency alone: 5.0 % and 1,065).
-"""
+Hardware: 2 CPU cores, 2 GiB. Duration: 38 minutes of one core of an AMD EPYC before commit b32942b; at the speed since then,
+about 26 minutes. Expected: a held-out accuracy of 13.5 % after 500 steps and of 18.8 to 19.0 % at the end, and a perplexity of
+185 to 190 (three seeds). With word frequency alone: 5.0 % and 1,065."""
 
 from ml_collections import ConfigDict
 

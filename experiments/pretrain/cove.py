@@ -1,4 +1,5 @@
-r"""CoVe: the encoder of an LSTM that translates image captions, as features (McCann et al. 2017, arXiv:1708.00107), on a CPU.
+r"""CoVe (McCann et al. 2017, arXiv:1708.00107), trained on a CPU: an LSTM learns to translate image captions, and its encoder
+then supplies features for other tasks.
 
     tpu_scripts/run.sh corpus --source=parallel:multi30k/train.en.gz:multi30k/train.de.gz \
         --eval-source=parallel:multi30k/val.en.gz:multi30k/val.de.gz --train-vocab=bpe --vocab-size=8000 \
@@ -8,14 +9,14 @@ r"""CoVe: the encoder of an LSTM that translates image captions, as features (Mc
         --config.init_from=runs/cove --config.task.data_dir=wnut17 --config.task.name=wnut17 --config.task.context=sentence \
         --config.head.lstm=128
 
-The corpus is that of `multi30k.py`. The encoder has two bidirectional layers, 128 wide in each direction (300 in the paper), the
-decoder two layers with attention, and dropout is the paper's 0.2. As features a token has its word vector and the output of the
-encoder. The paper's smallest model learned from these captions too (MT-Small), but from GloVe vectors; here words start from
-random ones and know little beside what is seen in photographs. The larger ones had 210 thousand and 7 million pairs.
+The corpus is the same as in `multi30k.py`. The encoder has two bidirectional layers, 128 wide in each direction (300 in the
+paper). The decoder has two layers with attention. Dropout is 0.2, as in the paper. The features of a token are its word vector
+and the output of the encoder. The paper's smallest model (MT-Small) learned from these captions too, but started from GloVe
+vectors. Here the word vectors start from random values, so they know little about words that do not occur in captions of
+photographs. The paper's larger models learned from 210 thousand and 7 million pairs.
 
-Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: an hour or two of one core, for 242 TFLOP, and
-a held-out perplexity of 10 to 20 (word frequency alone: several hundred).
-"""
+Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: an hour or two on one core, for 242 TFLOP, and a
+held-out perplexity of 10 to 20 (word frequency alone: several hundred)."""
 
 from ml_collections import ConfigDict
 

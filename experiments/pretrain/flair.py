@@ -1,4 +1,4 @@
-r"""Flair's language model of characters on your own text, on a CPU: contextual string embeddings (Akbik et al. 2018).
+r"""Flair's language model of characters (contextual string embeddings, Akbik et al. 2018), trained on your own text on a CPU.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=characters --vocab-size=256 \
         --output=runs/wikipedia_characters
@@ -7,13 +7,13 @@ r"""Flair's language model of characters on your own text, on a CPU: contextual 
         --config.init_from=runs/flair --config.task.data_dir=wnut17 --config.task.name=wnut17 --config.task.context=sentence \
         --config.task.length=512 --config.head.lstm=128
 
-One LSTM in each direction, 256 wide (2,048 in the paper), reads characters with case; a row is 256 of them, about 45 words. Every
-character of a row is predicted by each direction. As features, a word has the forward state after its last character and the
-backward state before its first one, so lengths of tasks are in characters.
+The model has one LSTM in each direction, 256 wide (2,048 in the paper). It reads characters and distinguishes upper and lower
+case. A row has 256 characters, about 45 words. Each direction predicts every character of a row. The features of a word are the
+forward state after its last character and the backward state before its first one. Therefore the lengths in the settings of tasks
+count characters.
 
-Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: 30 to 60 minutes of one core, by its FLOPs (232 T) and
-the speed of `bilm.py`, and a held-out loss of 1.3 to 1.7 nats a character (word frequency alone: 3.2).
-"""
+Hardware: 2 CPU cores, 2 GiB. Expected, before the whole run was measured: 30 to 60 minutes on one core, by its FLOPs (232 T) and
+the speed of `bilm.py`, and a held-out loss of 1.3 to 1.7 nats per character (word frequency alone: 3.2)."""
 
 from ml_collections import ConfigDict
 

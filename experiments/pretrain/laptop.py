@@ -1,4 +1,5 @@
-r"""A model of BERT-Mini's shape (4 layers of width 256) on tens of millions of words of your own, on a CPU, in an hour or two.
+r"""A model of BERT-Mini's shape (4 layers of width 256), pretrained on a CPU in an hour or two, on tens of millions of words of
+your own.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
         --alphabet=1000 --output=runs/wikipedia_corpus
@@ -7,21 +8,21 @@ r"""A model of BERT-Mini's shape (4 layers of width 256) on tens of millions of 
         --config.init_from=runs/laptop --config.seed=1
 
 Hardware: 2 CPU cores, 2 GiB. Duration in bfloat16 (`--config.model.dtype=bfloat16`): 44 minutes on two cores of a CPU with AMX
-while other programs ran (530 rows/s of 32 tokens, 120 of 128; more than twice as long in float32, 240 and 36), 50 to 57 minutes
-of one core of an AMD EPYC (400 and 90); the last command 16 on the first. Expect, on 33.9 M tokens of Wikipedia: held-out MLM
-accuracy 29.4 to 30.4 % (three seeds; word frequency alone: 4.6 %), perplexity 69 to 75, NSP accuracy 75.8 to 76.5 %. The last
-command continues from such a model with other pairs and masks: 32.4 %, 57 and 78.0 %.
+while other programs ran (530 rows/s of 32 tokens, 120 rows/s of 128; in float32 240 and 36, more than twice as long), or 50 to 57
+minutes on one core of an AMD EPYC (400 and 90 rows/s). The last command takes 16 minutes on the first machine. Expected on 33.9 M
+tokens of Wikipedia: held-out MLM accuracy 29.4 to 30.4 % (three seeds; word frequency alone: 4.6 %), perplexity 69 to 75, NSP
+accuracy 75.8 to 76.5 %. The last command continues from such a model with other pairs and masks. It reaches an accuracy of 32.4
+%, a perplexity of 57 and an NSP accuracy of 78.0 %.
 
-Five settings make this little computation sufficient. Most steps have rows of 32 tokens, in which attention to neighbours is
-learned soonest (with only rows of 128, the same time ends on the plateau of word frequencies, at 15 % and perplexity 635); the
-last fifth of the steps trains longer rows and next sentence prediction. Each word of a vocabulary of 8,192 occurs often. The
-standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The learning rate is ten times the paper's. There is
-no dropout, since no row occurs twice.
+Five settings make so little computation sufficient. Most steps have rows of 32 tokens, with which the model learns attention to
+neighbours soonest. (With only rows of 128, after the same time it has only learned word frequencies: an accuracy of 15 % and a
+perplexity of 635.) The last fifth of the steps trains longer rows and next sentence prediction. The vocabulary has only 8,192
+pieces, so each piece occurs often. The standard deviation of the initial kernels is 1/sqrt(width) instead of 0.02. The learning
+rate is ten times the paper's. There is no dropout, since no row occurs twice.
 
-`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX, and is the studies' base there: about a
-quarter of an hour of one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of 30.0 to 30.9 %, a perplexity of
-64 to 72 and an NSP accuracy of 74.2 to 76.9 %: after these 9,000 steps the larger model is not ahead yet.
-"""
+`laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX. On such CPUs the studies start from it. It
+takes about a quarter of an hour on one core of an AMD EPYC in float32. Three seeds reached an MLM accuracy of 30.0 to 30.9 %, a
+perplexity of 64 to 72 and an NSP accuracy of 74.2 to 76.9 %: after its 9,000 steps the larger model is not better yet."""
 
 from ml_collections import ConfigDict
 

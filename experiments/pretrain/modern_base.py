@@ -3,28 +3,28 @@ r"""ModernBERT-base with its published recipe: 22 layers of width 768, 149.7 M p
     tpu_scripts/run.sh corpus --source='parquet:texts' --vocab=tokenizer --output=runs/modern_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_base.py --workdir=runs/modern_base
 
-Hardware: v5e:4x4, on which a chip computes 8 rows of 1,024 or one of 8,192 at a time, in 5 of 16 GiB; with more chips lower
-`phases.*.accumulation` (the result is the same). Not run. `aot` estimates nine days for the first
-1,719 G tokens and two for the 250 G in rows of 8,192.
-Expect: the paper's model had 1,964 hours of 8 H100 (section 2.2.2).
+Hardware: v5e:4x4. A chip computes 8 rows of 1,024 tokens or one of 8,192 at a time, in 5 of its 16 GiB. With more chips, lower
+`phases.*.accumulation` (the result is the same). This experiment has not been run. `aot` estimates nine days for the first 1,719
+G tokens, and two days for the 250 G tokens in rows of 8,192. Expected: unknown here; the paper's model was trained for 1,964
+hours on 8 H100 (section 2.2.2).
 
-Sources: arXiv:2412.13663 (section, Table), and AnswerDotAI/ModernBERT at 8c57a0f (file) for what the paper leaves open.
+The sources are arXiv:2412.13663 (section, Table) and, for what the paper leaves open, AnswerDotAI/ModernBERT at 8c57a0f (file).
 
-- Phases (section 2.2.2, Table 3): 1,719 G tokens in rows of 1,024 at 8e-4, constant after a warmup of 3 G tokens; 250 G in rows
-  of 8,192 at 3e-4, constant; 50 G in rows of 8,192, from 3e-4 to 0 by 1-sqrt (scheduler.py). The rotary base of full layers is
-  10,000, and 160,000 with the long rows; that of sliding layers is always 10,000.
-- The batch grows from 768 to 4,608 rows over 50 G tokens, with equal numbers of steps for each size (sequence_packer.py): 768,
-  1,536, 2,304, 3,072, 3,840 rows. Table 3 gives 72 rows of 8,192: those of one of 8 GPUs, if a step keeps its tokens, so 576 in
-  all here.
-- 30 % of the tokens are masked, no next sentence prediction, 15 % in the evaluation (section 2.2.1).
-- StableAdamW with betas 0.9 and 0.98, epsilon 1e-6, a weight decay of 1e-5 that is decoupled from the learning rate and leaves
-  norms and biases out; no clipping (main.py). Dropout of 0.1 after attention alone (Table 3).
-- The released model is the mean of the three best checkpoints of the decay and the last one (section A.5): see
-  `--step` and `--average` of `convert`.
-- Not the paper's: the order of its texts, which is not published; the packing, which fills 99 % of a row here too; masks leave
-  [CLS] and [SEP] out.
+- Phases (section 2.2.2, Table 3). First: 1,719 G tokens in rows of 1,024 at 8e-4, constant after a warmup of 3 G tokens. Second:
+  250 G in rows of 8,192 at 3e-4, constant. Third: 50 G in rows of 8,192, from 3e-4 to 0 by 1-sqrt (scheduler.py). The rotary base
+  of full layers is 10,000 with the short rows, and 160,000 with the long rows. The base of sliding layers is always 10,000.
+- The batch grows from 768 to 4,608 rows over 50 G tokens: 768, 1,536, 2,304, 3,072 and 3,840 rows, each for the same number of
+  steps (sequence_packer.py). Table 3 gives 72 rows of 8,192. If a step keeps its number of tokens, these are the rows of one of 8
+  GPUs, so a step has 576 rows here.
+- 30 % of the tokens are masked in training and 15 % in the evaluation; there is no next sentence prediction (section 2.2.1).
+- StableAdamW has betas 0.9 and 0.98, epsilon 1e-6, and a weight decay of 1e-5, which is decoupled from the learning rate and
+  excludes norms and biases. There is no clipping (main.py). There is dropout of 0.1 only after attention (Table 3).
+- The released model is the mean of four checkpoints, the three best of the decay and the last one (section A.5): see `--step` and
+  `--average` of `convert`.
+- Different from the paper: the order of the texts, which is not published; the packing, although it also fills 99 % of a row; and
+  [CLS] and [SEP], which are never masked here.
 
-`modern_base.py:early` ends the constant phase of long rows after 125 G tokens, for a decay that branches off:
+`modern_base.py:early` ends the constant phase of long rows after 125 G tokens and then decays, as a branch of the long run:
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_base.py:early --workdir=runs/early \
         --config.init_state=runs/modern_base@STEP
@@ -42,7 +42,7 @@ LONG = {"length": 8_192, "packed_examples": 64, "max_predictions": 2_489, "rotar
 CHIP_ROWS = 16 * 8
 """The number of rows of 1,024 that 16 chips compute at once."""
 WARMUP = round(3 * G / (768 * 1_024))
-"""The length of the warmup in steps: it ends within the first batch size, which lasts for 3.3 G tokens."""
+"""The length of the warmup in steps. The warmup ends within the first batch size, which lasts for 3.3 G tokens."""
 
 
 def get_config(end: str = "whole") -> ConfigDict:

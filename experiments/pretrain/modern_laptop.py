@@ -1,4 +1,4 @@
-r"""A small encoder with a modern block and recipe, on tens of millions of words of your own, on a CPU: `laptop.py` as a
+r"""A small encoder with a modern block and recipe, pretrained on a CPU on tens of millions of words of your own: `laptop.py` as a
 ModernBERT.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
@@ -9,12 +9,12 @@ The block is ModernBERT's (arXiv:2412.13663): norms before attention and feed-fo
 4 layers, the first and the last see the whole row; the two between them see 16 tokens on each side. The recipe is ModernBERT's
 too: 30 % masked tokens and no next sentence prediction, StableAdamW without clipping, and a trapezoidal schedule (warmup,
 constant, 1-sqrt), whose decay falls to 0 in the last phase. The rows and steps are the same as in `laptop.py`: short rows first.
-The held-out rows have 15 % masked tokens, so that the two can be compared.
+The held-out rows have 15 % masked tokens, so that the model can be compared with `laptop.py`.
 
-Hardware: 2 CPU cores, 2 GiB. Duration: about that of `laptop.py`, an hour or two; not run to its end. Expect: not known yet; it
-has not been compared with `laptop.py`.
+Hardware: 2 CPU cores, 2 GiB. Duration: about an hour or two, like `laptop.py`; it has not been run to its end. Expected: not
+known yet; it has not been compared with `laptop.py`.
 
-A decay may branch off while the trunk continues:
+A decay may branch off at a checkpoint while the main run continues:
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_laptop.py --workdir=runs/early --config.phases.1.steps=500 \
         --config.init_state=runs/modern_laptop@7500

@@ -2,20 +2,21 @@ r"""ModernBERT-large with its published recipe: 28 layers of width 1,024, 395.9 
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_large.py --workdir=runs/modern_large
 
-Hardware: v5e:4x4 or larger, on which a chip is meant to compute 7 rows of 1,024 or one of 8,192 at a time; with more chips
-lower `phases.*.accumulation` (the result is the same). It was neither run nor compiled: `aot` estimates its hours. Expected:
-the scores of the released model, which nobody has checked here. Corpus and sources are the same as in `modern_base.py`.
+Hardware: v5e:4x4 or larger. A chip should compute 7 rows of 1,024 tokens or one of 8,192 at a time. With more chips, lower
+`phases.*.accumulation` (the result is the same). This experiment has been neither run nor compiled; `aot` estimates its hours.
+Expected: the scores of the released model, which nobody has checked here. Corpus and sources are the same as in `modern_base.py`.
 Differences:
 
-- Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G; then the run went back, and the last 800 G of
-  1,719 G were trained at 5e-5, with a weight decay of 1e-6; 250 G in rows of 8,192 at 5e-5, constant; 50 G from there to 0 by
+- Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G. Then the run went back, and the last 800 G of 1,719
+  G were trained at 5e-5, with a weight decay of 1e-6. Then 250 G in rows of 8,192 at 5e-5, constant, and 50 G from 5e-5 to 0 by
   1-sqrt.
-- The batch grows from 448 to 4,928 rows over 10 G tokens; the sizes between them are multiples of 448 here, since the paper does
-  not give them. Table 3 gives 77 and 78 rows of 8,192, those of one of 8 GPUs; of 616 and 624 in all, 616 does not divide over 16
-  chips, so both phases have 624 here.
-- The warmup takes 2 G tokens and ends with the fifth size of the batch: in steps it is a straight line here, and in tokens there.
+- The batch grows from 448 to 4,928 rows over 10 G tokens. The paper does not give the sizes between them; here they are multiples
+  of 448. Table 3 gives 77 and 78 rows of 8,192 for each of 8 GPUs, 616 and 624 in all. 616 rows cannot be divided over 16 chips,
+  so both phases have 624 here.
+- The warmup takes 2 G tokens and ends with the fifth size of the batch. Here the rate rises linearly in steps, in the paper
+  linearly in tokens.
 - The weight decay of 1e-5 at 5e-4, and of 1e-6 at 5e-5, is 0.02 times the learning rate in all phases.
-- The released model began as a tiling of ModernBERT-base (appendix A.3): `--config.init_from=runs/modern_base
+- The released model was initialised by tiling ModernBERT-base (appendix A.3): `--config.init_from=runs/modern_base
   --config.init_tiled=true`.
 """
 
@@ -32,7 +33,7 @@ SIZES = range(448, 4_928, 448)
 CHIP_ROWS = 16 * 7
 """Rows of 1,024 that 16 chips compute at once."""
 WARMUP = 4 * round(10 * G / (sum(SIZES) * 1_024)) + round(0.18 * G / (5 * 448 * 1_024))
-"""The length of the warmup in steps: four batch sizes take 1.82 G tokens together."""
+"""The length of the warmup in steps. The first four batch sizes take 1.82 G tokens together."""
 
 
 def get_config() -> ConfigDict:

@@ -1,19 +1,20 @@
-r"""The base model of "Attention Is All You Need" (arXiv:1706.03762): English to German on WMT14, its settings exactly.
+r"""The base model of "Attention Is All You Need" (arXiv:1706.03762), which translates from English to German. It is trained on
+WMT14 with exactly the paper's settings.
 
     tpu_scripts/run.sh corpus --source=tfds:wmt14_translate/de-en --eval-source=tfds:wmt14_translate/de-en:validation \
         --pair-fields=en,de --train-vocab=bpe --vocab-size=37000 --output=runs/wmt14_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/transformer_base.py --workdir=runs/transformer_base
     tpu_scripts/run.sh convert --from=runs/transformer_base --last=5 --to=runs/transformer_base_mean
 
-Six layers on each side, 512 wide, 2,048 in the feed-forward, 8 heads, one table for both languages and the softmax; dropout 0.1
-on every sum, label smoothing 0.1, Adam with beta2 0.98 and epsilon 1e-9, 100,000 steps. The rate is 512^-0.5 * min(n^-0.5, n *
-4000^-1.5) in step n. A batch is 104 rows of 256 tokens on each side, with about 25,000 tokens of each language: several pairs
-fill a row. Checkpoints are 1,400 steps apart, ten minutes on the paper's hardware; the last five are averaged. Translate with 4
-beams and GNMT's length penalty of 0.6.
+The model has six layers on each side, 512 wide, 2,048 in the feed-forward, with 8 heads. Both languages and the softmax share one
+table of embeddings. Dropout is 0.1 on every sum, label smoothing 0.1, Adam has beta2 0.98 and epsilon 1e-9, and there are 100,000
+steps. The learning rate in step n is 512^-0.5 * min(n^-0.5, n * 4000^-1.5). A batch has 104 rows of 256 tokens on each side.
+Several pairs fill a row, so a batch has about 25,000 tokens of each language. Checkpoints are 1,400 steps apart, which took ten
+minutes on the paper's hardware; the last five are averaged. Translate with 4 beams and GNMT's length penalty of 0.6.
 
-Hardware: v5e:2x4. Not run; the paper: 12 hours on 8 GPUs (P100). Expect the paper's 27.3 BLEU on newstest2014 only with its
-tokenised BLEU, after compounds are split; on detokenised text, as in sacrebleu, the same translations have a lower score.
-"""
+Hardware: v5e:2x4. Duration: it has not been run; in the paper it took 12 hours on 8 GPUs (P100). Expected: 27.3 BLEU on
+newstest2014, but only if BLEU is computed as in the paper, on tokenised text with compounds split. On detokenised text, as in
+sacrebleu, the same translations have a lower score."""
 
 from ml_collections import ConfigDict
 

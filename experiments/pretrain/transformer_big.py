@@ -1,16 +1,16 @@
-r"""The big model of "Attention Is All You Need" (arXiv:1706.03762): English to German on WMT14, its settings exactly.
+r"""The big model of "Attention Is All You Need" (arXiv:1706.03762), which translates from English to German. It is trained on
+WMT14 with exactly the paper's settings.
 
     tpu_scripts/run.sh corpus --source=tfds:wmt14_translate/de-en --eval-source=tfds:wmt14_translate/de-en:validation \
         --pair-fields=en,de --train-vocab=bpe --vocab-size=37000 --output=runs/wmt14_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/transformer_big.py --workdir=runs/transformer_big
     tpu_scripts/run.sh convert --from=runs/transformer_big --last=20 --to=runs/transformer_big_mean
 
-Like `transformer_base.py`, but 1,024 wide, 4,096 in the feed-forward, 16 heads, dropout 0.3, 300,000 steps, and the mean of the
-last 20 checkpoints, which are 600 steps apart. Each checkpoint takes 2.6 GB.
+It is like `transformer_base.py`, but 1,024 wide, 4,096 in the feed-forward, with 16 heads, dropout 0.3 and 300,000 steps. The
+result is the mean of the last 20 checkpoints, which are 600 steps apart. Each checkpoint takes 2.6 GB.
 
-Hardware: v5e:2x4. Not run; the paper: 3.5 days (84 hours) on 8 GPUs (P100). Expect the paper's 28.4 BLEU on
-newstest2014 only with its tokenised BLEU, after compounds are split.
-"""
+Hardware: v5e:2x4. Duration: it has not been run; in the paper it took 3.5 days (84 hours) on 8 GPUs (P100). Expected: 28.4 BLEU
+on newstest2014, but only if BLEU is computed as in the paper, on tokenised text with compounds split."""
 
 from ml_collections import ConfigDict
 

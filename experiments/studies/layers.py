@@ -1,22 +1,21 @@
-r"""Fine-tuning against features of chosen layers, from one pretrained model (paper section 5.3 and Table 7).
+r"""Compares fine-tuning with using features of chosen layers, from one pretrained model (paper section 5.3 and Table 7).
 
     tpu_scripts/run.sh study --config=experiments/studies/layers.py --workdir=runs/layers \
         --config.corpus=runs/wikipedia_corpus --config.data=data
     tpu_scripts/run.sh study --config=experiments/studies/layers.py:pod --workdir=gs://bucket/layers \
         --config.data=gs://bucket/data
 
-`data` holds the folders wnut17 and ud_english_ewt (pod: conll2003). One model is pretrained for each seed. One arm fine-tunes it;
-the others freeze it, and a two-layer BiLSTM reads the named layers.
+`data` holds the folders wnut17 and ud_english_ewt (pod: conll2003). One model is pretrained for each seed. One arm fine-tunes
+this model. The other arms freeze it and train a two-layer BiLSTM on the layers that they are named after.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 20 minutes of
-pretraining for each seed, then minutes for each of seven arms and two tasks. The pod's pretraining costs what BERT-Base does,
-14 hours, 56 chip-hours by the estimate of
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: 20 minutes of pretraining for each
+seed, then minutes for each of seven arms and two tasks. The pod's pretraining takes as long as BERT-Base's: 14 hours, or 56
+chip-hours, by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-Expected, before it was run: the last four layers joined come nearest to fine-tuning, and the embeddings are worst. The paper's
-Table 7 is printed next to ours.
-"""
+Expected, before it was run: the concatenated last four layers come nearest to fine-tuning, and the embeddings are worst. The
+values of the paper's Table 7 are printed next to the measured ones."""
 
 from ml_collections import ConfigDict
 

@@ -1,5 +1,5 @@
-r"""BERT's predecessors and its successor: static vectors, CoVe, ELMo's biLM, Flair, GPT's left-to-right Transformer, BERT,
-ModernBERT, in the same time.
+r"""Compares BERT's predecessors and its successor, trained for the same time: static vectors, CoVe, ELMo's biLM, Flair, GPT's
+left-to-right Transformer, BERT, ModernBERT.
 
     tpu_scripts/run.sh study --config=experiments/studies/lineage.py --workdir=runs/lineage \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -7,30 +7,31 @@ ModernBERT, in the same time.
         --config.data=gs://bucket/data
 
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on the
-same machine, and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo,
-with trained weights of the layers), the three Transformers are fine-tuned. So the arms differ in more than their pretraining. On
-the laptop, the learning rate and the number of rows per step are the best ones tried for each arm
-(experiments/results/studies.md); ModernBERT's are BERT's, with its own optimizer and schedule (`recipe.py` takes its parts one by
-one).
+same machine, and is then used as its authors used it. Static vectors and the layers of the biLM are frozen features of a BiLSTM
+(for ELMo, with trained weights of the layers); the three Transformers are fine-tuned. So the arms differ in more than their
+pretraining. On the laptop, the learning rate and the number of rows per step are the best of those that were tried for each arm
+(experiments/results/studies.md). ModernBERT uses BERT's values for both, with its own optimizer and schedule (`recipe.py` tests
+its parts one by one).
 
-In the laptop setting CoVe and Flair read texts of their own: the captions of Multi30k and Wikipedia in characters with case, the
-corpora of `experiments/pretrain/cove.py` and `flair.py`. Their features are those of their authors: word vectors beside the
-encoder's output, and the states at the ends of words. Sequences are longer for Flair, in characters.
+On the laptop, CoVe and Flair have their own corpora, which are the corpora of `experiments/pretrain/cove.py` and `flair.py`: the
+captions of Multi30k, and Wikipedia in characters with case. Their features are the ones that their authors used: for CoVe the
+word vectors and the encoder's output, for Flair the states at the ends of words. Flair reads characters, so its sequences are
+longer.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 30 minutes of
-pretraining for each of seven arms and three seeds, 11 hours, and minutes of fine-tuning for each task. The pod gives each arm
-14 hours, 56 chip-hours, in which by the estimate of
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: 30 minutes of pretraining for each of
+seven arms and three seeds, 11 hours in all, and minutes of fine-tuning for each task. The pod trains each arm for 14 hours, or 56
+chip-hours. By the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-BERT-Base ends.
+this is the time that BERT-Base takes.
 
-Expected, before it was run: on sentence tasks BERT above left to right above the biLM above static vectors; on tagging left to
-right, without a BiLSTM, is worst. Before ModernBERT was added: it is above BERT on all tasks. Before CoVe and Flair were added:
-on tagging Flair is above the biLM and static vectors, since endings and capitals tell the part of speech and the name of a word
-that is rare; CoVe is below both on all tasks, since it has read 29 thousand captions. The paper compares its BERT with ELMo and
-GPT of other sizes and data, so none of its rows is printed.
-"""
+Expected, before it was run: on sentence tasks BERT is best, then the left-to-right model, then the biLM, then static vectors; on
+tagging the left-to-right model is worst, since it has no BiLSTM. Expected, before ModernBERT was added: it is better than BERT on
+all tasks. Expected, before CoVe and Flair were added: on tagging Flair is better than the biLM and static vectors, since endings
+and capitals reveal the part of speech of a rare word, and whether it is a name. CoVe is worse than both on all tasks, since it
+has read only 29 thousand captions. The paper compares BERT with an ELMo and a GPT of other sizes, trained on other data, so none
+of its rows is printed."""
 
 from ml_collections import ConfigDict
 
@@ -97,7 +98,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
             "pretrain": {
                 "model": {
                     **modern_block(layers, radius=radius),
-                    "intermediate_size": width * 8 // 3 // 8 * 8,  # with the gate as many parameters as BERT's
+                    "intermediate_size": width * 8 // 3 // 8 * 8,  # with the gate it has as many parameters as BERT
                     "rotary_theta": 10_000.0,
                     "initializer": "modernbert",
                 },
@@ -131,7 +132,7 @@ def get_config(setting: str = "laptop") -> ConfigDict:
 
 
 def heirs(features: JsonObject, width: int) -> list[JsonObject]:
-    """The arms of CoVe and Flair, which read texts of their own."""
+    """Returns the arms of CoVe and Flair, which have their own corpora."""
     return [
         {
             "name": "cove",

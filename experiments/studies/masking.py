@@ -1,22 +1,21 @@
-r"""Mixes of [MASK], the same word and a random one (paper Table 8), and masks of whole words and spans.
+r"""Compares ways to mask: proportions of [MASK], the same word and a random word (paper Table 8), and masks of whole words and
+spans.
 
     tpu_scripts/run.sh study --config=experiments/studies/masking.py --workdir=runs/masking \
         --config.corpus=runs/wikipedia_corpus --config.data=data
     tpu_scripts/run.sh study --config=experiments/studies/masking.py:pod --workdir=gs://bucket/masking \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, wnut17 and ud_english_ewt (pod: glue and conll2003). The last task is the paper's feature-based
-one: the encoder is frozen, so it has never seen a text without masks unless pretraining showed it some.
+`data` holds the folders glue, wnut17 and ud_english_ewt (pod: glue and conll2003). The last task uses features, as in the paper:
+the encoder is frozen, so it only knows texts without masks if it saw some in pretraining.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: about 40 minutes for
-each of eight arms and three seeds on idle cores. The pod pretrains eight models of BERT-Base, each at the cost of 14 hours, 56
-chip-hours by the estimate of
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: about 40 minutes for each of eight arms
+and three seeds on idle cores. The pod pretrains eight models of BERT-Base, each in 14 hours, or 56 chip-hours, by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-Expected, before it was run: fine-tuning hardly differs; with features, [MASK] alone is worse than the paper's mix, and random
-words alone are worst. The paper's Table 8 is printed next to ours.
-"""
+Expected, before it was run: after fine-tuning, the arms hardly differ; with features, [MASK] alone is worse than the paper's
+proportions, and random words alone are worst. The values of the paper's Table 8 are printed next to the measured ones."""
 
 from ml_collections import ConfigDict
 

@@ -1,4 +1,5 @@
-r"""The effect of the two objectives: no next sentence prediction, left to right, a BiLSTM on top (paper Table 5).
+r"""Measures the effect of the two objectives: without next sentence prediction, left to right, with a BiLSTM on top (paper Table
+5).
 
     tpu_scripts/run.sh study --config=experiments/studies/objectives.py --workdir=runs/objectives \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -6,21 +7,21 @@ r"""The effect of the two objectives: no next sentence prediction, left to right
         --config.data=gs://bucket/data
 
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm reads the same tokens. A
-left-to-right model predicts every token, so it computes more of the output layer. Its [CLS] sees no other token, so sentence
-tasks read its last token.
+left-to-right model predicts every token, so its output layer computes more. Its [CLS] sees no other token, so sentence tasks use
+its last token instead.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: for each of three seeds 15
-minutes of pretraining on one core for BERT and without next sentence prediction, 45 left to right, and 4 of fine-tuning for each
-of four arms, with `--config.pretrain.model.dtype=bfloat16` on a CPU that computes in it (AMX, AVX512-BF16); in float32 half as
-much again. The pod pretrains three models of BERT-Base; one of them costs
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, for each of three seeds: 15 minutes of
+pretraining on one core for BERT, 15 without next sentence prediction and 45 left to right, and 4 minutes of fine-tuning for each
+of four arms. This is with `--config.pretrain.model.dtype=bfloat16` on a CPU that computes in bfloat16 (AMX, AVX512-BF16); in
+float32 it takes half as long again. The pod pretrains three models of BERT-Base; the cost of one is
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.direction=left_to_right \
         --config.examples.pairs=none --config.phases.0.max_predictions=127 --config.phases.1.max_predictions=511 \
         --config.phases.1.accumulation=4
 
-Expected, before it was run: BERT above left to right on sentence tasks; on tagging left to right is worst, and a BiLSTM on top
-helps it; without next sentence prediction little changes. The paper's Table 5 is printed next to ours.
-"""
+Expected, before it was run: on sentence tasks BERT is better than the left-to-right model; on tagging the left-to-right model is
+worst, and a BiLSTM on top helps it; without next sentence prediction little changes. The values of the paper's Table 5 are
+printed next to the measured ones."""
 
 from ml_collections import ConfigDict
 

@@ -1,23 +1,21 @@
-r"""Learned positions, sinusoids, and none as a control.
+r"""Compares learned positions with sinusoids, and with no positions as a control.
 
     tpu_scripts/run.sh study --config=experiments/studies/positions.py --workdir=runs/positions \
         --config.corpus=runs/wikipedia_corpus --config.data=data
     tpu_scripts/run.sh study --config=experiments/studies/positions.py:pod --workdir=gs://bucket/positions \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Without positions a model that reads in both
-directions sees a bag of words. Every arm reads the same tokens.
+`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Without positions, a model that reads in
+both directions only sees a bag of words. Every arm reads the same tokens.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: about 16 minutes of
-pretraining and 4 of fine-tuning for each of three arms and three seeds, on one core, with
-`--config.pretrain.model.dtype=bfloat16` on a CPU that computes in it (AMX, AVX512-BF16). The pod pretrains three models of
-BERT-Base; the cost of one is
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: on one core, about 16 minutes of
+pretraining and 4 of fine-tuning for each of three arms and three seeds. This is with `--config.pretrain.model.dtype=bfloat16` on
+a CPU that computes in bfloat16 (AMX, AVX512-BF16). The pod pretrains three models of BERT-Base; the cost of one is
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.positions=sinusoidal
 
-Expected, before it was run: learned and sinusoidal positions are equal, and both are better than none, most of all on tagging and
-in the held-out loss. The paper does not compare them.
-"""
+Expected, before it was run: learned and sinusoidal positions are equally good, and both are better than none. The difference is
+largest on tagging and in the held-out loss. The paper does not compare them."""
 
 from ml_collections import ConfigDict
 

@@ -1,4 +1,4 @@
-r"""From BERT's block and recipe to ModernBERT's, and the effect of each part alone, in the same time.
+r"""Goes from BERT's block and recipe to ModernBERT's, and measures the effect of each part alone, in the same training time.
 
     tpu_scripts/run.sh study --config=experiments/studies/recipe.py --workdir=runs/recipe \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -6,25 +6,25 @@ r"""From BERT's block and recipe to ModernBERT's, and the effect of each part al
         --config.data=gs://bucket/data
 
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Two of the six arms are complete: BERT's
-block and recipe, and ModernBERT's (rotary positions, norms before attention and feed-forward, GeGLU, no biases, local attention;
-30 % masks and no NSP, StableAdamW, a trapezoidal schedule). The four between them are BERT with one part of ModernBERT's each.
-All train for the same time on packed rows of 512 tokens, in which a layer that sees only 65 tokens saves time. A gated
-feed-forward is narrower, 8/3 of the width instead of 4, to have the same number of parameters. Held-out rows have 15 % masks for
-all arms, so that the losses of masked words can be compared.
+block and recipe, and ModernBERT's. ModernBERT's block has rotary positions, norms before attention and feed-forward, GeGLU, no
+biases, and local attention; its recipe has 30 % masks and no NSP, StableAdamW, and a trapezoidal schedule. The other four arms
+are BERT, each with one part of ModernBERT. All arms train for the same time on packed rows of 512 tokens. In such rows a layer
+that sees only 65 tokens saves time. A gated feed-forward is narrower (8/3 of the width instead of 4 times the width), so that it
+has the same number of parameters. Held-out rows have 15 % masks for all arms, so that the losses of masked words can be compared.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 10 minutes of pretraining
-for each of six arms and two seeds, two hours, and minutes of fine-tuning for each task. The pod gives each arm 14 hours, 56
-chip-hours, in which by the estimate of
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: 10 minutes of pretraining for each of
+six arms and two seeds, two hours in all, and minutes of fine-tuning for each task. The pod trains each arm for 14 hours, or 56
+chip-hours. By the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-BERT-Base ends.
+this is the time that BERT-Base takes.
 
-Expected, before it was run: the held-out loss of masked words is lowest with ModernBERT's whole recipe, then with rotary
-positions, with local attention (both make neighbours easy to find, which a model of rows of 512 learns late), with 30 % masks,
-with gate and pre-norm, and highest with BERT's. On tagging the whole recipe is above rotary positions and local attention, and
-these above BERT. On sentences the whole recipe is above BERT; the arms between are not ordered.
-"""
+Expected, before it was run: the held-out loss of masked words is lowest with ModernBERT's whole recipe. From low to high, the
+other arms are: rotary positions, local attention, 30 % masks, gate and pre-norm, BERT. Rotary positions and local attention both
+make neighbours easy to find, which a model with rows of 512 learns late. On tagging the whole recipe is better than rotary
+positions and local attention, and these are better than BERT. On sentences the whole recipe is better than BERT; no order is
+expected for the other arms."""
 
 from ml_collections import ConfigDict
 

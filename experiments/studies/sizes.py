@@ -1,21 +1,20 @@
-r"""The effect of depth, width and heads: smaller and larger models that read the same tokens (paper Table 6).
+r"""Measures the effect of depth, width and the number of heads: smaller and larger models read the same tokens (paper Table 6).
 
     tpu_scripts/run.sh study --config=experiments/studies/sizes.py --workdir=runs/sizes \
         --config.corpus=runs/wikipedia_corpus --config.data=data
     tpu_scripts/run.sh study --config=experiments/studies/sizes.py:pod --workdir=gs://bucket/sizes \
         --config.data=gs://bucket/data
 
-`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue). Every arm reads the same tokens, so larger ones
-compute more; with --config.budget.equal=seconds --config.budget.seconds=1800 they train for the same time instead.
+`data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue). Every arm reads the same tokens, so larger models
+compute more. With --config.budget.equal=seconds --config.budget.seconds=1800 they train for the same time instead.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: hours; the largest of
-its five sizes takes about three times as long as laptop.py's. The pod pretrains the paper's six sizes; the cost of one is
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop: hours; the largest of the five sizes
+takes about three times as long as laptop.py. The pod pretrains the paper's six sizes; the cost of one is
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2 --config.model.num_layers=6
 
-Expected, before it was run: a lower held-out loss with every step in size, and scores in the same order if they differ beyond
-chance. The paper's Table 6 is printed next to ours.
-"""
+Expected, before it was run: the held-out loss falls with every step in size, and the scores follow the same order if they differ
+beyond chance. The values of the paper's Table 6 are printed next to the measured ones."""
 
 from ml_collections import ConfigDict
 

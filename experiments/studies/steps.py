@@ -1,4 +1,4 @@
-r"""Scores over the steps of pretraining, masked words against left to right (paper Figure 5).
+r"""Measures scores over the steps of pretraining, for a model with masked words and a left-to-right model (paper Figure 5).
 
     tpu_scripts/run.sh study --config=experiments/studies/steps.py --workdir=runs/steps \
         --config.corpus=runs/wikipedia_corpus --config.data=data
@@ -6,19 +6,20 @@ r"""Scores over the steps of pretraining, masked words against left to right (pa
         --config.data=gs://bucket/data
 
 `data` holds the folders glue and wnut17 (pod: glue). The states of each run after 10, 20, 40, 60 and 80 % of its steps are kept
-and fine-tuned like its last one (`config.checkpoints.keep_at` of pretraining; `convert --step=N` takes one out by hand). The
-earlier states come from the same schedule as the last one, so their learning rate has not decayed yet. figure.png has the curves.
+(`config.checkpoints.keep_at` of pretraining), and fine-tuned in the same way as the last state. (`convert --step=N` extracts one
+by hand.) The earlier states come from the same schedule as the last one, so their learning rate has not decayed fully. figure.png
+has the curves.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 15 minutes of
-pretraining on one core with masked words, 45 left to right, for each seed, then six fine-tunings of each run on two tasks, with
-`--config.pretrain.model.dtype=bfloat16` on a CPU that computes in it (AMX, AVX512-BF16). The pod's pretraining costs, for the run
-with masked words, 14 hours, 56 chip-hours by the estimate of
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, for each seed: 15 minutes of
+pretraining on one core with masked words and 45 left to right, then six fine-tunings of each run on two tasks. This is with
+`--config.pretrain.model.dtype=bfloat16` on a CPU that computes in bfloat16 (AMX, AVX512-BF16). On the pod, pretraining with
+masked words takes 14 hours, or 56 chip-hours, by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-Expected, before it was run: scores rise with the steps; masked words are above left to right almost from the beginning, although
-they predict 15 % of the tokens. The paper's numbers are in a figure: 1,000,000 steps are 1.0 above 500,000 on MNLI.
-"""
+Expected, before it was run: scores rise with the steps. Masked words are better than left to right almost from the beginning,
+although only 15 % of the tokens are predicted. The paper gives its numbers in a figure: after 1,000,000 steps the MNLI accuracy
+is 1.0 higher than after 500,000."""
 
 from ml_collections import ConfigDict
 

@@ -1,5 +1,5 @@
-r"""ULMFiT's recipe, from BERT and from an LSTM: language-model fine-tuning on the target text; and its rates, schedule and
-unfreezing.
+r"""Tests ULMFiT's recipe on BERT and on an LSTM: language-model fine-tuning on the target text, and its learning rates, schedule
+and unfreezing.
 
     python -m bert_jax.tasks.texts --task=glue/sst2 --data-dir=data/glue --output=sst2.jsonl
     tpu_scripts/run.sh corpus --source=jsonl:sst2.jsonl --vocab=runs/wikipedia_corpus/tokenizer --output=runs/target_corpus
@@ -8,21 +8,21 @@ unfreezing.
     tpu_scripts/run.sh study --config=experiments/studies/transfer.py:pod --workdir=gs://bucket/transfer \
         --config.data=gs://bucket/data
 
-The first two commands build a corpus of the task's own texts with the vocabulary of the other corpus, in runs/target_corpus,
-where the second stage looks for it. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146) are
-tested separately: "general" is fine-tuned as usual, "general, recipe" with discriminative rates, the slanted triangle, gradual
-unfreezing and concat pooling; "target" first continues pretraining on the target's text; "target, recipe" does both. "random
-weights" is the model without pretraining.
+The first two commands build a corpus of the task's own texts in runs/target_corpus, where the second stage looks for it. It has
+the same vocabulary as the other corpus. `data` holds the folder glue. The stages of ULMFiT (Howard and Ruder, arXiv:1801.06146)
+are tested separately. The arm "general" is fine-tuned as usual; "general, recipe" is fine-tuned with discriminative rates, the
+slanted triangle, gradual unfreezing and concat pooling. "target" first continues pretraining on the target's text; "target,
+recipe" does both. "random weights" is the model without pretraining.
 
-Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: for each seed 4 minutes
-on one core for the first stage of BERT, 18 for that of the LSTM, 1 and 5 for the second, and 10 of fine-tuning. The cost of the
-pod's first stage is, for BERT, 14 hours, 56 chip-hours by the estimate of
+Hardware: 2 CPU cores; for the pod, v5e:2x2 (4 chips) for each host. Duration on a laptop, on one core, for each seed: the first
+stage takes 4 minutes for BERT and 18 for the LSTM, the second 1 and 5, and fine-tuning takes 10. On the pod, the first stage of
+BERT takes 14 hours, or 56 chip-hours, by the estimate of
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_base.py --topology=v5e:2x2
 
-Expected, before it was run: every model above random weights; the target's text and the recipe help most if few examples are
-labelled (the study uses the first 2,000 of SST-2). The paper's own tables use other data, so none of its rows is printed.
-"""
+Expected, before it was run: every model is better than random weights. The target's text and the recipe help most if few examples
+are labelled (the study uses the first 2,000 of SST-2). The tables of the ULMFiT paper use other data, so none of their rows is
+printed."""
 
 from ml_collections import ConfigDict
 

@@ -106,7 +106,7 @@ def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, ca
     assert relations[:4] == ["all", relations[1], "det", relations[3]]
     assert "permuted-heads" in said
     assert "1 relation of fewer than 10 dependents: see dependencies.tsv" in said
-    assert "38 dependents left out: the sentence was cut, and their head is in another window" in said
+    assert "38 dependents left out: the sentence was cut, and the head is in another window" in said
     names = {"dependencies.tsv", "dependencies.png", "dependency_heads.tsv", "dependency_offsets.tsv", "dependency_controls.tsv"}
     assert {path.name for path in out.iterdir()} == names | {"published.tsv"}
 
@@ -117,7 +117,7 @@ def test_a_model_compared_with_itself_is_identical(tmp_path, capsys):
     flags = ["--masked=0.5", "the capital of France is Paris.", "the river of Paris is the cab"]
     assert main(["compare", "--model=m", "--with=m", f"--output={out}", *flags]) == 0
     said = capsys.readouterr().out
-    assert "2 texts, 14 words\nheads: mean distance 0.000 between matched ones" in said
+    assert "2 texts, 14 words\nheads: mean distance 0.000 between matched heads" in said
     assert "  8 of 8 are matched with the head of the same name" in said
     assert "  2 | 2: 1.000" in said
     assert "agreement: 1.000 (n = " in said
@@ -157,7 +157,7 @@ def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
 def test_choose_must_be_another_file_than_input(command, units, tmp_path):
     path = write(tmp_path, PARIS)
     flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]
-    with pytest.raises(UserError, match=f"--choose=.* is also --input; without --choose, {units} are used"):
+    with pytest.raises(UserError, match=f"--choose=.* is the same file as --input; leave --choose out to choose on {units}"):
         main([command, "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
@@ -184,7 +184,9 @@ def test_a_damaged_line_of_the_choosing_file_fails(tmp_path, capsys):
 def test_pronouns_of_neither_name_are_reported_for_a_single_question_file(tmp_path, capsys):
     flags = [f"--input={write(tmp_path, GAP, 'x.tsv')}", f"--choose={write(tmp_path, GAP, 'y.tsv')}", "--replicates=100"]
     assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
-    assert "1 pronoun of neither name: counted only where neither is an answer\n" in capsys.readouterr().out
+    assert (
+        "1 pronoun referring to neither name: counted only in the group in which neither is an answer\n"
+    ) in capsys.readouterr().out
     flags[1] = f"--choose={write(tmp_path, PARIS)}"
     with pytest.raises(UserError, match=r"x\.conllu and .*x\.tsv have different formats; give two files of the same"):
         main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags])
@@ -228,7 +230,7 @@ def test_coreference_writes_tables_figures_and_lines_for_rules_and_controls(tmp_
     ((head, accuracy, n),) = [(row[1], float(row[3]), row[10]) for row in rows if row[0] == "all" and row[2] == "head"]
     assert lines["all"][1:3] == [head, f"{100 * accuracy:.1f}"]
     assert n == "3"
-    assert "2 mentions left out: their antecedents are not in the same window" in said
+    assert "2 mentions left out: their antecedents are outside their window" in said
     assert "shuffled-words" in lines
     names = {"coreference.tsv", "coreference.png", "coreference_heads.tsv", "coreference_heads.png"}
     assert {path.name for path in out.iterdir()} == names

@@ -113,7 +113,7 @@ def test_windows_are_counted_and_options_are_checked(found, analyser):
         Heads(reach=0)
     with pytest.raises(UserError, match="there is no word"):
         analyser.heads([])
-    with pytest.raises(UserError, match=r"one text, not a list of them; give \[text\]"):
+    with pytest.raises(UserError, match=r"one text, not a list of texts; give \[text\]"):
         analyser.heads("the")
 
 

@@ -173,14 +173,19 @@ def only(texts: list[str], *, jsonl: bool = False) -> Any:
 
 def test_a_page_shows_one_text():
     assert only(["the river"]).values["text"] == "the river"
-    with pytest.raises(UserError, match="there are several texts, and a page shows one; give one, or two arguments as a pair"):
+    with pytest.raises(
+        UserError, match="there are several texts, but a page shows only one; give one text, or two arguments as a pair"
+    ):
         only(["a", "b"])
     with pytest.raises(UserError, match="there are several texts"):
         only(["a", "b", "c"])
 
 
 def test_a_page_of_an_unreadable_line_is_refused(tmp_path: pathlib.Path):
-    for content, says in ((b"\xff\n", r"line 1: byte 1 is not UTF-8"), (b"", "there is no text; give one, or two as a pair")):
+    for content, says in (
+        (b"\xff\n", r"line 1: byte 1 is not UTF-8"),
+        (b"", "there is no text; give one text, or two as a pair"),
+    ):
         (tmp_path / "in.txt").write_bytes(content)
         with pytest.raises(UserError, match=says):
             attention.the_only(read_records((), str(tmp_path / "in.txt"), (Field("text"),)))

@@ -323,12 +323,12 @@ def test_unusable_options_and_treebanks_are_refused(analyser, tmp_path):
         Dependencies(reach=0)
     path = tmp_path / "one.conllu"
     path.write_text("\n".join([row(1, "the")] * 40))  # as many as fill a row of the usual length
-    with pytest.raises(UserError, match="no word has a head in the sentences for choosing heads; give more sentences"):
+    with pytest.raises(UserError, match="no word has a syntactic head in the sentences on which attention heads are chosen"):
         analyser.dependencies(path)
     path.write_text("\n".join([row(1, "the") + row(2, "cab", 1), row(1, "the")] * 20))
-    with pytest.raises(UserError, match="the sentences for choosing heads and the others have no relation in common"):
+    with pytest.raises(UserError, match="and those on which they are scored have no relation in common"):
         analyser.dependencies(path)
     relations = Relations()
     assert [relations.number(f"r{i}", "") for i in range(MOST_RELATIONS)] == list(range(1, MOST_RELATIONS + 1))
-    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, and 255 is the maximum"):
+    with pytest.raises(UserError, match="x, line 3: 'det' is relation 256 of this treebank, but at most 255 are supported"):
         relations.number("det", "x, line 3: ")

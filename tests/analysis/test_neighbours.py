@@ -192,7 +192,7 @@ def test_a_model_without_word_embeddings_is_refused():
     [
         ("the cab", "'the cab' is 2 words; give one word, or a sentence with one word in brackets"),
         ("the [cab of] Paris", r"\[cab of\] in .* is 2 words; put one word in brackets"),
-        ("the [cab] of [Paris]", "has 2 words in brackets; put one in brackets"),
+        ("the [cab] of [Paris]", "has 2 words in brackets; put only one in brackets"),
         ("the [cab] " + "of " * 50, "more than the 40 of the model's position table; shorten it"),
     ],
 )
@@ -207,7 +207,7 @@ def test_bad_layers_and_texts_are_refused_and_a_special_token_is_not_a_mark(anal
         analyser.neighbours(["the"], TEXTS, layers=(0, 3))
     with pytest.raises(UserError, match="there is no word to compare with; give text"):
         analyser.neighbours(["the"], [])
-    with pytest.raises(UserError, match="one text, not a list of them"):
+    with pytest.raises(UserError, match="one text, not a list of texts"):
         analyser.neighbours(["the"], "the")
     with pytest.raises(UserError, match=r"neighbours.count=0 must be at least 1"):
         Neighbouring(count=0)

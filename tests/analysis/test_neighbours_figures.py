@@ -114,8 +114,8 @@ def test_the_tables_have_every_number(tmp_path: pathlib.Path, monkeypatch: pytes
         pairs = [*itertools.combinations(range(8), 2)]
         some = {
             "any two": pairs,
-            "two of a sense": [(i, j) for i, j in pairs if labels[i] == labels[j]],
-            "two of other senses": [(i, j) for i, j in pairs if labels[i] != labels[j]],
+            "two of the same sense": [(i, j) for i, j in pairs if labels[i] == labels[j]],
+            "two of different senses": [(i, j) for i, j in pairs if labels[i] != labels[j]],
         }
         rows = [("any two words", FOUND.random.values[s], 780)]
         rows += [

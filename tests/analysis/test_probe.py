@@ -145,9 +145,9 @@ def test_probes_that_the_files_do_not_allow_are_refused(analyser, files, tmp_pat
         analyser.probes(*files, words=0)
     tags = tmp_path / "tags.txt"
     tags.write_text("a X\nb Y\n")
-    with pytest.raises(UserError, match="have no annotation in common; give two files of one format"):
+    with pytest.raises(UserError, match="have no annotation in common; give two files of the same format"):
         analyser.probes(files[0], tags)
-    with pytest.raises(UserError, match="have no kind of label in common; give two files of one format"):
+    with pytest.raises(UserError, match="have no kind of label in common; give two files of the same format"):
         analyser.probes(files[0], tags, probes=("labels",))
     with pytest.raises(UserError, match=r"tags\.txt has no tree .* to train parsers on; give a treebank in CoNLL-U"):
         analyser.probes(files[0], tags, probes=("parsers",))
@@ -176,7 +176,7 @@ def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
     found = analyser.probes(*files, seeds=1, epochs=1)
     assert found.labels is not None
     assert (found.structure, found.parsers) == (None, None)
-    with pytest.raises(UserError, match=r"train\.conllu has no tree with one root and two words or more to train structure on"):
+    with pytest.raises(UserError, match=r"train\.conllu has no tree with one root and two or more words to train structure on"):
         analyser.probes(*files, probes=("structure",))
 
 
@@ -192,7 +192,7 @@ def test_a_model_without_attention_has_vector_probes_and_no_parsers(vocabulary, 
     other = Analyser.load(tmp_path / "m")
     found = other.probes(*files, seeds=1, epochs=1, probes=("labels",))
     assert found.labels is not None
-    with pytest.raises(UserError, match=r"has no attention for parsers to read; name a Transformer, or leave parsers out"):
+    with pytest.raises(UserError, match=r"has no attention that parsers can read; name a Transformer, or leave parsers out"):
         other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
     if config.encoder == "static":
         assert engine_with_random_weights(other.engine, 0).config == other.engine.config

@@ -90,7 +90,7 @@ def test_unused_pieces_are_found_and_a_corpus_of_another_vocabulary_is_refused(a
     write_all(Folder(tmp_path / "out"), tour, monkeypatch)
     assert len((tmp_path / "out" / "unseen.tsv").read_text().splitlines()) == len(unseen) + 1
     stored.vocabulary = dataclasses.replace(tokenizer.vocabulary, sha256="other")
-    with pytest.raises(UserError, match=r"has another vocabulary than .*; name a corpus that was made with --vocab="):
+    with pytest.raises(UserError, match=r"has a different vocabulary than .*; name a corpus that was built with --vocab="):
         analyser.vocabulary(corpus=tmp_path)
 
 

@@ -168,7 +168,7 @@ def test_the_terminal_shows_groups_parts_and_split_words(
     assert asked == [None, None, False]
     assert capsys.readouterr().out.startswith(SAID.partition("words\n")[2])
     assert not (tmp_path / "b" / "words.txt").exists()
-    with pytest.raises(UserError, match="--new-words=2 looks for words in a corpus; name one by --corpus=DIR"):
+    with pytest.raises(UserError, match="--new-words=2 looks for words in a corpus; give one with --corpus=DIR"):
         command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
 
 

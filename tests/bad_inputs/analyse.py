@@ -15,7 +15,8 @@ CASES = [
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("a command that is none", "head", "unknown command 'head': did you mean 'heads'?; python -m bert_jax.analyse --help"),
     Case(
-        "a flag before the command", "--model=$model heads", "--model=$model comes after the command: python -m bert_jax.analyse"
+        "a flag before the command", "--model=$model heads", "--model=$model must come after the command: python -m "
+                                                             "bert_jax.analyse"
     ),
     Case("no model", HEADS, "the following arguments are required: --model", without="--model"),
     Case("no output", HEADS, "the following arguments are required: --output", without="--output"),
@@ -26,7 +27,8 @@ CASES = [
     ),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
-    Case("new words of no text", "vocabulary --new-words=5", "--new-words=5 looks for words in a corpus; name one by --corpus="),
+    Case("new words of no text", "vocabulary --new-words=5", "--new-words=5 looks for words in a corpus; give one with "
+                                                             "--corpus="),
     Case("a format that is none", f"{ATTENTION} --format=gif", "--format=gif is unknown: known: html, json, pdf, png, svg"),
     Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
     Case(
@@ -59,7 +61,7 @@ CASES = [
     Case(
         "an alignment without the part that it is of",
         "attention --model=$translator --alignment-layer=1 --part=encoder 'the house'",
-        "--alignment-layer=1 needs the part cross; give --part=encoder,cross",
+        "--alignment-layer=1 requires the part cross; give --part=encoder,cross",
     ),
     Case(
         "a head that one of the parts does not have",
@@ -82,17 +84,18 @@ CASES = [
         copies="model",
         spoil=extra_tensors("model", "mine.bias", "mine.weight"),
     ),
-    Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
-    Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
+    Case("three texts", "attention a b c", "there are several texts, but a page shows only one; give one text, or two "
+                                           "arguments as a pair"),
+    Case("no text", "attention --input=in.txt", "there is no text; give one text, or two as a pair", files={"in.txt": "\n"}),
     Case(
         "a source longer than the positions of a translator",
         f"attention --model=$translator '{'the ' * 24}'",
-        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        "is 25 tokens with its end token, more than the 24 positions of $translator; split it into sentences",
     ),
     Case(
         "a target longer than the positions of a translator",
         f"attention --model=$translator the '{'the ' * 24}'",
-        "is 25 tokens with its start, more than the 24 positions of $translator; shorten it",
+        "is 25 tokens with its start token, more than the 24 positions of $translator; shorten it",
     ),
     Case("a target without a token", "attention --model=$translator the '\u200b'", "the target '\\u200b' has no tokens; give"),
     Case("a text without a token", "attention '\u200b'", "has no tokens; give text"),
@@ -146,7 +149,7 @@ CASES = [
     Case(
         "a table without the column of texts",
         "heads --input=in.csv",
-        "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+        "in.csv is read as a table, but its first line has no column 'text' (it is 'review,label'); name the column text, or",
         files={"in.csv": "review,label\nthe house,1\n"},
         leaves="out",
     ),
@@ -166,7 +169,7 @@ CASES = [
     Case(
         "a corpus of another vocabulary",
         "vocabulary --model=$tf1 --corpus=$corpus",
-        "--corpus=$corpus has another vocabulary than $tf1 ... name a corpus that was made with --vocab=$tf1",
+        "--corpus=$corpus has a different vocabulary than $tf1 ... name a corpus that was built with --vocab=$tf1",
     ),
     Case(
         "names that are not there",
@@ -188,7 +191,7 @@ CASES = [
     Case(
         "a treebank to choose on that is the treebank itself",
         "dependencies --input=x.conllu --choose=./x.conllu",
-        "--choose=./x.conllu is also --input; without --choose, half of the sentences are used",
+        "--choose=./x.conllu is the same file as --input; leave --choose out to choose on half of the sentences",
         files={"x.conllu": TREE},
     ),
     Case(
@@ -203,7 +206,7 @@ CASES = [
     Case(
         "documents without coreference",
         "coreference --input=x.conllu",
-        "x.conllu holds no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels",
+        "x.conllu has no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels",
         files={"x.conllu": TREE},
     ),
     Case(
@@ -231,7 +234,7 @@ CASES = [
     Case(
         "a column that a file of tags lacks",
         "probe --input=x.txt --eval=x.txt --column=2",
-        "x.txt has 2 columns, none of them tag=2; give one from -2 to 1",
+        "x.txt has 2 columns, but no column tag=2; give a number from -2 to 1",
         files={"x.txt": "a X\n"},
     ),
     Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),

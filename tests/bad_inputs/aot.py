@@ -31,17 +31,18 @@ CASES = [
     Case(
         "a topology without a shape",
         "--topology=v5e",
-        "--topology=v5e is not GENERATION:SHAPE, as v5e:4x4, ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4,",
+        "--topology=v5e is not written as GENERATION:SHAPE, such as v5e:4x4 ... there are v4, v5e, v5p, v6e, v7x, for example "
+        "v4:2x2x4,",
     ),
     Case(
         "a topology of more digits than Python reads",
         f"--topology=v5e:{'9' * 5000}x4",
-        " is not GENERATION:SHAPE, as v5e:4x4, ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4,",
+        " is not written as GENERATION:SHAPE, such as v5e:4x4 ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4,",
     ),
     Case(
         "a number for a topology",
         "--topology=v5e-16",
-        "--topology=v5e-16 gives a number, not a shape ... v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",
+        "--topology=v5e-16 has a number where a shape is needed ... v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",
     ),
     Case(
         "a shape that is none",
@@ -57,27 +58,32 @@ CASES = [
     Case(
         "slices told twice",
         "--topology=4xv5e:4x4 --slices=2",
-        "--topology=4xv5e:4x4 has 4 slices, which contradicts --slices=2; give one of them",
+        "--topology=4xv5e:4x4 says 4 slices, but --slices=2; give only one of them",
     ),
     Case("a step that is none", "--step=trian", "--step=trian is unknown: did you mean 'train'?"),
     Case(
         "the step of another command",
         "--step=finetune",
-        "--step=finetune, but $experiment pretrains; give an experiment of experiments/finetune/",
+        "--step=finetune does not exist in $experiment, which pretrains; give an experiment of experiments/finetune/",
     ),
-    Case("a phase that is not there", "--phase=7", "--phase=7: $experiment has the phases 0 to 1"),
+    Case("a phase that is not there", "--phase=7", "--phase=7 does not exist in $experiment; give a phase from 0 to 1"),
     Case(
         "a phase of a task",
         "--config=$repository/experiments/finetune/squad.py:v1.1 --phase=0",
-        "--phase=0, but $repository/experiments/finetune/squad.py:v1.1 fine-tunes and has no phases; leave it out",
+        "--phase=0 does not exist in $repository/experiments/finetune/squad.py:v1.1, which fine-tunes and has no phases; leave "
+        "it out",
     ),
     Case(
         "a step of a task",
         "--config=$repository/experiments/finetune/squad.py:v1.1 --step=eval",
-        "--step=eval, but $repository/experiments/finetune/squad.py:v1.1 fine-tunes and has only the step finetune; leave it out",
+        "--step=eval does not exist in $repository/experiments/finetune/squad.py:v1.1, which fine-tunes; leave it out",
     ),
     Case("no rows", "--rows=0", "--rows=0 must be at least 1"),
-    Case("rows of pretraining", "--rows=100", "--rows=100, but $experiment sets its number of steps; leave it out"),
+    Case(
+        "rows of pretraining",
+        "--rows=100",
+        "--rows=100 does not apply to $experiment, whose number of steps is fixed; leave it out",
+    ),
     Case("a price below nothing", "--price=-1", "--price=-1 must be at least 0 and at most 1e+09"),
     Case("a price that is not a number", "--price=nan", "--price=nan must be a finite number, at least 0 and at most 1e+09"),
     Case("a price without end", "--price=inf", "--price=inf must be a finite number, at least 0 and at most 1e+09"),

@@ -26,7 +26,7 @@ CASES = [
     Case(
         "types of another number of layers",
         "--from=m",
-        "m/config.json: layer_types names 1 layer, and num_hidden_layers=5; correct one of them",
+        "m/config.json: layer_types names 1 layer, but num_hidden_layers=5; correct one of them",
         files=modern(layer_types=["full_attention"]),
     ),
     Case(
@@ -38,7 +38,7 @@ CASES = [
     Case(
         "a window that sees nothing",
         "--from=m",
-        "m/config.json: ... with model.sliding_radius=0 they see no other token; set",
+        "m/config.json: ... with model.sliding_radius=0 a token sees no other token; set",
         files=modern(local_attention=1),
     ),
     Case(
@@ -50,18 +50,19 @@ CASES = [
     Case(
         "a translator with norms before its layers, for transformers",
         "--from=$pre_norm",
-        "transformers' Marian has no model with norm_placement=pre, final_norm=True, so this model cannot be written for "
-        "transformers; choose --format=bert_jax, which this package reads",
+        "transformers' Marian does not support norm_placement=pre, final_norm=True, so this model cannot be written for "
+        "transformers; choose --format=bert_jax, which this package can read",
     ),
     Case(
         "a translator with rotary positions, for transformers",
         "--from=$rotary",
-        "transformers' Marian has no model with positions=rotary, so this model cannot be written for transformers; choose",
+        "transformers' Marian does not support positions=rotary, so this model cannot be written for transformers; choose",
     ),
     Case(
         "layers of a translator",
         "--from=$translator --layers=1",
-        "$translator has layers in its encoder and in its decoder, and those to keep are named for one; leave the layers out",
+        "$translator has layers in its encoder and in its decoder, but only one list of layers can be given; leave the layers "
+        "out",
     ),
     Case(
         "a window for a model without sliding layers",
@@ -71,13 +72,17 @@ CASES = [
     Case(
         "a base for positions that are not rotary",
         "--rope-theta=9000",
-        "a base is for rotary positions, and those of $model are learned; leave it out",
+        "a base is for rotary positions, but $model has learned positions; leave it out",
     ),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
     Case("nowhere to write", says="the following arguments are required: --to", without="--to"),
     Case("an unknown flag", "--form=tf1", "unknown argument --form=tf1: did you mean '--format'?"),
-    Case("words in a bucket", "--add-tokens=gs://b/w.txt", "--add-tokens=gs://b/w.txt: this flag takes a local path; copy it"),
+    Case(
+        "words in a bucket",
+        "--add-tokens=gs://b/w.txt",
+        "--add-tokens=gs://b/w.txt: this flag only accepts a local path; copy the file",
+    ),
     Case("a target in a mistyped bucket", "--to=gs:/bucket/m", "--to=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("the home of nobody", "--to=~no.body/m", "--to=~no.body/m: there is no user 'no.body', so ~ cannot be expanded; write"),
     Case("a format that is none", "--format=hugingface", "--format=hugingface is unknown: did you mean 'huggingface'?"),
@@ -96,7 +101,7 @@ CASES = [
     Case(
         "two new heads",
         "--new=sequence_head,token_head --labels=a,b",
-        "a model has one task head at most, but sequence_head and token_head are requested; choose one",
+        "a model has at most one task head, but sequence_head and token_head are requested; choose one",
     ),
     Case("an empty label", "--new=sequence_head --labels=a,,b", "argument --labels: 'a,,b' is not a list such as a,b,c"),
     Case("a label twice", "--new=sequence_head --labels=a,a", "--labels=a,a repeats a label; give every output"),
@@ -104,7 +109,7 @@ CASES = [
     Case(
         "labels without a head",
         "--labels=a,b",
-        "--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head",
+        "--labels and --problem need a task head, but the model has none; add one with --new=sequence_head",
     ),
     Case(
         "labels of another number", "--from=$classifier --labels=a,b,c", "3 labels for the 2 outputs of the sequence_head; give 2"
@@ -117,14 +122,14 @@ CASES = [
     Case(
         "a pooler that is still read",
         "--drop=pooler",
-        "nsp_head reads the pooler, which the model lacks; add --drop=nsp_head or --new=pooler",
+        "nsp_head reads the pooler, but the model has none; add --drop=nsp_head or --new=pooler",
     ),
     Case(
         "a step of a run of another command",
         "--from=$run --step=3",
         "--from=$run holds a run of bert_jax ... finetune; name the workdir of a run of pretrain",
     ),
-    Case("a step of a model", "--step=3", "$model holds a config.json that is not from a run (a model directory?)"),
+    Case("a step of a model", "--step=3", "$model holds a config.json that was not written by a run (a model directory?)"),
     Case("a step of nothing", "--from=$here/gone --step=3", "--from=$here/gone holds no run; name the workdir of a run"),
     Case(
         "the last checkpoints of nothing",
@@ -135,13 +140,13 @@ CASES = [
     Case(
         "a step and the last checkpoints",
         "--step=3 --last=2",
-        "--step=3 and --last=2 both say which checkpoints are read; leave one of them out",
+        "--step=3 and --last=2 both choose the checkpoints to read; leave one of them out",
     ),
     Case("no positions", "--max-position=0", "--max-position=0 must be at least 1 and at most 1,048,576"),
     Case("negative positions", "--max-position=-3", "--max-position=-3 must be at least 1"),
     Case("no token types", "--token-types=0", "--token-types=0 must be at least 1 and at most 65,536"),
     Case("more layers than there are", "--layers=3", "--layers=3 is more than the model's 1 layer; layers cannot be added"),
-    Case("layers told twice", "--layers=1 --keep-layers=0", "--layers and --keep-layers are both given; give one of them"),
+    Case("layers told twice", "--layers=1 --keep-layers=0", "--layers and --keep-layers are both given; give only one of them"),
     Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model has 1 layer, from 0 to 0"),
     Case(
         "a layer that is a digit of another kind",
@@ -157,7 +162,7 @@ CASES = [
     Case(
         "new positions that are not asked for",
         "--new-positions=random",
-        "--new-positions applies to a larger position table only; add --max-position=N, or leave it out",
+        "--new-positions only applies to a larger position table; add --max-position=N, or leave it out",
     ),
     Case(
         "new positions of no kind",
@@ -210,7 +215,7 @@ CASES = [
     ),
     damaged(
         "whose weights are missing",
-        "model is not a model directory: model.safetensors missing; name one that holds them",
+        "model is not a model directory: model.safetensors missing; name a directory with these files",
         remove("model/model.safetensors"),
     ),
     damaged(
@@ -265,7 +270,7 @@ CASES = [
     Case(
         "a dropped pattern that takes what is needed",
         "--from=model --drop='*.LayerNorm.bias'",
-        "model/model.safetensors does not hold the BERT that its config.json describes: missing: bert.embeddings.Layer",
+        "model/model.safetensors does not contain the BERT that its config.json describes: missing: bert.embeddings.Layer",
         copies="model",
     ),
     Case(
@@ -276,7 +281,8 @@ CASES = [
     Case(
         "weights beside a configuration of the original",
         "--from=old",
-        "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that: cp old/bert_config.json",
+        "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that file: cp "
+        "old/bert_config.json",
         copies="old=model",
         files={"old/bert_config.json": "{}"},
         spoil=remove("old/config.json"),
@@ -284,8 +290,8 @@ CASES = [
     Case(
         "more outputs than labels",
         "--from=classifier",
-        "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; `convert --labels=A,B,... ... "
-        "and `convert --drop=sequence_head` leaves the head out",
+        "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; name them with "
+        "`convert --labels=A,B,...` (2 labels), or leave the head out with `convert --drop=sequence_head`",
         copies="classifier",
         spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),
     ),
@@ -299,7 +305,7 @@ CASES = [
     Case(
         "ids of labels in another order",
         "--from=classifier",
-        "classifier/config.json: label2id gives 'good' the id 1, and id2label the id 0; correct one of them, or `convert",
+        "classifier/config.json: label2id has the id 1 for 'good', but id2label has 0; correct one of them, or `convert",
         copies="classifier",
         spoil=keys("classifier/config.json", label2id={"good": 1, "poor": 0}),
     ),
@@ -335,8 +341,8 @@ CASES = [
     Case(
         "a piece that the original's vocabulary cannot hold",
         "--from=model --format=tf1",
-        "the original reads its vocabulary from vocab.txt, which cannot hold the piece 'a\\n', since it has a line end, or ... "
-        "choose another format",
+        "the original reads its vocabulary from vocab.txt, which cannot hold the piece 'a\\n', because it contains a line end, "
+        "or ... choose another format",
         copies="model",
         spoil=[
             remove("model/vocab.txt"),
@@ -436,7 +442,7 @@ CASES = [
     Case(
         "a checkpoint of the original with another configuration",
         "--from=tf1",
-        "tf1/model.ckpt-1000 does not hold the BERT that its bert_config.json describes: not part of this model:",
+        "tf1/model.ckpt-1000 does not contain the BERT that its bert_config.json describes: not part of this model:",
         copies="tf1",
         spoil=keys("tf1/bert_config.json", num_hidden_layers=1),
     ),
@@ -444,7 +450,7 @@ CASES = [
     Case(
         "an activation for a model that says it itself",
         "--activation=gelu",
-        "--activation=gelu is for checkpoints of the original; leave it out for $model",
+        "--activation=gelu is for checkpoints of the original BERT; leave it out for $model",
     ),
     # ------------------------------------------------------------------------------------------------------- what it writes
     Case(
@@ -490,7 +496,8 @@ CASES = [
         Case(
             f"a foreign directory in the place of {what}",
             "--to=shared/m",
-            f"shared/{name} is in the way, and holds files that bert_jax did not write; move it, or name another directory than",
+            f"shared/{name} is needed as a temporary name, but it holds files that bert_jax did not write; move it, or choose "
+            "another directory than",
             files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
         )
         for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
@@ -533,7 +540,7 @@ CASES = [
     Case(
         "a head that the original has not seen trained",
         "--from=$tf1 --drop=nsp_head --new=nsp_head --format=tf1",
-        "nsp_head was never trained, which the format tf1 cannot record; leave it out with --drop=nsp_head",
+        "nsp_head was never trained, but the format tf1 cannot record this; leave it out with --drop=nsp_head",
     ),
     Case("a negative seed", "--new=pooler --drop=pooler --seed=-1", "--seed=-1 must be at least 0 and at most 4,294,967,295"),
     Case(

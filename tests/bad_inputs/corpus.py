@@ -104,7 +104,8 @@ CASES = [
     Case(
         "a part of a corpus in a bucket",
         "--output=gs://bucket/corpus --shard=0/8",
-        "--shard=0/8 with --output=gs://bucket/corpus: hosts build in a directory that all of them mount; name one, and upload",
+        "--shard=0/8 with --output=gs://bucket/corpus: several hosts can only build in a directory that all of them mount; "
+        "give such a directory, and upload",
     ),
     Case(
         "an output in a mistyped bucket",
@@ -124,7 +125,7 @@ CASES = [
         "--layout=sentence",
         "argument --layout: invalid choice: 'sentence' (choose from 'auto', 'sentences', 'paragraphs', 'book', 'lines')",
     ),
-    Case("a rule that is none", "--keep=markup-line", "--keep=markup-line: no such rule; did you mean 'markup-lines'?"),
+    Case("a rule that is none", "--keep=markup-line", "--keep=markup-line names no cleaning rule; did you mean 'markup-lines'?"),
     Case(
         "the old name of a flag",
         "--heldout-fraction=0.1",
@@ -138,11 +139,15 @@ CASES = [
     ),
     Case("a negative fraction", "--eval-fraction=-0.1", "--eval-fraction=-0.1 must be at least 0 and below 1"),
     Case("no shards", "--shards=0", "--shards=0 must be at least 1 and at most 99,999"),
-    Case("a shard that is not there", "--shard=2/2", "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, as 0/8"),
+    Case(
+        "a shard that is not there",
+        "--shard=2/2",
+        "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, for example 0/8",
+    ),
     Case(
         "a shard that is not a fraction",
         "--shard=one",
-        "--shard=one must be I/N with N at most 99,999 and I from 0 to N-1, as 0/8",
+        "--shard=one must be I/N with N at most 99,999 and I from 0 to N-1, for example 0/8",
     ),
     Case("no workers", "--workers=0", "--workers=0 must be at least 1 and at most 4,096"),
     Case("a word for a number of workers", "--workers=all", "--workers=all must be a whole number, at least 1 and at most 4,096"),
@@ -177,25 +182,25 @@ CASES = [
     Case(
         "a splitting of WordPiece",
         f"{TRAIN} --splitting=gpt4",
-        "--splitting is a setting of --train-vocab=bpe, not of wordpiece; leave it out",
+        "--splitting applies to --train-vocab=bpe, not to wordpiece; leave it out",
         without=NO_VOCAB,
     ),
     Case(
         "unused tokens of SentencePiece",
         "--train-vocab=sentencepiece --unused-tokens=9",
-        "--unused-tokens is a setting of --train-vocab=bpe, not of sentencepiece; leave it out",
+        "--unused-tokens applies to --train-vocab=bpe, not to sentencepiece; leave it out",
         without=NO_VOCAB,
     ),
     Case(
         "an alphabet of bytes",
         "--train-vocab=bpe --alphabet=10",
-        "--alphabet is a setting of WordPiece; byte-level BPE has all bytes: leave it out",
+        "--alphabet applies to WordPiece, but byte-level BPE has all bytes; leave it out",
         without=NO_VOCAB,
     ),
     Case(
         "long words of bytes",
         "--train-vocab=bpe --max-word-characters=10",
-        "--max-word-characters is a setting of WordPiece; byte-level BPE has no such limit: leave it out",
+        "--max-word-characters applies to WordPiece, but byte-level BPE has no such limit; leave it out",
         without=NO_VOCAB,
     ),
     Case(
@@ -208,7 +213,8 @@ CASES = [
     Case(
         "a vocabulary that every host trains",
         f"{TRAIN} --shard=0/2",
-        "--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab=corpus/tokenizer",
+        "--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give all hosts "
+        "--vocab=corpus/tokenizer",
         without=NO_VOCAB,
     ),
     Case(
@@ -279,14 +285,14 @@ CASES = [
     Case(
         "a pipe",
         "--source=text:a.txt",
-        "--source=text:a.txt: a.txt is a pipe or a device; write the text to a file, which is read in parts",
+        "--source=text:a.txt: a.txt is a pipe or a device, but the text must be read in parts; write it to a file",
         spoil=lambda root: os.mkfifo(root / "a.txt"),
     ),
     Case("an empty file", "--source=text:a.txt", "the corpus is empty: there is no text in text:a.txt", files={"a.txt": ""}),
     Case(
         "a file of blank lines",
         "--source=text:a.txt",
-        "the corpus is empty: of 0 documents none was kept (the sources hold no text); see --keep",
+        "the corpus is empty: 0 documents read, none kept (the sources hold no text); see --keep",
         files={"a.txt": "\n\n \n"},
         leaves="corpus*",
     ),
@@ -398,13 +404,13 @@ CASES = [
     Case(
         "a table as text",
         "--source=text:a.csv.gz",
-        "a.csv.gz has the name of a table; write its texts to Parquet or JSON lines, or, if it is prose, rename it",
+        "a.csv.gz has the name of a table; write its texts to Parquet or JSON lines, or rename it",
         files={"a.csv.gz": gzip.compress(b"id,text\n1,A sentence.\n")},
     ),
     Case(
         "an Arrow stream that is cut short",
         "--source=arrow:a.arrow",
-        "a.arrow is not a whole Arrow file (the mark at its end is missing); fetch it again",
+        "a.arrow is not a whole Arrow file (the mark at the end is missing); fetch it again",
         files={"a.arrow": arrow({"text": ["A sentence of some words."] * 20})[:-8].rstrip(b"\0")},
     ),
     Case(
@@ -440,7 +446,7 @@ CASES = [
     Case(
         "several columns of texts",
         "--source=parquet:a.parquet",
-        "a.parquet has several columns of texts: premise, hypothesis; choose the documents' with --text-field=NAME",
+        "a.parquet has several columns of texts: premise, hypothesis; choose the column of the documents with --text-field=NAME",
         files={"a.parquet": parquet({"premise": ["a"], "hypothesis": ["b"]})},
     ),
     Case(
@@ -563,7 +569,7 @@ CASES = [
     Case(
         "the home of a user who is not there",
         "--source='text:~nobody-here/*.txt'",
-        "--source=text:~nobody-here/*.txt: there is no user 'nobody-here' ... write the path in full",
+        "--source=text:~nobody-here/*.txt: there is no user 'nobody-here' ... write the full path",
     ),
     Case(
         "compressed JSON lines as text",
@@ -592,7 +598,7 @@ CASES = [
     Case(
         "lines that end in CR alone",
         "--source=text:a.txt",
-        r"the lines of a.txt end in CR alone, which is not a line end here; convert it (tr '\r' '\n')",
+        r"the lines of a.txt end in CR, which is not recognised as a line end here; convert it (tr '\r' '\n')",
         files={"a.txt": b"A sentence of words.\r\rAnother one.\r"},
     ),
     Case(
@@ -626,19 +632,26 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and cannot be ... or use --source=embedded, text: or jsonl:",
+        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another --source: embedded, text: or "
+        "jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text
     Case(
         "pairs of three sides",
         "--source=parallel:a.en:a.de:a.fr",
-        "--source=parallel:a.en:a.de:a.fr: write parallel:GLOB.en:GLOB.de for files of lines, or parallel:GLOB.tsv or",
+        "--source=parallel:a.en:a.de:a.fr needs one or two patterns; write parallel:GLOB.en:GLOB.de for files of lines, or "
+        "parallel:GLOB.tsv or",
     ),
-    Case("pairs without a file", "--source=parallel:", "--source=parallel:: write parallel:GLOB.en:GLOB.de"),
+    Case(
+        "pairs without a file",
+        "--source=parallel:",
+        "--source=parallel: needs one or two patterns; write parallel:GLOB.en:GLOB.de",
+    ),
     Case(
         "pairs in a file of one language",
         "--source=parallel:a.en",
-        "--source=parallel:a.en: a.en does not end in .tsv (columns ... or give the files of both languages: parallel:GLOB.en:",
+        "--source=parallel:a.en: a.en is not a file of pairs, whose name ends in .tsv (columns ... or give the files of both "
+        "languages: parallel:GLOB.en:",
         files=SIDES,
     ),
     Case(
@@ -650,45 +663,47 @@ CASES = [
     Case(
         "both sides the same file",
         "--source=parallel:a.en:a.en",
-        "--source=parallel:a.en:a.en: both sides are a.en; name the file of the translations second",
+        "--source=parallel:a.en:a.en: both sides are the same file a.en; name the file with the translations second",
         files=SIDES,
     ),
     Case(
         "sides of unlike numbers of files",
         "--source='parallel:*.en:a.de'",
-        "--source=parallel:*.en:a.de: 2 files and 1 match; give each file one file with its translations (the first are a.en and",
+        "--source=parallel:*.en:a.de: the first pattern matches 2 files, the second 1; each file needs exactly one file with "
+        "its translations (the first two are a.en and",
         files=SIDES | {"b.en": "One.\n"},
     ),
     Case(
         "sides of unlike numbers of lines",
         "--source=parallel:a.en:b.de",
-        '--source=parallel:a.en:b.de: a.en has 3 lines and b.de 2: line 3 of a.en ("A bird flies.") is the first without a '
-        "partner in b.de; a text and its translation must be on lines of the same number",
+        '--source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 2: line 3 of a.en ("A bird flies.") is the first without a '
+        "partner in b.de; put a text and its translation on lines with the same number",
         files=SIDES | {"b.de": "Eine Katze.\nEin Hund.\n"},
     ),
     Case(
         "a side that is empty",
         "--source=parallel:a.en.gz:b.de",
-        'a.en.gz has 3 lines and b.de 0: line 1 of a.en.gz ("A cat sits.") is the first without a partner in b.de',
+        'a.en.gz has 3 lines, but b.de has 0: line 1 of a.en.gz ("A cat sits.") is the first without a partner in b.de',
         files={"a.en.gz": gzip.compress(SIDES["a.en"].encode()), "b.de": ""},
     ),
     Case(
         "a side of blank lines",
         "--source=parallel:a.en:b.de",
-        "--source=parallel:a.en:b.de: b.de has no text in 3 lines, so this language is empty; give the file of the translations",
+        "--source=parallel:a.en:b.de: b.de has 3 lines but no text in them, so this language is empty; give the file with the "
+        "translations",
         files=SIDES | {"b.de": "\n \n\n"},
     ),
     Case(
         "a side of a table that is empty",
         "--source=parallel:a.tsv",
-        "the corpus is empty: of 2 documents none was kept (2 empty-sides)",
+        "the corpus is empty: 2 documents read, none kept (2 empty-sides)",
         files={"a.tsv": "A cat.\t\nA dog.\t \n"},
         leaves="corpus*",
     ),
     Case(
         "a table without a second column",
         "--source=parallel:a.tsv",
-        "a.tsv: line 1 has 1 column, and --pair-fields=1,2 needs 2; correct it, or pass --on-bad-records=skip",
+        "a.tsv: line 1 has 1 column, but --pair-fields=1,2 needs 2; correct it, or pass --on-bad-records=skip",
         files={"a.tsv": "A cat.\n"},
         leaves="corpus*",
     ),
@@ -701,13 +716,13 @@ CASES = [
     Case(
         "one field for both",
         "--source=parallel:a.tsv --pair-fields=1",
-        "--pair-fields=1 must name the text and its translation, as en,de, or 1,2 for columns",
+        "--pair-fields=1 must name two fields, the text and its translation: en,de, or 1,2 for columns",
         files={"a.tsv": "A cat.\tEine Katze.\n"},
     ),
     Case(
         "fields of files of lines",
         "--source=parallel:a.en:a.de --pair-fields=en,de",
-        "--pair-fields=en,de: parallel:a.en:a.de has a side in each file, and no fields; leave it out",
+        "--pair-fields=en,de: parallel:a.en:a.de has one file per side and no fields; leave it out",
         files=SIDES,
     ),
     Case(
@@ -719,7 +734,7 @@ CASES = [
     Case(
         "records of three texts",
         "--source=parallel:a.jsonl",
-        "the first record of a.jsonl has 3 fields of text (en, de, fr); choose two with --pair-fields=SOURCE,TARGET",
+        "the first record of a.jsonl has 3 fields with text (en, de, fr); choose two with --pair-fields=SOURCE,TARGET",
         files={"a.jsonl": '{"en": "A cat.", "de": "Eine Katze.", "fr": "Un chat."}\n'},
     ),
     Case(
@@ -732,19 +747,19 @@ CASES = [
     Case(
         "two directions",
         "--source=parallel:a.en:a.de --source=parallel:a.de:a.en",
-        "a.de is de to en, and a.en en to de; a corpus has one direction: build one of each",
+        "a.de is de to en, but a.en is en to de; a corpus has only one direction: build one corpus for each",
         files=SIDES,
     ),
     Case(
         "pairs and documents",
         "--source=parallel:a.en:a.de --source=text:$text",
-        "a.en holds pairs of a text and its translation, and $text documents; build a corpus of each",
+        "a.en holds pairs of a text and its translation, but $text holds documents; build one corpus for each",
         files=SIDES,
     ),
     Case(
         "documents held out of pairs",
         "--source=parallel:a.en:a.de --eval-source=text:$text",
-        "--eval-source is documents, and --source pairs, en to de; hold out texts of the same kind",
+        "--eval-source is documents, but --source is pairs, en to de; hold out texts of the same kind",
         files=SIDES,
     ),
     Case(
@@ -767,7 +782,8 @@ CASES = [
     Case(
         "held-out pairs of unlike numbers of lines",
         "--source=parallel:a.en:a.de --eval-source=parallel:a.en:b.de",
-        '--eval-source=parallel:a.en:b.de: a.en has 3 lines and b.de 1: line 2 of a.en ("A dog runs.") is the first without a',
+        '--eval-source=parallel:a.en:b.de: a.en has 3 lines, but b.de has 1: line 2 of a.en ("A dog runs.") is the first '
+        "without a",
         files=SIDES | {"b.de": "Eine Katze.\n"},
     ),
     Case("a ratio below one", "--max-length-ratio=0.5", "--max-length-ratio=0.5 must be at least 1 and at most 1,000"),
@@ -775,7 +791,8 @@ CASES = [
     Case(
         "a vocabulary of one language",
         "--source=parallel:a.en:a.el",
-        "the vocabulary knows one language only: 67% of the tokens are unknown in el (more than 10%), 0.0% in en; train one on",
+        "the vocabulary fits only one of the two languages: 67% of the tokens are unknown in el (more than 10%), 0.0% in en; "
+        "train a vocabulary on",
         files=SIDES | {"a.el": "Μια γάτα.\nΈνα σκυλί.\nΈνα πουλί.\n"},
         leaves="corpus*",
     ),
@@ -843,7 +860,8 @@ CASES = [
     Case(
         "a mask that is not a piece",
         "--vocab=words",
-        "words/tokenizer.json: the files next to it have mask_token='<mask>', which is not in it; correct one",
+        "words/tokenizer.json: the files next to it have mask_token='<mask>', but this piece is not in the vocabulary; correct "
+        "one",
         files={"words/tokenizer.json": bytes_vocabulary(), "words/special_tokens_map.json": '{"mask_token": "<mask>"}'},
         without="--lowercase",
     ),

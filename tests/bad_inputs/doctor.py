@@ -20,7 +20,7 @@ CASES = [
     Case(
         "a key without an experiment",
         "--config.seed=1",
-        "--config.seed sets a key of --config, which is not given; add --config=FILE",
+        "--config.seed sets a key of --config, which is missing; add --config=FILE",
         without="--config",
     ),
     Case("no chips", "--chips=0", "--chips=0 must be at least 1 and at most 2,147,483,647"),
@@ -29,14 +29,14 @@ CASES = [
         "--json=nowhere/a.json",
         "--json=nowhere/a.json: there is no directory $here/nowhere; create it, or name another file",
     ),
-    Case("figures into a bucket", "--json=gs://bucket/a.json", "--json=gs:/bucket/a.json: this flag takes a local path"),
+    Case("figures into a bucket", "--json=gs://bucket/a.json", "--json=gs:/bucket/a.json: this flag only accepts a local path"),
     Case("a workdir without a name", "--workdir=", "--workdir= is empty; give a name, or leave the flag out"),
     Case("a mistyped bucket", "--workdir=gs:/bucket/run", "a path in a bucket starts with gs://; did you mean gs://bucket/run?"),
     Case("a whole bucket", "--workdir=gs://bucket", "--workdir=gs://bucket is a whole bucket; name a directory or file in it"),
     Case(
         "a process without the others",
         "--process=0",
-        "--coordinator, --processes missing: --coordinator=HOST:PORT --processes=N --process=I go together",
+        "--coordinator, --processes missing: --coordinator=HOST:PORT, --processes=N and --process=I must be given together",
     ),
 ]
 TABLE = Table("doctor", "--config=$experiment --workdir=run", CASES)

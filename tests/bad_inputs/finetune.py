@@ -85,7 +85,7 @@ CASES = [
     Case(
         "a kept head with other labels",
         "--config.init_from=model --config.keep_head=true",
-        "config.keep_head keeps the head of model, which has a ... leave keep_head out to start a new head",
+        "config.keep_head keeps the head of model, which has a ... leave keep_head out to start with a new head",
         copies="model=classifier",
         spoil=keys("model/config.json", id2label={"0": "no", "1": "yes"}, label2id=None),
     ),
@@ -164,7 +164,7 @@ CASES = [
     Case(
         "the head of a model that has none",
         "--config.keep_head=true",
-        "config.keep_head keeps the head of $model, which has no head, ... leave keep_head out to start a new head",
+        "config.keep_head keeps the head of $model, which has no head, ... leave keep_head out to start with a new head",
     ),
     Case(
         "an LSTM on a head for choices",
@@ -203,7 +203,8 @@ CASES = [
     Case(
         "weights for a number",
         f"{TRAIN} --config.task.own.problem=regression --config.task.own.dev=train.csv --config.training.class_weights='[1, 2]'",
-        "config.training.class_weights is for tasks that choose one of several labels, and own/sequence is not one; leave it out",
+        "config.training.class_weights is for tasks that choose one of several labels, but own/sequence is not such a task; "
+        "leave it out",
         files=train("text,label\nit was fine,4.5\nit was bad,1\n"),
     ),
     Case(
@@ -260,7 +261,7 @@ CASES = [
     ),
     in_lines(
         "cross-view training on a Transformer",
-        "config.cross_view reads the two directions of an LSTM apart, which a Transformer does not have; start from a biLM, or "
+        "config.cross_view needs two independent LSTM directions, which a Transformer does not have; start from a biLM, or "
         "from static vectors with config.head.lstm",
         '{"words": ["it", "was"], "labels": ["a", "b"]}\n',
         "--config.task.own.dev=train.jsonl --config.task.name=own/token --config.cross_view.corpus=$corpus",
@@ -273,7 +274,7 @@ CASES = [
     Case(
         "cross-view training beside a teacher",
         "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
-        "config.cross_view learns from the model itself and config.distillation from another; leave one out",
+        "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out",
     ),
     Case(
         "cross-view training on no corpus",
@@ -320,12 +321,12 @@ CASES = [
     Case(
         "random weights and a kept head",
         "--config.init_random=true --config.keep_head=true",
-        "config.init_random starts from random weights and excludes keep_head and init_new; leave them out",
+        "config.init_random starts from random weights, so keep_head and init_new have no effect; leave them out",
     ),
     Case(
         "a decay for pretraining",
         "--config.optimizer.decay_power=2.0",
-        "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are for pretraining; ",
+        "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are only for pretraining; ",
     ),
     Case("texts too short for anything", "--config.task.length=4", "config.task.length=4 must be at least 8"),
     Case("a negative number of training rows", "--config.task.train_rows=-1", "config.task.train_rows=-1 must be at least 0"),
@@ -398,7 +399,7 @@ CASES = [
     Case(
         "a list with a single word without quotes",
         "--config.task.own.label_names=[pos]",
-        "task.own.label_names=[pos] is one label, and ... name two or more as [a,b], or none to use",
+        "task.own.label_names=[pos] is only one label, so ... name two or more as [a,b], or leave label_names empty to use",
     ),
     Case(
         "one label only",
@@ -409,19 +410,19 @@ CASES = [
     Case(
         "quotes that do not match",
         TRAIN,
-        "train.csv, line 4: the quotes of this row do not match (unexpected end of data); double a quote inside quotes",
+        "train.csv, line 4: the quotes in this row are not balanced (unexpected end of data); double every quote inside quotes",
         files=train(f'{GOOD}"it was ""fine,good\nit was bad,poor\n'),
     ),
     Case(
         "a row that is too short",
         TRAIN,
-        "train.csv, line 4: 1 column, not the 2 of text, label; correct the line, or remove it",
+        "train.csv, line 4: 1 column, but there are 2 names of columns (text, label); correct the line, or remove it",
         files=train(f"{GOOD}it was fine\n"),
     ),
     Case(
         "a row that is too long",
         TRAIN,
-        "train.csv, line 4: 3 columns, not the 2 of text, label; correct the line, or remove it",
+        "train.csv, line 4: 3 columns, but there are 2 names of columns (text, label); correct the line, or remove it",
         files=train(f"{GOOD}it was fine,good,better\n"),
     ),
     Case(
@@ -433,7 +434,7 @@ CASES = [
     Case(
         "a label that pandas wrote for none",
         TRAIN,
-        "train.csv, line 4: label is 'nan', which marks a missing value; fill it in, or remove the row",
+        "train.csv, line 4: label is 'nan', which usually marks a missing value; fill it in, or remove the row",
         files=train(f"{GOOD}it was,nan\n"),
     ),
     Case(
@@ -451,7 +452,7 @@ CASES = [
     Case(
         "quotes in a table of TABs",
         "--config.task.own.train=train.tsv",
-        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false to keep them',
+        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false if they belong to it',
         files={"train.tsv": 'text\tlabel\n"it was ""fine"""\tgood\nit was bad\tpoor\n'},
     ),
     Case(
@@ -463,13 +464,13 @@ CASES = [
     Case(
         "several labels with commas",
         f"{TRAIN} --config.task.own.problem=multi_label",
-        "train.csv, line 2: label is \"good,long\"; set separator=',' if that is between its items, or list them as",
+        "train.csv, line 2: label is \"good,long\"; set separator=',' if this separates its items, or list them as",
         files=train('text,label\nit was fine,"good,long"\nit was bad,poor\n'),
     ),
     Case(
         "words in rows of their own",
         f"{TRAIN} --config.task.name=own/token",
-        "train.csv: each of its 2 sentences has one word; set sentence=COLUMN if ... an empty line after each sentence",
+        "train.csv: each of its 2 sentences has only one word; set sentence=COLUMN if ... an empty line follows each sentence",
         files=train("words,labels\nit,O\nada,B-PER\n"),
     ),
     Case(
@@ -481,7 +482,7 @@ CASES = [
     Case(
         "choices in a text",
         f"{TRAIN} --config.task.name=own/choice",
-        'train.csv, line 2: choices is "it was", not a list like ["a", "b"]; set separator to what is between the choices',
+        'train.csv, line 2: choices is "it was", not a list like ["a", "b"]; set separator to the text between the choices',
         files=train("prompt,choices,label\nso,it was,0\n"),
     ),
     Case(
@@ -523,7 +524,7 @@ CASES = [
     Case(
         "a NUL in a table",
         TRAIN,
-        "train.csv, line 4: character 46 of the file is NUL, which text does not contain; is it UTF-16",
+        "train.csv, line 4: character 46 of the file is NUL, which text must not contain; if the file is UTF-16",
         files=train(f"{GOOD}a\0b,good\n"),
     ),
     Case(
@@ -585,7 +586,7 @@ CASES = [
     ),
     in_lines(
         "JSON that is not an object",
-        "train.jsonl, line 1: [1, 2] is not an object; each line is one object with the columns as its fields",
+        "train.jsonl, line 1: [1, 2] is not an object; each line must be one object with the columns as its fields",
         "[1, 2]\n",
     ),
     in_lines(
@@ -618,7 +619,7 @@ CASES = [
     ),
     in_lines(
         "one object for the whole table",
-        "train.jsonl is one object of columns, as pandas' to_json writes them; give one object per row",
+        "train.jsonl is a single object of columns, as written by pandas' to_json; give one object per row",
         '{"text": {"0": "it was fine"}, "label": {"0": "good"}}\n',
     ),
     in_lines(
@@ -641,7 +642,8 @@ CASES = [
     ),
     in_lines(
         "an answer without a text",
-        "train.jsonl, line 1: answers has null at 7, not a text and its start; correct the row, or remove it",
+        "train.jsonl, line 1: answers has the text null with the start 7; give a text and a whole number; correct the row, or "
+        "remove it",
         '{"question": "who", "context": "it was ada", "answers": [{"answer_start": 7}]}\n',
         "--config.task.name=own/span",
     ),
@@ -683,7 +685,7 @@ CASES = [
     Case(
         "columns of another number",
         f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'id']\"",
-        "train.csv, line 1: 2 columns, not the 3 of text, label, id; correct the line, or remove it",
+        "train.csv, line 1: 2 columns, but there are 3 names of columns (text, label, id); correct the line, or remove it",
         files=train(GOOD),
     ),
     # --------------------------------------------------------------------------------------------------------- official files
@@ -727,14 +729,15 @@ CASES = [
     Case(
         "a row of GAP that is there twice",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "has the ID 'x' too, by which predictions are named; give each its own",
+        "the ID 'x' is also in ... but predictions are named by ID; give each row its own",
         copies="data=gap",
         spoil=[add_line("data/gap-development.tsv", "x\tshe saw ada and bob\tshe\t0\tada\t8\tTRUE\tbob\t16\tFALSE\t-")] * 2,
     ),
     Case(
         "a pronoun of no gender",
         f"--config.task.name=gap {OFFICIAL_DATA}",
-        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, GAP is scored by gender",
+        "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, since GAP is scored by "
+        "gender",
         copies="data=gap",
         spoil=add_line("data/gap-development.tsv", "x\tit saw ada and bob\tit\t0\tada\t7\tTRUE\tbob\t15\tFALSE\t-"),
     ),
@@ -762,14 +765,14 @@ CASES = [
     Case(
         "a line cut short",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 5: 2 columns where other lines have 4; correct the line",
+        "data/train.txt, line 5: 2 columns, but other lines have 4; correct the line",
         copies="data=conll",
         spoil=replace("data/train.txt", " B-NP O", ""),
     ),
     Case(
         "a comment inside a sentence",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 2: 5 columns where other lines have 4; correct the line, or put the comment before the first word",
+        "data/train.txt, line 2: 5 columns, but other lines have 4; correct the line, or put the comment before the first word",
         copies="data=conll",
         files={"data/train.txt": "ada NNP I-NP I-PER\n# by hand, not checked\nran VBD I-VP O\n"},
     ),
@@ -783,14 +786,14 @@ CASES = [
     Case(
         "a line of white space that is not an empty line",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
-        "data/train.txt, line 2: the line holds only white space (U+00A0), neither a word nor the empty line ... correct",
+        "data/train.txt, line 2: the line has only white space (U+00A0), and is neither a word nor the empty line ... correct",
         copies="data=conll",
         files={"data/train.txt": "ada NNP I-NP I-PER\n\u00a0\nran VBD I-VP O\n"},
     ),
     Case(
         "a treebank whose sentences are not apart",
         f"--config.task.name=pos {OFFICIAL_DATA}",
-        "data/a-train.conllu, line 2: the ID 1 follows 1; end the sentence before it with an empty line",
+        "data/a-train.conllu, line 2: the ID 1 follows the ID 1; end the previous sentence with an empty line",
         files={"data/a-train.conllu": TREE * 2, "data/a-dev.conllu": TREE},
     ),
     Case(
@@ -829,7 +832,7 @@ CASES = [
     Case(
         "JSON lines with the name of SQuAD",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each",
+        "data/train-v1.1.json is not JSON (Extra data: ... its first line is a complete object: name the file .jsonl if each",
         files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
     ),
     Case(
@@ -842,7 +845,8 @@ CASES = [
     Case(
         "an offset that is not a whole number",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has the text ... with the start 0.5; give a text and a "
+        "whole number",
         copies="data=squad1",
         spoil=replace("data/train-v1.1.json", '"answer_start": ', '"answer_start": 0.5, "old": '),
     ),

@@ -32,19 +32,18 @@ CASES = [
     Case(
         "a flag before the command",
         "--json embed x",
-        "--json comes after the command: python -m bert_jax.predict ... commands are fill-mask, next-sentence, score, generate,",
+        "--json must come after the command: python -m bert_jax.predict ... commands are fill-mask, next-sentence, score, "
+        "generate,",
     ),
     Case("an input in a mistyped bucket", "embed --input=gs:/bucket/x", "--input=gs:/bucket/x: ... did you mean gs://bucket/x?"),
     Case("an output in a mistyped bucket", "embed --output=gs:/b/x x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
-    Case(
-        "an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"
-    ),
+    Case("an output at nobody's home", "embed --output=~no.body/x x", "--output=~no.body/x: there is no user 'no.body', so ~"),
     Case("a model in a mistyped bucket", "embed --model=gs:/bucket/m x", "MODEL=gs:/bucket/m: ... did you mean gs://bucket/m?"),
     Case("a profile that is not a range", "embed --profile=all x", "--profile=all must be FIRST:LAST, two whole numbers"),
     Case(
         "a profile of batches after the last",
         "embed --profile=5:9 --json x",
-        "--profile=5:9 starts after the last of 1 batch; name earlier ones",
+        "--profile=5:9 starts after the last of 1 batch; give earlier batches",
     ),
     Case("no model", "fill-mask 'x [MASK]'", "the following arguments are required: --model", without="--model"),
     Case("an unknown flag", "fill-mask --topk=3 [MASK]", "unknown argument --topk=3: did you mean '--top-k'?"),
@@ -55,11 +54,15 @@ CASES = [
     Case("no candidates", "fill-mask --top-k=0 [MASK]", "--top-k=0 must be at least 1 and at most 2,147,483,647"),
     Case("a margin of no number", "answer --model=$reader --no-answer-threshold=nan who x", "=nan must be a finite number"),
     Case("candidates beyond any machine", "fill-mask --top-k=10000000000000 [MASK]", "=10000000000000 must be at least 1"),
-    Case("an array of another form", "embed --output=$here/x.npz x", "answers are not written as .npz; name a .jsonl"),
+    Case(
+        "an array of another form",
+        "embed --output=$here/x.npz x",
+        "answers cannot be written as .npz; give a name that ends in .jsonl",
+    ),
     Case(
         "vectors as text",
         "embed --output=$here/x.txt x",
-        "--output=$here/x.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        "--output=$here/x.txt: answers cannot be written as .txt; give a name that ends in .jsonl (JSON lines) or a .npy",
     ),
     Case("one name twice", f"{RESOLVE} 'she saw ada and eve' she ada ada", "a and b are both 'ada' at character 8; give", exit=1),
     Case(
@@ -115,14 +118,18 @@ CASES = [
     Case(
         "an array for words",
         f"{OUTPUT}=x.npy --words x",
-        "--output=x.npy: only `embed` of whole texts gives one array of vectors; name a .jsonl",
+        "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
     ),
     Case(
         "an array for what is not a vector",
         "fill-mask --output=x.npy [MASK]",
-        "--output=x.npy: only `embed` of whole texts gives one array of vectors; name a .jsonl",
+        "--output=x.npy: only `embed` of whole texts gives one array of vectors; give a name that ends in .jsonl",
     ),
-    Case("a packed array", f"{OUTPUT}=x.npy.gz x", "--output=x.npy.gz: a .npy is not compressed here; name a .jsonl"),
+    Case(
+        "a packed array",
+        f"{OUTPUT}=x.npy.gz x",
+        "--output=x.npy.gz: a .npy file cannot be compressed here; give a name that ends in .jsonl",
+    ),
     Case(
         "an output in a directory that is not there",
         f"{OUTPUT}=nowhere/x.npy x",
@@ -167,7 +174,8 @@ CASES = [
     Case(
         "a label between TABs for a text",
         f"{CLASSIFY} --input=in.tsv",
-        "in.tsv, line 1: 'good' seems to be a label, not a text_b, and the model must not read it; leave the label out, or give",
+        "in.tsv, line 1: 'good' seems to be a label, not a text_b, but the model must not read labels; leave the label out, or "
+        "give",
         exit=1,
         files={"in.tsv": "it was fine\tgood\n"},
     ),
@@ -225,13 +233,13 @@ CASES = [
     Case(
         "a table without the column of texts",
         f"{CLASSIFY} --input=in.csv",
-        "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+        "in.csv is read as a table, but its first line has no column 'text' (it is 'review,label'); name the column text, or",
         files={"in.csv": "review,label\nit was fine,good\n"},
     ),
     Case(
         "a table without quotes that match",
         f"{CLASSIFY} --input=in.csv",
-        "in.csv, line 2: the quotes of this row do not match (unexpected end of data); double a quote inside quotes",
+        "in.csv, line 2: the quotes in this row are not balanced (unexpected end of data); double every quote inside quotes",
         files={"in.csv": 'text,label\n"it was fine,good\n'},
     ),
     Case(
@@ -314,19 +322,19 @@ CASES = [
     Case(
         "a mention that is counted from 0",
         f"{RESOLVE} 'she saw ada and ada and eve' she 'ada#0' eve",
-        "'ada#0': 'ada' occurs 2 times in 'she saw ada and ada and eve'; count from 1",
+        "'ada#0': 'ada' occurs 2 times in 'she saw ada and ada and eve'; give a number from 1 to 2",
         exit=1,
     ),
     Case(
         "a mention of more digits than Python reads",
         f"{RESOLVE} 'she saw ada and ada and eve' she 'ada#{'9' * 5000}' eve",
-        "'ada' occurs 2 times in 'she saw ada and ada and eve'; count from 1",
+        "'ada' occurs 2 times in 'she saw ada and ada and eve'; give a number from 1 to 2",
         exit=1,
     ),
     Case(
         "a name that is the pronoun",
         f"{RESOLVE} 'she saw ada and eve' she she eve",
-        "a='she' is the pronoun itself; give the two names it may mean",
+        "a='she' is the pronoun itself; give the two names that it may refer to",
         exit=1,
     ),
     Case(
@@ -396,24 +404,24 @@ CASES = [
     Case(
         "another kind of array",
         f"{OUTPUT}=x.npz x",
-        "--output=x.npz: answers are not written as .npz; name a .jsonl (JSON lines) or a .npy",
+        "--output=x.npz: answers cannot be written as .npz; give a name that ends in .jsonl (JSON lines) or a .npy",
     ),
     Case(
         "an output that is its input",
         "embed --input=in.txt --output=in.txt",
-        "--output=in.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        "--output=in.txt: answers cannot be written as .txt; give a name that ends in .jsonl (JSON lines) or a .npy",
         files={"in.txt": "the house\n"},
     ),
     Case(
         "an output that is its input by another name",
         "embed --input=in.txt --output=./in.txt",
-        "--output=./in.txt: answers are not written as .txt; name a .jsonl (JSON lines) or a .npy",
+        "--output=./in.txt: answers cannot be written as .txt; give a name that ends in .jsonl (JSON lines) or a .npy",
         files={"in.txt": "the house\n"},
     ),
     Case(
         "the same name twice",
         f"{RESOLVE} 'she saw ada and eve' she ada ada",
-        "a and b are both 'ada' at character 8; give the two names it may mean",
+        "a and b are both 'ada' at character 8; give the two names that the pronoun may refer to",
         exit=1,
     ),
     # --------------------------------------------------------------------------------------------------------------- the model
@@ -468,7 +476,7 @@ CASES = [
     Case(
         "a source over the limit of a translator",
         f"translate --model=$translator '{'the ' * 24}'",
-        "is 25 tokens with its end, more than the 24 positions of $translator; divide it into sentences",
+        "is 25 tokens with its end token, more than the 24 positions of $translator; split it into sentences",
         exit=1,
     ),
     Case("a gap for a translator", "fill-mask --model=$translator [MASK]", "$translator is an encoder-decoder, and its encoder"),
@@ -555,12 +563,12 @@ CASES = [
     ),
     scored(
         "a configuration that is a list",
-        "model/config.json holds no JSON object, but []; copy the model again",
+        "model/config.json must hold a JSON object, but holds []; copy the model again",
         files={"model/config.json": "[]"},
     ),
     scored(
         "a configuration of another model",
-        "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
+        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than in config.json",
         spoil=keys("model/config.json", hidden_size=32),
     ),
     scored(
@@ -595,7 +603,7 @@ CASES = [
     ),
     scored(
         "one token type in place of two",
-        "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
+        "model/model.safetensors does not contain the BERT that its config.json describes: other shapes than in config.json",
         spoil=keys("model/config.json", type_vocab_size=1),
     ),
     *(
@@ -678,7 +686,7 @@ CASES = [
     Case(
         "one label twice",
         "classify --model=model x",
-        "model/config.json: id2label gives the outputs 0, 1 the same label 'no'; give each another label",
+        "model/config.json: id2label has the same label 'no' for the outputs 0, 1; give each a different label",
         copies="model=classifier",
         spoil=keys("model/config.json", id2label={"0": "no", "1": "no"}, label2id=None),
     ),

@@ -54,7 +54,7 @@ CASES = [
     Case(
         "an argument for an experiment that takes none",
         "--config=$experiment:small",
-        "--config=$experiment:small: its get_config takes no argument; leave `:small` out",
+        "--config=$experiment:small: its get_config does not take an argument; leave `:small` out",
     ),
     Case(
         "a misspelt argument of an experiment",
@@ -77,7 +77,11 @@ CASES = [
         "--workdir=s3://bucket/run",
         "--workdir=s3://bucket/run is a URL; give a local path, or gs://BUCKET/PATH for Google Cloud Storage",
     ),
-    Case("steps in a bucket", "--compiled=gs://b/steps", "--compiled=gs:/b/steps: this flag takes a local path; copy it"),
+    Case(
+        "steps in a bucket",
+        "--compiled=gs://b/steps",
+        "--compiled=gs:/b/steps: this flag only accepts a local path; copy the file",
+    ),
     Case(
         "a workdir in a mistyped bucket",
         "--workdir=gs:/bucket/run",
@@ -99,7 +103,7 @@ CASES = [
     Case(
         "one process of several without the others",
         "--processes=2",
-        "--coordinator, --process missing: --coordinator=HOST:PORT --processes=N --process=I go together",
+        "--coordinator, --process missing: --coordinator=HOST:PORT, --processes=N and --process=I must be given together",
     ),
     Case(
         "no processes",
@@ -114,7 +118,7 @@ CASES = [
     Case(
         "a coordinator without a port",
         "--coordinator=localhost --processes=2 --process=0",
-        "--coordinator=localhost must be HOST:PORT of process 0, ... --coordinator=localhost:8476 is one",
+        "--coordinator=localhost must be HOST:PORT of process 0, ... for example --coordinator=localhost:8476",
     ),
     Case(
         "a number of processes that is none",
@@ -161,7 +165,8 @@ CASES = [
     Case(
         "a model of 8,192 tokens and a corpus of another vocabulary",
         "--config=$repository/experiments/pretrain/modern_laptop.py --config.init_from=m --config.corpus.directory=$corpus",
-        "config.init_from=m has a vocabulary of 97 entries, and the corpus $corpus one of 132; build the corpus with --vocab=m",
+        "config.init_from=m has a vocabulary of 97 entries, but the vocabulary of the corpus $corpus has 132; build the corpus "
+        "with --vocab=m",
         files=modern(),
     ),
     Case(
@@ -172,7 +177,7 @@ CASES = [
     Case(
         "a type for another number of layers",
         "--config.model.layer_types=['full']",
-        "model.layer_types lists 1 layer, but model.num_layers=2; list each layer once, or leave layer_types out",
+        "model.layer_types lists 1 layer, but model.num_layers=2; list one type per layer, or leave layer_types out",
     ),
     Case(
         "a tiling without a model",
@@ -187,7 +192,8 @@ CASES = [
     Case(
         "a model with another vocabulary",
         "--config.init_from=$model",
-        "config.init_from=$model has a vocabulary of 91 entries, and the corpus ... build the corpus with --vocab=$model",
+        "config.init_from=$model has a vocabulary of 91 entries, but the vocabulary of the corpus ... build the corpus with "
+        "--vocab=$model",
     ),
     # --------------------------------------------------------------------------------------------------------------- the corpus
     Case(
@@ -198,7 +204,7 @@ CASES = [
     Case(
         "a corpus that is a file",
         "--config.corpus.directory=$text",
-        "corpus $text is a file; give the directory that python -m bert_jax.corpus --output=DIR has made",
+        "corpus $text is a file; give the directory made by python -m bert_jax.corpus --output=DIR",
     ),
     Case(
         "a corpus that is another directory",
@@ -215,13 +221,13 @@ CASES = [
     Case(
         "a workdir under a file",
         "--workdir=file/run",
-        "--workdir=file/run cannot be written (a file is in the way); name a directory you may write to",
+        "--workdir=file/run cannot be written (a file is in the way); name a directory that you may write to",
         files={"file": ""},
     ),
     Case(
         "a workdir that is a file",
         "--workdir=file",
-        "--workdir=file cannot be written (a file is in the way); name a directory you may write to",
+        "--workdir=file cannot be written (a file is in the way); name a directory that you may write to",
         files={"file": ""},
     ),
     Case(
@@ -251,7 +257,7 @@ CASES = [
     Case(
         "a model directory for a workdir",
         "--workdir=model",
-        "model holds a config.json that is not from a run (a model directory?); name another --workdir",
+        "model holds a config.json that was not written by a run (a model directory?); name another --workdir",
         copies="model",
     ),
     Case(
@@ -261,7 +267,7 @@ CASES = [
     ),
     Case(
         "a workdir whose configuration is a list",
-        says="run holds a config.json that is not from a run (a model directory?); name another --workdir",
+        says="run holds a config.json that was not written by a run (a model directory?); name another --workdir",
         files={"run/config.json": "[]", "run/metrics.jsonl": ""},
     ),
     Case(
@@ -289,7 +295,7 @@ CASES = [
     Case(
         "a corpus whose manifest is a list",
         CORPUS,
-        "corpus/manifest.json holds no JSON object, but [] ... remove it and rerun the command that built the corpus",
+        "corpus/manifest.json must hold a JSON object, but holds [] ... remove it and rerun the command that built the corpus",
         copies="corpus",
         files={"corpus/manifest.json": "[]"},
     ),
@@ -310,7 +316,7 @@ CASES = [
     Case(
         "a corpus whose manifest leaves it",
         CORPUS,
-        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002': no build writes such",
+        "corpus/manifest.json names the shard '../../../shard', expected 'shard-00000-of-00002': bert_jax never writes such",
         copies="corpus",
         spoil=replace("corpus/manifest.json", "shard-00000-of-00002", "../../../shard"),
     ),
@@ -376,7 +382,7 @@ CASES = [
     Case(
         "a coordinator's port of more digits than Python reads",
         f"--coordinator=localhost:{'9' * 5000} --processes=2 --process=0",
-        " must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",
+        " must be HOST:PORT of process 0, with a port of at ... for example --coordinator=localhost:8476",
     ),
     Case(
         "a phase of more digits than Python reads", f"--config.phases.{'9' * 5000}.steps=1", "' in config.phases; it has 0 to 1"
@@ -384,7 +390,8 @@ CASES = [
     Case(
         "a coordinator's port that is not a port",
         "--coordinator=localhost:99999 --processes=2 --process=0",
-        "--coordinator=localhost:99999 must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",
+        "--coordinator=localhost:99999 must be HOST:PORT of process 0, with a port of at ... for example "
+        "--coordinator=localhost:8476",
     ),
     Case(
         "a hang time-out that is not a number",
@@ -394,7 +401,7 @@ CASES = [
     Case(
         "a profile of one step number",
         "--profile=10",
-        "--profile=10 must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five",
+        "--profile=10 must be FIRST:LAST, two whole numbers with FIRST at least 0 and below LAST; 10:15 means the five",
     ),
     Case("a profile that ends before it begins", "--profile=15:10", "--profile=15:10 must be FIRST:LAST, two whole numbers"),
     Case("a profile from before the first step", "--profile=-1:3", "--profile=-1:3 must be FIRST:LAST ... FIRST at least 0"),
@@ -413,7 +420,7 @@ CASES = [
     Case(
         "a teacher in an unknown home",
         "--config.teacher=~/model",
-        "config.teacher=~/model: HOME is not set, so ~ cannot be expanded; write the path in full",
+        "config.teacher=~/model: HOME is not set, so ~ cannot be expanded; write the full path",
         environment={"HOME": ""},
     ),
     Case(
@@ -480,7 +487,7 @@ CASES = [
     Case(
         "an objective of another direction",
         "--config.objective=next_token",
-        "config.objective=next_token does not train a model with direction=both; leave it out (then it is bert), or set",
+        "config.objective=next_token cannot train a model with direction=both; leave it out (then it is bert), or set",
     ),
     Case(
         "a kernel without a left-to-right mask",
@@ -558,7 +565,7 @@ CASES = [
     Case(
         "a mesh larger than the machine",
         "--config.mesh.tensor=3",
-        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, and there ... set one axis to -1 to use all remaining",
+        "mesh data=-1 x fsdp=1 x tensor=3 needs a multiple of 3 devices, but there ... set one axis to -1 to use all remaining",
     ),
     Case("a mesh of no devices", "--config.mesh.data=0", "mesh.data=0 must be at least 1, or -1 for all remaining devices"),
     Case(
@@ -584,7 +591,7 @@ CASES = [
     Case(
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
-        "config.phases.0.continue_schedule: no phase precedes the first one; leave it out there",
+        "config.phases.0.continue_schedule has no phase to continue, since this is the first phase; leave it out",
     ),
     Case(
         "no steps of the whole run", "--config.steps=0", "config.steps=0 is fewer than the 2 phases; each needs at least one step"
@@ -636,7 +643,7 @@ CASES = [
     Case(
         "more predictions than places",
         "--config.phases.0.max_predictions=40",
-        "config.phases.0: max_predictions=40 must be at most 29, the places in 32",
+        "config.phases.0: max_predictions=40 must be at most 29, the number of tokens that can be predicted at length=32",
     ),
     Case(
         "no examples in a row",
@@ -679,7 +686,7 @@ CASES = [
     Case(
         "the objective of another model",
         "--config.model.encoder=bilm --config.examples.pairs=none --config.objective=next_token",
-        "does not train a model with encoder=bilm; leave it out (then it is bilm), or set config.model.encoder",
+        "cannot train a model with encoder=bilm; leave it out (then it is bilm), or change config.model.encoder",
     ),
     Case(
         "judging pairs by an LSTM",
@@ -772,18 +779,18 @@ CASES = [
     Case(
         "a teacher with another vocabulary",
         "--config.teacher=$model",
-        "config.teacher=$model has another vocabulary than the corpus ... build the corpus with --vocab=$model",
+        "config.teacher=$model has a different vocabulary than the corpus ... build the corpus with --vocab=$model",
     ),
     Case(
         "a teacher of masked words for a model that reads from left to right",
         "--config.teacher=$model --config.model.direction=left_to_right --config.examples.pairs=none",
-        "config.teacher=$model predicts masked words, which a model with direction=left_to_right and encoder=transformer does "
-        "not predict; set direction=both and encoder=transformer, or leave the teacher out",
+        "config.teacher=$model predicts masked words, but a model with direction=left_to_right and encoder=transformer does "
+        "not; set direction=both and encoder=transformer, or leave the teacher out",
     ),
     Case(
         "a teacher of masked words for a biLM",
         "--config.teacher=$model --config.model.encoder=bilm --config.examples.pairs=none",
-        "config.teacher=$model predicts masked words, which a model with direction=both and encoder=bilm does not predict; set",
+        "config.teacher=$model predicts masked words, but a model with direction=both and encoder=bilm does not; set",
     ),
     Case(
         "a distillation without a teacher",

@@ -94,12 +94,12 @@ CASES = [
     ),
     Case(
         "an arm with two first models",
-        says="the arm 'b': init_from=$model and continues=a both name its first model; give one",
+        says="the arm 'b': init_from=$model and continues=a both set the model that it starts from; give only one",
         files=with_arm(continues="a", pretrain={"init_from": "$model"}),
     ),
     Case(
         "an arm that continues one of another vocabulary",
-        says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
+        says="the arm 'b': its corpus has a different vocabulary than 'a', which it continues; build it with the same ... "
         "--vocab=CORPUS/tokenizer",
         files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
         copies="other=corpus",

@@ -30,7 +30,8 @@ SUBMISSION = [
     Case(
         "some tasks only",
         "a",
-        "the submission lacks SST-2, MRPC, STS-B, QQP, MNLI-m, MNLI-mm, QNLI, ... the leaderboard takes all 11 files together",
+        "the submission lacks SST-2, MRPC, STS-B, QQP, MNLI-m, MNLI-mm, QNLI, ... the leaderboard only accepts all 11 files "
+        "together",
         files={"a/CoLA.tsv": ROWS},
     ),
     Case(

@@ -30,7 +30,7 @@ def test_advice_names_the_batch_and_the_settings_that_reduce_memory():
     whole = experiment()
     memory = pretraining_advice(whole, 1, make_mesh(whole.mesh))
     assert memory.what == "the training step of phase 1"
-    assert memory.batch == "256 rows of 128 tokens a step, 32 a device (config.phases.1.batch_size=256, accumulation=2)"
+    assert memory.batch == "256 rows of 128 tokens per step, 32 per device (config.phases.1.batch_size=256, accumulation=2)"
     assert list(memory.remedies) == [
         "--config.phases.1.accumulation=4",
         "--config.model.remat=full",
@@ -103,7 +103,7 @@ def test_a_given_data_axis_is_halved_when_parameters_are_sharded():
     scored = scoring_advice(
         FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
     )
-    assert scored.batch == "64 rows of 384 tokens a step, 32 a device"
+    assert scored.batch == "64 rows of 384 tokens per step, 32 per device"
     assert scored.remedies[0] == "--config.mesh.fsdp=2"
 
 
@@ -118,7 +118,7 @@ def test_settings_in_use_are_not_advised():
 def test_evaluation_advice_names_the_evaluation_batch():
     whole = experiment()
     memory = evaluation_advice(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
-    assert memory.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
+    assert memory.batch == "256 rows of 128 tokens per step, 256 per device (config.evaluation.batch_size=256)"
     assert list(memory.remedies) == ["--config.evaluation.batch_size=128"]
     assert "--step=eval --phase=0`" in memory.notes
 
@@ -134,7 +134,7 @@ def test_task_advice_names_the_rows_and_the_keys_of_fine_tuning():
     task = FinetuningExperiment.from_dict({"init_from": "m", "training": {"batch_size": 32}, "task": {"length": 384}})
     rows: Any = Rows(24)
     memory = finetuning_advice(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
-    assert memory.batch == "24 rows of 384 tokens a step, 12 a device (config.training.batch_size=32, accumulation=1)"
+    assert memory.batch == "24 rows of 384 tokens per step, 12 per device (config.training.batch_size=32, accumulation=1)"
     assert list(memory.remedies) == [
         "--config.training.accumulation=2",
         "--config.model.remat=full",

@@ -67,7 +67,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
         ("phases.0.accumulation", 3, "batch_size=256 is not divisible by 3 microbatches"),
         ("phases.0.warmup_steps", 16, "warmup_steps=16 must be between 0 and the phase's steps=15"),
-        ("phases.0.continue_schedule", True, "no phase precedes the first one"),
+        ("phases.0.continue_schedule", True, "has no phase to continue, since this is the first phase"),
         ("phases.0.max_predictions", 0, "max_predictions=0"),
         ("examples.pairs", "papper", "did you mean 'paper'"),
         ("examples.masking", "word", "is not one of tokens, whole_words, words, spans; did you mean 'words'"),
@@ -150,11 +150,11 @@ def test_compatible_settings_are_accepted(values):
     [
         (
             {"teacher": "t", "model": {"direction": "left_to_right"}, "examples": ALONE},
-            "teacher=t predicts masked words, which a model with direction=left_to_right and encoder=transformer does not",
+            "teacher=t predicts masked words, but a model with direction=left_to_right and encoder=transformer does not",
         ),
         (
             {"teacher": "t", "model": {"encoder": "bilm"}, "examples": ALONE},
-            "teacher=t predicts masked words, which a model with direction=both and encoder=bilm does not predict; set",
+            "teacher=t predicts masked words, but a model with direction=both and encoder=bilm does not; set",
         ),
         (
             {"teacher": "t", "distillation": {"soft_weight": 0.0}},
@@ -165,12 +165,12 @@ def test_compatible_settings_are_accepted(values):
         (WITH_MAPS | {"model": {"scan_layers": True}}, "attention_weight=0.5 compares attention maps"),
         (
             {"objective": "bert", "model": {"encoder": "bilm"}, "examples": ALONE},
-            "objective=bert does not train a model with encoder=bilm; leave it out",
+            "objective=bert cannot train a model with encoder=bilm; leave it out",
         ),
-        ({"objective": "next_token"}, "config.objective=next_token does not train a model with direction=both; leave it out"),
+        ({"objective": "next_token"}, "config.objective=next_token cannot train a model with direction=both; leave it out"),
         (
             {"objective": "bert", "model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}},
-            "config.objective=bert does not train a model with direction=left_to_right; leave it out",
+            "config.objective=bert cannot train a model with direction=left_to_right; leave it out",
         ),
         ({"model": {"direction": "left_to_right"}}, "config.examples.pairs=original .* set config.examples.pairs=none"),
         ({"examples": {"targets": "next"}}, "config.examples.targets=next does not fit config.objective=bert; leave it out"),
@@ -334,7 +334,8 @@ def test_changing_the_steps_drops_the_token_budget():
         ({"steps": 0}, r"config\.phases\.0 needs steps, at least 1, or a budget in tokens"),
         (
             {"steps": 3, "tokens": 1_000, "length": 10, "batch_size": 10, "max_predictions": 2},
-            "has steps=3 and tokens=1,000, which are 10 steps of 10 x 10 tokens; give one of them, and the other as 0",
+            "has steps=3 and tokens=1,000, but these tokens are 10 steps of 10 x 10 tokens; give one of them, and set the "
+            "other to 0",
         ),
         ({"tokens": -1}, "tokens=-1 must be at least 0"),
         ({"steps": 3, "masked_fraction": 0.0}, "masked_fraction=0.0 must be above 0"),
@@ -399,5 +400,5 @@ def test_a_fully_decoupled_weight_decay_is_divided_by_the_peak_of_the_schedule()
     found = of_phases(*phases, optimizer={"weight_decay": 1e-5, "decouple_rate": True})
     assert [found.for_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
     assert of_phases({"steps": 1}).for_phase(0).optimizer.weight_decay == 0.01
-    with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 has no weight decay with config\.optimizer\.decouple_rate"):
+    with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 cannot be combined with config\.optimizer\.decouple_rate"):
         of_phases({"steps": 1, "learning_rate": 0.0}, optimizer={"decouple_rate": True})

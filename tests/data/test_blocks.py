@@ -82,7 +82,10 @@ def test_segments_without_a_document_start_are_not_in_a_block():
 
 def test_documents_too_long_for_blocks_are_refused_before_a_run_starts():
     few = corpus_of([[9] * 30, [4], [7] * 40, [300]], shards=2)
-    message = r"in 61 of 64 parts of 13 tokens no document of the train split begins: 4 documents in 854 tokens .* blank lines"
+    message = (
+        r"are too long to be mixed: 4 documents in 854 tokens, and in 61 of 64 parts of 13 tokens no document .* blank "
+        r"lines"
+    )
     with pytest.raises(UserError, match=message):
         BatchSource(few, CONFIG, 4, seed=0, block_tokens=few.num_tokens // 3)
     assert BatchSource(few, CONFIG, 4, seed=0).rows_per_epoch > 0  # one block

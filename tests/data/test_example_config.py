@@ -22,7 +22,11 @@ from bert_jax.errors import UserError
         ({"short_probability": -0.1}, r"short_probability=-0.1"),
         ({"packed_examples": 0}, r"packed_examples=0"),
         ({"duplicates": -1}, r"duplicates=-1"),
-        ({"max_predictions": 128, "targets": "next"}, r"max_predictions=128 must be at most 127, the places in 128"),
+        (
+            {"max_predictions": 128, "targets": "next"},
+            r"max_predictions=128 must be at most 127, the number of tokens that can "
+            r"be predicted at length=128",
+        ),
         ({"masking": "spans", "targets": "next"}, r"masking=spans masks words, but next tokens are .*leave it out"),
         ({"pairs": "orginal"}, r"'orginal'.*did you mean 'original'"),
         ({"packed_examples": 4}, r"max_predictions=20 is too small for packed_examples=4 .*set max_predictions=21"),

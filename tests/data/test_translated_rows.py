@@ -122,12 +122,16 @@ def test_rows_too_short_for_every_pair_are_refused():
 
 
 def test_a_corpus_of_documents_is_refused():
-    with pytest.raises(UserError, match="holds documents, and translation needs pairs of a text and its translation; build one"):
+    with pytest.raises(UserError, match="holds documents, but translation needs pairs of a text and its translation; build one"):
         plan_epoch(corpus_of([[3, 4]] * 8), CONFIG, seed=0, epoch=0)
 
 
 def test_settings_of_masks_and_of_pairs_are_refused():
-    with pytest.raises(UserError, match="pairs=original is not for translation, which masks and judges nothing; set none"):
+    with pytest.raises(
+        UserError, match="pairs=original does not apply to translation, which has no masks and no sentence pairs; set none"
+    ):
         dataclasses.replace(CONFIG, pairs="original")
-    with pytest.raises(UserError, match="masking=whole_words is not for translation, which masks and judges nothing; set tokens"):
+    with pytest.raises(
+        UserError, match="masking=whole_words does not apply to translation, which has no masks and no sentence pairs; set tokens"
+    ):
         dataclasses.replace(CONFIG, masking="whole_words")

@@ -49,7 +49,7 @@ def test_averaging_checkpoints_averages_their_models(
         both = (last[name].astype(np.float64) + earlier[name].astype(np.float64)) / 2
         np.testing.assert_array_equal(x, both.astype(np.float32))
     assert f"after 20 and {LAST_STEP} steps" in (tmp_path / "mean" / "README.md").read_text()
-    with pytest.raises(UserError, match=r"--last=3: .* holds 2 checkpoints; average those, or .*config.checkpoints.keep=3"):
+    with pytest.raises(UserError, match=r"--last=3: .* only has 2 checkpoints; average fewer, or .*config.checkpoints.keep=3"):
         main([f"--from={uninterrupted.workdir}", "--last=3", f"--to={tmp_path / 'more'}"])
 
 
@@ -59,5 +59,9 @@ def test_a_model_of_an_unfinished_run_has_the_tokenizer_of_its_corpus(late: Ende
 
 
 def test_a_missing_step_is_refused_with_the_list_of_steps(uninterrupted: Ended, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"--step=7: .* has those of 20, 24, not .*keep_at='\[7\]'"):
+    with pytest.raises(
+        UserError,
+        match=r"--step=7: .* has no checkpoint of that step \(it has those of steps 20, 24\); "
+        r".*keep_at='\[7\]'",
+    ):
         main([f"--from={uninterrupted.workdir}", "--step=7", f"--to={tmp_path}"])

@@ -202,7 +202,7 @@ def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(toys: pathlib
     ends = forked.run(toys, *[command(toys, workdir, *flags)] * 2)  # started again, it ends in the same way
     for end in ends:
         assert end.status == 2, end.output
-        says = r"error: only [012] of 6 steps changed the weights: .* not finite\. No model is exported"
+        says = r"error: only [012] of 6 steps changed the weights, because .* not finite\. No model is exported"
         assert re.search(says, end.output), end.output
     assert not (workdir / "model").exists()
     assert not (workdir / "results.json").exists()

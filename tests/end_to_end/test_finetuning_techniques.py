@@ -85,7 +85,7 @@ def test_a_model_with_three_labels_starts_a_task_with_two(techniques: Commands):
 
 
 def test_gradual_unfreezing_leaves_layers_frozen_that_no_epoch_reached(techniques: Commands):
-    said = "gradual unfreezing: in 3 epochs, the lowest 1 of layers and embeddings stay as they are"
+    said = "gradual unfreezing: in 3 epochs, the lowest 1 of layers and embeddings are never unfrozen"
     assert said in techniques.ends["ulmfit"].output
     before, after = (import_model(techniques.base / name).params for name in ("mnli", "ulmfit"))
     jax.tree.map(np.testing.assert_array_equal, after["embeddings"], before["embeddings"])

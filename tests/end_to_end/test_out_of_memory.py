@@ -47,8 +47,8 @@ def pretrained(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str, at:
 def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: pathlib.Path, tmp_path: pathlib.Path):
     says = refused(pretrained(experiment, tmp_path / "run", at=Shortage("jax.stages:Lowered.compile", call=3, message=COMPILING)))
     assert says.splitlines()[:6] == [
-        "the training step of phase 1 does not fit in memory: it needs 20.25 GiB of HBM, and there are 15.75 GiB, with 8 rows of "
-        "64 tokens a step, 8 a device (config.phases.1.batch_size=8, accumulation=1).",
+        "the training step of phase 1 does not fit in memory: it needs 20.25 GiB of HBM, but there are 15.75 GiB, with 8 rows of "
+        "64 tokens per step, 8 per device (config.phases.1.batch_size=8, accumulation=1).",
         "Each of these takes less:",
         "    --config.phases.1.accumulation=2",
         "    --config.model.remat=full",
@@ -62,7 +62,7 @@ def test_a_step_that_does_not_compile_keeps_earlier_checkpoints(experiment: path
 def test_a_run_out_of_memory_resumes_with_the_suggested_flag(experiment: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / "run"
     says = refused(pretrained(experiment, workdir, at=Shortage("jax.stages:Compiled.__call__", call=7)))
-    assert says.startswith(f"the training step of phase 0 {RUNS_OUT}8 rows of 32 tokens a step, 8 a device ")
+    assert says.startswith(f"the training step of phase 0 {RUNS_OUT}8 rows of 32 tokens per step, 8 per device ")
     assert checkpoints(workdir) == [4]
     advised = next(line.strip() for line in says.splitlines() if "accumulation=2" in line)
     stop = Signal(ASKED, argument=9, number=signal.SIGTERM)  # the next phase would be one more step to compile
@@ -90,7 +90,7 @@ def test_a_task_out_of_memory_resumes_with_the_suggested_flag(toys: pathlib.Path
     (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.training.loop:StepSums.add", call=6))
     says = refused(done)
     assert says.startswith(f"the training step {RUNS_OUT}")
-    assert " rows of 32 tokens a step, " in says
+    assert " rows of 32 tokens per step, " in says
     for remedy in ("--config.model.remat=full", "--config.training.batch_size=8", "--config.task.length below 32"):
         assert remedy in says
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in says

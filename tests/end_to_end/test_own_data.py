@@ -111,7 +111,7 @@ def test_a_killed_run_with_a_user_mask_policy_resumes_bit_for_bit(folder: pathli
         ("import nothing_of_this_name", "raises ModuleNotFoundError; correct the file here:"),
         (
             "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n",
-            "gives 7 documents, but gave 8 when they were counted; their order and number must depend on the files only",
+            "the first count gave 8, but reading gave 7 documents; the function must yield the same documents in the same order",
         ),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_step_is_replayed_and_converted_from_another_directory(
         assert f"another {file}: the file that config.objective names has changed" in replayed.output
         again = run(experiment, workdir)
         assert again.status == 2
-        assert "or resume with the new one using --changed-files" in again.output
+        assert "or resume with the new file: --changed-files" in again.output
     finally:
         file.write_text(text)
     assert json.loads((workdir / "config.json").read_text())["files"]["objective"]["source"] == text

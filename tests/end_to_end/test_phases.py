@@ -147,22 +147,23 @@ def test_branching_from_a_bad_checkpoint_is_refused_in_one_sentence(
     there = str(trunk.workdir)
     assert checkpoints(trunk.workdir) == [12, 20, 22]
     assert refusal(experiment, f"{there}@7").endswith(
-        f"{there} has the states of steps 12, 20, 22, not that of step 7; name an existing step, or train that run with "
+        f"{there} has no state of step 7 (it has those of steps 12, 20, 22); name an existing step, or train that run with "
         "--config.checkpoints.keep_at='[7]'"
     )
     assert "is not WORKDIR@STEP, e.g. " in refusal(experiment, there)
     assert "holds no run; name the workdir of a run of pretrain" in refusal(experiment, f"{tmp_path}@12")
     assert refusal(experiment, f"{there}@12", model__hidden_size="32").endswith(
-        "is a state of a different model or optimizer: config.model.hidden_size is 16 there and 32 here; use the same"
+        "is a state of a different model or optimizer: config.model.hidden_size is 16 there and 32 here; use the same model "
+        "and optimizer"
     )
     assert "config.optimizer.name is stable_adamw there and adamw here" in refusal(
         experiment, f"{there}@12", optimizer__name="adamw"
     )
     assert refusal(experiment, f"{there}@12", phases__0__learning_rate="1e-3").endswith(
-        "up to step 12 the phases are those of that run, and config.phases.0.learning_rate is 0.003 there and 0.001 here; repeat "
-        "its phases up to that step, then give others"
+        "up to step 12 the phases must be the same as in that run, but config.phases.0.learning_rate is 0.003 there and 0.001 "
+        "here; repeat the phases of that run up to that step, and add others after them"
     )
-    assert "is after step 22, and config.phases have 22 steps together" in refusal(experiment, f"{there}@22")
+    assert "is a state after step 22, but config.phases have only 22 steps together" in refusal(experiment, f"{there}@22")
     (trunk.workdir.parent / "bare").mkdir()
     (trunk.workdir.parent / "bare" / "config.json").write_text((trunk.workdir / "config.json").read_text())
-    assert "bare has no states, not that of step 12" in refusal(experiment, f"{trunk.workdir.parent}/bare@12")
+    assert "bare has no state of step 12" in refusal(experiment, f"{trunk.workdir.parent}/bare@12")

@@ -73,7 +73,7 @@ def test_a_run_without_pairs_drops_pooler_and_nsp_head_and_reports_it(model, tmp
     assert "left out: pooler, nsp_head" in caplog.text
     words = dataclasses.replace(experiment(exported(tmp_path / "words", model, "mlm_head"), model), examples=alone)
     assert pretraining_start(words, model.tokenizer.vocabulary).keys() == params.keys()
-    with pytest.raises(UserError, match=r"init_new=nsp_head names nsp_head, which .*pairs=none does not train"):
+    with pytest.raises(UserError, match=r"init_new=nsp_head names nsp_head, but .*pairs=none does not train it"):
         pretraining_start(dataclasses.replace(words, init_new="nsp_head"), model.tokenizer.vocabulary)
 
 
@@ -103,7 +103,7 @@ def test_settings_that_only_affect_training_may_differ(model, tmp_path):
 
 def test_a_corpus_of_another_vocabulary_is_refused(model, tmp_path):
     other = dataclasses.replace(model.tokenizer.vocabulary, sha256="0" * 64)
-    with pytest.raises(UserError, match="another vocabulary than the corpus"):
+    with pytest.raises(UserError, match="a different vocabulary than the corpus"):
         pretraining_start(experiment(exported(tmp_path, model), model), other)
 
 
@@ -227,7 +227,7 @@ def test_a_model_without_a_head_cannot_keep_one(pretrained):
 def test_a_head_on_other_layers_is_refused_with_the_matching_flags(vocabulary, tmp_path):
     mixed = dataclasses.replace(TOKENS, layers="scalar_mix")
     export_model(tmp_path / "m", make_labelled_model(vocabulary, mixed))
-    with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.layers=scalar_mix$"):
+    with pytest.raises(UserError, match=r"but its input differs from config\.head; .*--config\.head\.layers=scalar_mix$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     params = begun(tuning(tmp_path / "m", keep_head=True, head={"layers": "scalar_mix"}), TOKENS)
     assert "mix" in params["token_head"]
@@ -235,7 +235,7 @@ def test_a_head_on_other_layers_is_refused_with_the_matching_flags(vocabulary, t
 
 def test_a_kept_head_has_its_crf_only_on_request(vocabulary, tmp_path):
     export_model(tmp_path / "m", make_labelled_model(vocabulary, dataclasses.replace(TOKENS, crf="free")))
-    with pytest.raises(UserError, match=r"whose input differs from config\.head; .*--config\.head\.crf=free$"):
+    with pytest.raises(UserError, match=r"but its input differs from config\.head; .*--config\.head\.crf=free$"):
         labelled_start(tuning(tmp_path / "m", keep_head=True), TOKENS)
     assert "crf" in begun(tuning(tmp_path / "m", keep_head=True, head={"crf": "free"}), TOKENS)["token_head"]
 
@@ -246,7 +246,7 @@ def test_a_crf_is_refused_as_student_and_teacher(vocabulary, tmp_path):
     for teacher, crf, named in (("crf", "none", tmp_path / "crf"), ("plain", "free", "the student")):
         experiment = tuning(tmp_path / "plain", distillation={"teacher": str(tmp_path / teacher)}, head={"crf": crf})
         start = labelled_start(experiment, TOKENS)
-        with pytest.raises(UserError, match=rf"compares the logits of single words, and {named} has a CRF"):
+        with pytest.raises(UserError, match=rf"compares the logits of single words, but {named} has a CRF"):
             load_teacher(experiment, start, experiment.head_config(TOKENS))
 
 
@@ -319,7 +319,7 @@ def test_a_deeper_and_wider_teacher_with_enough_positions_is_accepted(mnli, voca
         (RTE, {}, {}, "has no head for this task; fine-tune it on the same task first"),
         (dataclasses.replace(MNLI, labels=MNLI.labels[::-1]), {}, {}, "has no head for this task"),
         (MNLI, {"hidden_size": 20}, {"hidden_weight": 1.0}, "the teacher is 20 wide and the student 16; set it to 0"),
-        (MNLI, {"max_position": 31}, {}, r"reads 31 tokens, but config\.task\.length=32; shorten it"),
+        (MNLI, {"max_position": 31}, {}, r"reads only 31 tokens, but config\.task\.length=32; shorten it"),
     ],
 )
 def test_an_unsuitable_teacher_is_refused_with_a_remedy(mnli, vocabulary, tmp_path, head, fields, distillation, says):
@@ -333,7 +333,7 @@ def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pr
         load_teacher(*taught(mnli, pretrained), MNLI)
     other = make_vocabulary(tmp_path / "vocabulary", cased=False)
     export_model(tmp_path / "m", make_labelled_model(other, MNLI))
-    with pytest.raises(UserError, match=r"has a different vocabulary than .*; use the same"):
+    with pytest.raises(UserError, match=r"has a different vocabulary than .*; use a teacher with the same"):
         load_teacher(*taught(mnli, tmp_path / "m"), MNLI)
 
 
@@ -342,7 +342,7 @@ def test_sequence_heads_of_left_to_right_models_read_the_last_token_by_default(m
     directory, both = exported(tmp_path, causal, "mlm_head"), exported(tmp_path / "both", model)
     changed, note = with_pooling(tuning(directory), RTE, ())
     assert changed.head.pooling == "last_token"
-    assert note.startswith("config.head.pooling is last_token: the [CLS] of ")
+    assert note.endswith(" reads from left to right, so its [CLS] sees no text")
     assert begun(changed, RTE).keys() == {"embeddings", "encoder", "sequence_head"}
     assert with_pooling(tuning(both), RTE, ()) == (tuning(both), "")
     assert with_pooling(tuning(directory), TOKENS, ()) == (tuning(directory), "")

@@ -38,11 +38,11 @@ def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: 
         (0, 0, ""),
         (3, 3, ""),
         (UserError("no"), 2, "error: no\n"),
-        (MemoryError(), 2, "error: this machine's memory ran out (no more could be allocated); end other programs, or take a "),
+        (MemoryError(), 2, "error: this machine ran out of memory (no more could be allocated); end other programs, or use a "),
         (
             MemoryError("Unable to allocate 9 GiB"),
             2,
-            "error: this machine's memory ran out (Unable to allocate 9 GiB); end other",
+            "error: this machine ran out of memory (Unable to allocate 9 GiB); end other",
         ),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (OSError(errno.ENOSPC, "full", "a"), 2, "error: full: a; free disk space and rerun the same command, which resumes\n"),
@@ -84,7 +84,7 @@ def test_a_command_group_runs_its_first_argument_and_lists_commands_without_one(
         listed = "Commands (each has --help):\n  run            runs\n  stop           ends what runs\n"
         assert capsys.readouterr().out == f"usage: program COMMAND [--FLAG=VALUE ...]\n\nWhat it does.\n\n{listed}"
     assert command.choose_command("program", "", COMMANDS, ["run", "--help"]) == "run"
-    with pytest.raises(UserError, match=r"^--x comes after the command: program COMMAND --x; commands are run, stop$"):
+    with pytest.raises(UserError, match=r"^--x must come after the command: program COMMAND --x; commands are run, stop$"):
         command.choose_command("program", "", COMMANDS, ["--x", "run"])
     with pytest.raises(UserError, match=r"^unknown command 'stp': did you mean 'stop'\?; program --help$"):
         command.choose_command("program", "", COMMANDS, ["stp", "run"])
@@ -174,7 +174,7 @@ def test_an_error_that_nobody_reads_keeps_its_status(tmp_path):
         (lambda: pathlib.Path("/dev/null/x").read_text(), "error: Not a directory: /dev/null/x; give an existing path"),
         (lambda: pathlib.Path("x" * 300).read_text(), "error: File name too long: xxx"),
         (lambda: done(PermissionError(13, "Permission denied", b"secret")), "error: Permission denied: secret; change its perm"),
-        (lambda: done(OSError(5, "Input/output error")), "error: Input/output error; the disk or the network file system fails"),
+        (lambda: done(OSError(5, "Input/output error")), "error: Input/output error; the disk or the network file system failed"),
     ],
 )
 def test_a_system_error_is_one_sentence_with_a_remedy(fails: Callable[[], None], says: str, capsys):
@@ -296,10 +296,10 @@ def test_the_backend_of_matplotlib_does_not_matter(tmp_path: pathlib.Path):
 def test_running_out_of_memory_while_importing_is_one_sentence(tmp_path: pathlib.Path):
     module = "raise ImportError('libx.so: failed to map segment from shared object')"
     status, _, complained = end(started(tmp_path, module))
-    assert complained.startswith("error: this machine's memory ran out (libx.so: failed to map segment from shared object);")
+    assert complained.startswith("error: this machine ran out of memory (libx.so: failed to map segment from shared object);")
     assert status == 2
     status, _, complained = end(started(tmp_path, 'def main():\n  raise RuntimeError("can\'t start new thread")'))
-    assert complained.startswith("error: this machine's memory ran out (can't start new thread);")
+    assert complained.startswith("error: this machine ran out of memory (can't start new thread);")
     assert status == 2
     assert "Traceback" in end(started(tmp_path, "raise ImportError('no such name')"))[2]
 

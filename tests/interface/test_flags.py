@@ -38,8 +38,11 @@ def refusal(*given: str, of: FlagParser | None = None) -> str:
         (["--lists=a", "--lists=b"], "--lists=a and --lists=b contradict each other; give one of them"),
         (["--top-k", "1", "-k", "2"], "--top-k=1 and -k=2 contradict each other; give one of them"),
         (["--top-k=1", "--top-k"], "--top-k=1 and --top-k contradict each other; give one of them"),
-        (["--top-k=gs://b/a"], "--top-k=gs://b/a: this flag takes a local path; copy it with `gcloud storage cp`"),
-        (["--source=a", "--source=gs://b"], "--source=gs://b: this flag takes a local path; copy it with `gcloud storage cp`"),
+        (["--top-k=gs://b/a"], "--top-k=gs://b/a: this flag only accepts a local path; copy the file with `gcloud storage cp`"),
+        (
+            ["--source=a", "--source=gs://b"],
+            "--source=gs://b: this flag only accepts a local path; copy the file with `gcloud storage cp`",
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(given: list[str], says: str):
@@ -82,7 +85,7 @@ def test_a_tilde_is_the_home_directory_in_every_flag_and_in_no_text(home: str):
 
 
 def test_a_tilde_without_a_home_directory_is_refused(monkeypatch: pytest.MonkeyPatch):
-    remedy = "so ~ cannot be expanded; write the path in full, or ./~no.body/m for that name"
+    remedy = "so ~ cannot be expanded; write the full path, or ./~no.body/m for a file of that name"
     assert refusal("--top-k=~no.body/m") == f"--top-k=~no.body/m: there is no user 'no.body', {remedy}"
     monkeypatch.setenv("HOME", "")
     assert refusal("--top-k=~/m").startswith("--top-k=~/m: HOME is not set, so ~ cannot be expanded;")

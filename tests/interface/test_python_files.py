@@ -65,8 +65,12 @@ TINNY = "{file}:tinny: its get_config does not accept 'tinny';"
     ("text", "argument", "says"),
     [
         ("get_config = {}", "", "{file} has no function get_config(); see experiments/pretrain/quickstart.py for an example"),
-        ("def get_config(): return {}", ":x", "{file}:x: its get_config takes no argument; leave `:x` out"),
-        ("import functools\nget_config = functools.partial(dict)", ":x", "{file}:x: its get_config takes no argument; leave `:x"),
+        ("def get_config(): return {}", ":x", "{file}:x: its get_config does not take an argument; leave `:x` out"),
+        (
+            "import functools\nget_config = functools.partial(dict)",
+            ":x",
+            "{file}:x: its get_config does not take an argument; leave `:x",
+        ),
         ("def get_config(a): return {}", "", "mine.py needs an argument, --with=mine.py:ARG; its docstring lists the arguments"),
         ("'mine.py:big'\ndef get_config(a): 1", "", "mine.py needs an argument, --with=mine.py:ARG; for example mine.py:big"),
         ("def get_config(a): return {}[a]", ":x", "{file}:x: its get_config does not accept 'x'; see its docstring"),

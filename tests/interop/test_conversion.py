@@ -182,7 +182,9 @@ def test_only_carried_fields_are_reported(tmp_path):
 
 def test_an_original_checkpoint_uses_its_own_vocabulary():
     path = str(GOLDEN / "tf1" / "bert")
-    with pytest.raises(UserError, match="--vocab=V: a checkpoint of the original has its vocabulary in its directory; copy it"):
+    with pytest.raises(
+        UserError, match="--vocab=V: a checkpoint of the original BERT needs its vocabulary in its own directory; copy it"
+    ):
         next(read_all([path], flags_of("--vocab=V", remote="B")))
     with pytest.raises(UserError, match="no part 'nsp': did you mean 'nsp_head'"):
         next(read_all([path], flags_of("--new=nsp", remote="B")))

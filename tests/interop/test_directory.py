@@ -119,7 +119,9 @@ def test_foreign_files_next_to_the_directory_are_refused_before_removing_anythin
     (tmp_path / name / "thesis.txt").write_text("mine")
     before = everything(tmp_path)
     with pytest.raises(
-        Unwritable, match=rf"/{name} is in the way, and holds files that bert_jax did not write; move it, or name"
+        Unwritable,
+        match=rf"/{name} is needed as a temporary name, but it holds files that bert_jax did not write; move it, "
+        rf"or choose",
     ):
         write(tmp_path / "m", "new")
     assert everything(tmp_path) == before
@@ -168,7 +170,11 @@ def test_a_link_made_while_the_directory_is_cleared_is_not_followed(tmp_path, mo
         return scandir(place)
 
     monkeypatch.setattr(os, "scandir", swapped)
-    with pytest.raises(Unwritable, match=r"something else has taken the place of .*/\.m\.incomplete; name another directory"):
+    with pytest.raises(
+        Unwritable,
+        match=r"/\.m\.incomplete, which is needed as a temporary name, was replaced by something "
+        r"else; choose another directory",
+    ):
         write(tmp_path / "m", "new")
     assert everything(tmp_path / "precious") == {"data": "mine"}
 

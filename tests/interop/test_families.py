@@ -153,12 +153,12 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
-        ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, and num_hidden_layers=5"),
+        ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, but num_hidden_layers=5"),
         ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
         ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
-        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 they see no other token"),
+        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 a token sees no other token"),
         ("modernbert_masked", {"sliding_window": 6}, "sliding_window=6 and local_attention=6 contradict each other"),
         ("modernbert_masked", {"layer_norm_eps": 1e-6}, "norm_eps=1e-05 and layer_norm_eps=1e-06 contradict each other"),
         ("modernbert_masked", {"classifier_activation": "relu"}, "classifier_activation='relu' contradicts another field"),
@@ -180,7 +180,8 @@ def test_rotary_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("nomic_bert_masked", {"qkv_proj_bias": True}, "qkv_proj_bias=True cannot be .*; only qkv_proj_bias=False is"),
         ("nomic_bert_masked", {"num_experts": 8}, "num_experts=8 cannot be represented; only num_experts=0 is supported"),
         ("nomic_bert_masked", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 cannot be .*; only .*=None is supported"),
-        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which means another value"),
+        ("nomic_bert_masked", {"hidden_size": "absent", "n_embd": 12}, "activation_function=missing, which stands for another "
+                                                                       "value"),
     ],
 )  # fmt: skip
 def test_unsupported_and_contradictory_configurations_are_refused_in_one_sentence(tmp_path, case, fields, says):
@@ -309,7 +310,7 @@ def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(case
     tensors = safetensors.numpy.load_file(directory / "model.safetensors")
     safetensors.numpy.save_file({f"module.{name}": x for name, x in tensors.items()}, directory / "model.safetensors")
     model = import_model(directory)
-    assert "names were read without 'module.', with which they begin" in model.notes
+    assert "names start with 'module.', which was removed" in model.notes
     jax.tree.map(np.testing.assert_array_equal, model.params, imported(case).params)
 
 
@@ -393,11 +394,11 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
     ("case", "flag", "says"),
     [
         ("eurobert_encoder", "--window=4", "a window is for sliding layers, but .* has none"),
-        ("modernbert_masked", "--window=5", "a window of 5 tokens has no whole radius; give an even number"),
+        ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
         ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
-        ("modernbert_sequence", "--pooling=mean", "has a sequence_head, which gives labels; leave it out with --drop"),
+        ("modernbert_sequence", "--pooling=mean", "has a sequence_head that returns labels; leave the head out with --drop"),
         ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
     ],
 )

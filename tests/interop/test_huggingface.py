@@ -189,7 +189,7 @@ def test_a_vocabulary_with_more_pieces_than_rows_is_refused_on_export_and_import
     export_model(tmp_path / "m", as_model(params, config, uncased))
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(vocabulary / name, tmp_path / "m")
-    with pytest.raises(UserError, match=r"use the vocabulary that the model was trained with .*--add-tokens and --replace-vocab"):
+    with pytest.raises(UserError, match=r"use the vocabulary that the model was trained with .*--add-tokens or --replace-vocab"):
         import_model(tmp_path / "m")
 
 
@@ -210,7 +210,7 @@ def test_vocabulary_rows_without_a_piece_survive_bit_for_bit(form, vocabulary, t
     assert {path: x.tobytes() for path, x in flatten_dict(back).items()} == {
         path: x.tobytes() for path, x in flatten_dict(params).items()
     }
-    assert f"word embeddings: {rows} rows for {rows - 5} pieces; the unused rows are kept, and never predicted" in said
+    assert f"word embeddings: {rows} rows for {rows - 5} pieces; the unused rows are kept, but never predicted" in said
 
 
 def test_another_vocabulary_of_the_same_size_is_detected_by_its_hash(exported):
@@ -297,7 +297,7 @@ def test_a_path_without_a_model_is_refused_with_what_it_is(tmp_path, exported):
     with pytest.raises(UserError, match=r"config\.json and model\.safetensors missing"):
         import_model(empty)
     (empty / "tf_model.h5").touch()
-    with pytest.raises(UserError, match=r"tf_model\.h5 is not read; save the weights as model\.safetensors"):
+    with pytest.raises(UserError, match=r"tf_model\.h5 is in a format that is not read; save the weights as model\.safetensors"):
         import_model(empty)
     (empty / "checkpoints").mkdir()
     with pytest.raises(UserError, match="workdir without an exported model yet"):
@@ -317,7 +317,7 @@ def test_a_custom_class_is_read_as_an_encoder_if_its_other_tensors_are_dropped(e
     edit_config(exported, architectures=["MyBert"], auto_map={"AutoModel": "my_bert.MyBert"})
     back = import_model(exported)
     assert back.parts == plain.parts
-    assert "the class MyBert of config.json is not known here; it was read as a BertForPreTraining" in back.notes
+    assert "the class MyBert in config.json is unknown; it was read as a BertForPreTraining" in back.notes
     assert "auto_map" not in back.other_fields
     add_tensors(exported, "classifier.weight", "classifier.bias", "mine.0.weight", "x")
     with pytest.raises(UserError, match=r"`convert --drop='classifier\.\*,mine\.\*,x'` leaves them out"):

@@ -201,7 +201,7 @@ def test_surgery_on_words_and_positions_does_not_change_own_heads(vocabulary):
 
 def test_an_own_head_is_refused_in_the_original_format(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, HEADS[0], layer_norm_epsilon=1e-12)
-    with pytest.raises(UserError, match=r"the original's heads read the last layer's \[CLS\] or tokens only; choose another"):
+    with pytest.raises(UserError, match=r"the original's heads only read the last layer's \[CLS\] or tokens; choose another"):
         export_tf1(tmp_path / "m", model.params, model.config, model.tokenizer, head=model.head)
 
 

@@ -293,7 +293,7 @@ def test_every_missing_unused_and_reshaped_array_is_listed(tmp_path):
     assert {what: set(names.split(", ")) if "shapes" not in what else names for what, names in problems.items()} == {
         "missing": {"bert.pooler.dense.bias", "bert.embeddings.LayerNorm.weight"},
         "not part of this model": {"qa_outputs.bias", "lora.A"},
-        "other shapes than config.json gives": (
+        "other shapes than in config.json": (
             "bert.encoder.layer.0.output.dense.bias [13] instead of [12], classifier.weight [4, 12] instead of [3, 12]"
         ),
     }
@@ -354,10 +354,10 @@ def test_impossible_new_parts_are_refused():
     for arguments, said in [
         ({"new": NewParts(["nsp"])}, "no part 'nsp': did you mean 'nsp_head'"),
         ({"drop": ["encoder"]}, "'encoder' cannot be dropped: neither a tensor of .*masked/model.safetensors nor a part: "),
-        ({"new": NewParts(["sequence_head", "span_head"], head)}, "a model has one task head at most"),
+        ({"new": NewParts(["sequence_head", "span_head"], head)}, "a model has at most one task head"),
         ({"new": NewParts(["sequence_head", "pooler"])}, "needs labels"),
         ({"new": NewParts(["token_head"], head)}, "needs labels"),
-        ({"new": NewParts(["sequence_head"], head)}, "reads the pooler, which .*masked lacks; add it with --new=pooler"),
+        ({"new": NewParts(["sequence_head"], head)}, "reads the pooler, but .*masked has none; add it with --new=pooler"),
     ]:
         with pytest.raises(UserError, match=said):
             imported("masked", **arguments)

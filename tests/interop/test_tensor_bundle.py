@@ -348,7 +348,7 @@ def test_a_checkpoint_is_found_by_its_directory_its_prefix_or_any_of_its_files(t
 def test_the_checkpoint_file_selects_among_several_checkpoints(folder, tmp_path):
     for step in (0, 1000):
         (tmp_path / f"model.ckpt-{step}.index").touch()
-    with pytest.raises(UserError, match=r"holds several checkpoints; name one of .*model\.ckpt-0, .*model\.ckpt-1000"):
+    with pytest.raises(UserError, match=r"has several checkpoints; name one of them: .*model\.ckpt-0, .*model\.ckpt-1000"):
         find_bundle(tmp_path)
     (tmp_path / "model.ckpt-900.index").touch()
     state = tmp_path / "checkpoint"

@@ -232,11 +232,11 @@ def test_mismatches_are_listed_by_the_names_of_the_original(golden):
         import_tf1(golden)
     # the slots of missing variables have no owner
     assert str(error.value) == (
-        f"{golden / 'model.ckpt-1000'} does not hold the BERT that its bert_config.json describes: "
+        f"{golden / 'model.ckpt-1000'} does not contain the BERT that its bert_config.json describes: "
         "missing: bert/encoder/layer_1/output/dense/bias; "
         "not part of this model: bert/encoder/layer_1/output/dense/bias/adam_m, "
         "bert/encoder/layer_1/output/dense/bias/adam_v, bert/nobody/adam_m; "
-        "other shapes than bert_config.json gives: bert/pooler/dense/kernel [24, 23] instead of [24, 24]"
+        "other shapes than in bert_config.json: bert/pooler/dense/kernel [24, 23] instead of [24, 24]"
     )
 
 
@@ -331,7 +331,13 @@ def test_models_that_the_original_cannot_represent_are_refused(vocabulary, tmp_p
         (params, wide, tokenizer, None, "layer_norm_epsilon=1e-06 cannot be represented"),
         (token.params, token.config, tokenizer, token.head, "has no token head; drop it"),
         (params, config, other, None, "use the vocabulary that the model was trained with"),
-        (params, config, white, None, "cannot hold the piece 'c ', since it has a line end, or white space at an end"),
+        (
+            params,
+            config,
+            white,
+            None,
+            "cannot hold the piece 'c ', because it contains a line end, or starts or ends with white space",
+        ),
     ]
     for tree, settings, words, head, message in cases:
         with pytest.raises(UserError, match=message):
@@ -388,7 +394,7 @@ def test_a_run_directory_without_configuration_or_vocabulary_is_refused(golden):
     with pytest.raises(UserError, match=r"bert_config\.json cannot be read as JSON"):
         import_tf1(golden)
     (golden / "bert_config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"bert_config\.json holds no JSON object"):
+    with pytest.raises(UserError, match=r"bert_config\.json must hold a JSON object"):
         import_tf1(golden)
 
 
@@ -403,7 +409,7 @@ def test_a_checkpoint_of_tensorflow_2_is_recognised(golden):
         path.unlink()
     for path in GOLDEN.parent.glob("text.*"):
         shutil.copy(path, golden / path.name.replace("text", "model.ckpt-1000"))
-    with pytest.raises(UserError, match="is a checkpoint of TensorFlow 2, which lacks the original's tensor names"):
+    with pytest.raises(UserError, match="is a TensorFlow 2 checkpoint, which does not have the original's tensor names"):
         import_tf1(golden)
 
 

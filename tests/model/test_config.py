@@ -111,7 +111,7 @@ def test_models_at_the_limits_are_accepted(fields: dict[str, Any]):
     [
         ({"layer_types": ("full", "sliding"), "sliding_radius": 4}, "layer_types lists 2 layers, but model.num_layers=3"),
         ({"layer_types": ("full", "local", "full")}, "layer_types.1='local' is not one of full, sliding"),
-        ({"layer_types": ("full", "sliding", "full")}, "sliding_radius=0 they see no other token; set it to at least 1"),
+        ({"layer_types": ("full", "sliding", "full")}, "sliding_radius=0 a token sees no other token; set it to at least 1"),
         ({"gate": "third"}, "model.gate='third' is not one of none, first, second"),
         ({"norm": "rms"}, "model.norm='rms' is not one of layer_norm, rms_norm; did you mean 'rms_norm'"),
         ({"num_key_value_heads": 3}, "num_heads=4 is not divisible by model.num_key_value_heads=3; set it to one of 1, 2, 4"),

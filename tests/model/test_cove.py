@@ -179,7 +179,7 @@ def test_dropout_follows_the_seed_in_encoder_and_decoder():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"decoder_layers": 0}, r"model.decoder_layers=0 must be at least 1 with model.encoder=cove \(the paper: 2\)"),
+        ({"decoder_layers": 0}, "model.decoder_layers=0 is too small for model.encoder=cove; set it to at least 1"),
         ({"direction": "left_to_right"}, r"model.direction=left_to_right is not for model.encoder=cove; leave it out \(both\)"),
         ({"hidden_size": 7}, "each direction of model.encoder=cove uses half of it; set 8$"),
         ({"decoder_vocab_size": 9}, r"model.decoder_vocab_size=9 is not for model.encoder=cove; leave it out \(0\)"),

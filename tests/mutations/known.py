@@ -123,8 +123,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/interface/command.py",
-        "threading.Timer(0.05, _signal_main_thread).start() # not here, where it would be swallowed again",
-        "threading.Timer(0.1, _signal_main_thread).start() # not here, where it would be swallowed again",
+        "threading.Timer(0.05, _signal_main_thread).start() # not raised here, where it would be swallowed again",
+        "threading.Timer(0.1, _signal_main_thread).start() # not raised here, where it would be swallowed again",
         "the signal comes again a moment later",
     ),
     Equivalent(
@@ -269,8 +269,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/prediction/streams.py",
-        "weakref.finalize(records, file.close).atexit = False # for a generator that is never started, whose `with` does not run",
-        "weakref.finalize(records, file.close).atexit = True # for a generator that is never started, whose `with` does not run",
+        "weakref.finalize(records, file.close).atexit = False",
+        "weakref.finalize(records, file.close).atexit = True",
         "the end of the process closes the file",
     ),
     Equivalent(

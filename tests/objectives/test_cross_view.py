@@ -149,11 +149,16 @@ def test_the_last_word_of_a_text_is_followed_by_its_end():
 @pytest.mark.parametrize(
     ("config", "head", "frozen", "message"),
     [
-        (ModelConfig(), HEAD, False, "reads the two directions of an LSTM apart, which a Transformer does not have"),
+        (ModelConfig(), HEAD, False, "needs two independent LSTM directions, which a Transformer does not have"),
         (dataclasses.replace(PLAIN, direction="left_to_right"), HEAD, False, "which an LSTM of one direction does not have"),
-        (PLAIN, HEAD, True, "config.training.freeze_encoder keeps it as it is; leave one of them out"),
+        (PLAIN, HEAD, True, "config.training.freeze_encoder keeps the encoder unchanged; leave one of them out"),
         (STATIC, HEAD, False, "set config.head.lstm"),
-        (PLAIN, dataclasses.replace(HEAD, crf="free"), False, "head.crf=free does not; set head.crf=none"),
+        (
+            PLAIN,
+            dataclasses.replace(HEAD, crf="free"),
+            False,
+            "does not support a CRF .head.crf=free., because it predicts each word on its own",
+        ),
         (PLAIN, SequenceHead(labels=("a", "b")), False, "is for tagging, not for a sequence head"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_minimal_objective_fulfils_the_contract():
     [
         (
             {"parameters": lambda self, model, key: {"mine": {"kernel": jnp.zeros((3, 1))}}},
-            "the parameter mine/kernel of Mine has no axis names, which its sharding needs; make it with `dense`",
+            "the parameter mine/kernel of Mine has no axis names, which are needed to shard it; make it with `dense`",
         ),
         ({"scores": {"my loss": ("mene", "masked")}}, "it: the score 'my loss' needs 'mene', which neither sums nor"),
         ({"scores": {"my loss": ("mine", "maskd")}}, "which neither sums nor counts returns; did you mean 'masked'?"),
@@ -75,10 +75,11 @@ def test_a_minimal_objective_fulfils_the_contract():
             "'my lss', which is not a score; did you mean 'my loss'?",
         ),
         ({"baselines": {"my loss": majority_baseline("yes", "tokens")}}, "the baseline of 'my loss' needs 'yes', which neither"),
-        ({"sums": lambda self, *inputs: {"mine": jnp.zeros(3)}}, "sums must return a dict of scalars, name to sum"),
+        ({"sums": lambda self, *inputs: {"mine": jnp.zeros(3)}}, "sums must return a dict of scalars (name -> sum"),
         ({"sums": lambda self, *inputs: {"masked": jnp.zeros(())}}, "'masked' is both a sum and a count; give"),
-        ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', a name that every step uses"),
-        ({"counts": lambda self, batch: {"masked": jnp.ones(())}}, "counts lacks 'tokens'; begin it with `super().counts("),
+        ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', a name that is reserved for the "
+                                                                   "training"),
+        ({"counts": lambda self, batch: {"masked": jnp.ones(())}}, "counts lacks 'tokens'; start it with `super().counts("),
         ({"loss": lambda self, sums, counts: jnp.ones(2) * sums["mine"]}, "loss must return a scalar, not an array (2,)"),
         ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so microbatches would not"),
     ],

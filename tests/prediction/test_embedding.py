@@ -261,7 +261,7 @@ def test_texts_are_truncated_at_the_position_table_by_default(made_for, predicto
 )
 def test_an_unknown_module_is_refused_unless_a_pooling_is_given(made_for, pretrained, modules, settings, unknown):
     made = made_for(*modules, **settings)
-    with pytest.raises(UserError, match=rf"pools in a way that is not implemented here \({unknown}\); choose with --pooling"):
+    with pytest.raises(UserError, match=rf"has a pooling that is not implemented here \({unknown}\); choose one with --pooling"):
         made.embed(["the"])
     np.testing.assert_allclose(made.embed(["the"], pooling="cls")[0], vector_by_hand(pretrained, "the", "cls"), atol=WITHIN)
 

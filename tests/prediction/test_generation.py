@@ -126,9 +126,15 @@ def test_the_score_of_a_text_is_the_log_likelihood_of_its_tokens(model: Model, p
     [
         (lambda p: p.fill_mask(["the [MASK]"]), "reads from left to right, so it cannot fill a .MASK.; name a model"),
         (lambda p: p.generate(["a"], tokens=39), "--tokens=39 must be between 1 and 38, so that .* convert --max-position=N"),
-        (lambda p: p.generate(["a"], tokens=5, beams=2, top_k=3), "--beams=2 searches the most probable text, .* leave out the"),
+        (
+            lambda p: p.generate(["a"], tokens=5, beams=2, top_k=3),
+            "--beams=2 searches for the most probable text, .* leave out --beams",
+        ),
         (lambda p: p.generate(["a"], tokens=5, beams=100), "--beams=100 must be at most half of the vocabulary's"),
-        (lambda p: p.generate(["the " * 30], tokens=20), "is 31 tokens with its .CLS., and with --tokens=20 new ones more than"),
+        (
+            lambda p: p.generate(["the " * 30], tokens=20),
+            "is 31 tokens with its .CLS., which together with --tokens=20 new tokens exceeds",
+        ),
         (lambda p: p.embed(["a"], pooling="cls"), "reads from left to right, so its .CLS. sees no text; .*--pooling=mean"),
     ],
 )

@@ -73,8 +73,8 @@ def test_a_mention_is_found_in_the_text(text, mention, place):
     [
         ("the river", "she", "'she' does not occur in 'the river'; give a mention as it appears in the text"),
         ("she said she", "she", "'she' occurs 2 times in 'she said she'; choose one, for example 'she#1'"),
-        ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; count from 1"),
-        ("she said she", "she#0", "count from 1"),
+        ("she said she", "she#3", "'she#3': 'she' occurs 2 times in 'she said she'; give a number from 1 to 2"),
+        ("she said she", "she#0", "give a number from 1 to 2"),
         ("she said", "  ", "a mention is empty; give its words as in the text"),
     ],
 )
@@ -113,9 +113,13 @@ def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
 
 def test_equal_names_and_models_without_a_trained_mention_head_are_refused(labelled):
     model, predictor = labelled(HEAD)
-    with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names it may mean"):
+    with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names that it may refer to"):
         predictor.resolve([(" ".join(WORDS), "is", "river", "is")])
-    with pytest.raises(UserError, match=r"a and b are both 'river' at character [0-9]+; give the two names it may mean"):
+    with pytest.raises(
+        UserError,
+        match=r"a and b are both 'river' at character [0-9]+; give the two names that the pronoun "
+        r"may refer to",
+    ):
         predictor.resolve([(" ".join(WORDS), "is", "river", "river")])
     with pytest.raises(UserError, match="has no mention_head, so it cannot resolve pronouns"):
         labelled(SpanHead())[1].resolve([("a b c", "a", "b", "c")])

@@ -393,10 +393,10 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "review,label\na,pos\n", "its first line names no column 'text' (it is 'review,label'); name the column text"),
-        ("t.csv", "it was fine\nit was bad\n", "its first line names no column 'text' (it is 'it was fine')"),
-        ("t.tsv", "sentence\tlabel\na\t1\n", "names no column 'text'"),
-        ("t.csv", 'text,label\n"a,pos\n', "line 2: the quotes of this row do not match"),
+        ("t.csv", "review,label\na,pos\n", "its first line has no column 'text' (it is 'review,label'); name the column text"),
+        ("t.csv", "it was fine\nit was bad\n", "its first line has no column 'text' (it is 'it was fine')"),
+        ("t.tsv", "sentence\tlabel\na\t1\n", "has no column 'text'"),
+        ("t.csv", 'text,label\n"a,pos\n', "line 2: the quotes in this row are not balanced"),
         ("t.json", "it was fine\n", "is not read as JSON (Expecting value"),
         ("t.json", '{"texts": ["a"]}', "holds one object, with texts; give a list of objects with 'text'"),
         ("t.conllu", "1\ta\n", "holds annotated words, one per line"),

@@ -75,12 +75,16 @@ def test_a_translation_is_limited_by_its_text_and_the_positions(engine: Engine, 
 def test_too_long_and_empty_texts_are_refused_and_others_translated(engine: Engine):
     found = ask_each(engine, Translate(beams=2), records(["the " * 40, "snow", " "]))
     assert isinstance(found[0], UserError)
-    assert "tokens with its end, more than the 40 positions of small; divide it into sentences" in str(found[0])
+    assert "tokens with its end token, more than the 40 positions of small; split it into sentences" in str(found[0])
     assert found[1]["text"] == "snow"
 
 
 def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"--max-length=40 is more than 39, the positions of small after the start; lower it"):
+    with pytest.raises(
+        UserError,
+        match=r"--max-length=40 is more than 39, the number of positions of small after the start "
+        r"token; lower it",
+    ):
         Translate(max_length=40).check(engine)
     with pytest.raises(UserError, match=r"--beams=200 must be at most half of the vocabulary's"):
         Translate(beams=200).check(engine)
@@ -115,7 +119,11 @@ def test_the_scores_equal_sacrebleu_with_its_signatures(engine: Engine, tmp_path
     path.write_text("one\n")
     short = dataclasses.replace(question, references=str(path))
     ask_each(engine, short, records(TEXTS))
-    with pytest.raises(UserError, match=r"--references=.* has 1 line, and 4 texts were translated, so there is no score; give a"):
+    with pytest.raises(
+        UserError,
+        match=r"--references=.* has 1 line, but 4 texts were translated, so there is no score; give "
+        r"one",
+    ):
         short.summary(True)
     assert question.summary(True) == []
 

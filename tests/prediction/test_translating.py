@@ -15,7 +15,6 @@ from bert_jax.errors import UserError
 from bert_jax.model.decoding import continue_targets, read_targets, start_targets
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.tokens import Tokens
-from bert_jax.prediction import decoding
 from bert_jax.prediction.decoding import Decoding, Knobs, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.translating import translate
@@ -53,14 +52,22 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
     assert len(seen) == 9
 
 
-@pytest.mark.parametrize("settings", [{}, {"beams": 3, "penalty": 2.0}])
-def test_a_cache_that_grows_during_the_search_changes_no_token(monkeypatch, settings):
-    whole = search("shared", **settings)
-    monkeypatch.setattr(decoding, "FIRST_ROOM", 3)
-    grown = search("shared", **settings)
-    np.testing.assert_array_equal(grown.ids, whole.ids)
-    np.testing.assert_allclose(grown.log_probability, whole.log_probability, rtol=1e-6)
-    assert (np.asarray(whole.ids) != PAD).sum(1).max() > 6, "the cache grows twice"
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_target_that_is_longer_than_its_source_has_the_tokens_of_a_cache_with_room_for_all(beams):
+    """The cache grows once during the search: a row of padding beside the sources gives it room for all from the start."""
+    model, stored = imported("shared"), golden("shared")
+    batch, _ = batch_of(stored)
+    choice = Decoding(END, PAD, barred=(PAD, END), forced_end=True, beams=beams)
+    found = []
+    for length in (4, 12):
+        source = {name: array[:, :4] for name, array in batch.items() if not name.startswith(DECODER) and array.ndim == 2}
+        source = {name: np.pad(array, ((0, 0), (0, length - array.shape[1]))) for name, array in source.items()}
+        params, knobs = unstacked_layers(model.params), Knobs(NEW)
+        found.append(
+            translated(params, Tokens.of(source), knobs, config=model.config, decoding=choice, start_id=PAD, room=16)
+        )
+    np.testing.assert_array_equal(*(np.asarray(one.ids) for one in found))
+    assert (np.asarray(found[0].ids) != PAD).sum(1).min() > 6, "more than the first cache has room for"
 
 
 def test_the_gnmt_penalty_divides_by_its_power_of_the_length():
@@ -118,7 +125,7 @@ def test_grouping_sources_by_length_does_not_change_translations(case: str):
         ({"beams": 0}, "beams=0 must be between 1 and half of the 97 words"),
         ({"penalty": "marian"}, "penalty='marian' is unknown"),
         ({"max_length": 30}, "max_length=30 must be between 1 and 29"),
-        ({"sources": [[5] * 31]}, "a source has 31 tokens, and .* reads 1 to 30; split it"),
+        ({"sources": [[5] * 31]}, "a source has 31 tokens, but .* reads 1 to 30; split it"),
         ({"sources": [[]]}, "a source has 0 tokens"),
     ],
 )

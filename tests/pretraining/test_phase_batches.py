@@ -61,7 +61,7 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled(monkeypa
         if fits:
             require_training_memory(experiment, 1, mesh)
             continue
-        says = r"training step of phase 1 does not fit in memory: it needs 15\d\.\d\d GiB of host memory, and there are 1\.00 GiB"
+        says = r"training step of phase 1 does not fit in memory: it needs 15\d\.\d\d GiB of host memory, but there are 1\.00 GiB"
         with pytest.raises(UserError, match=says) as raised:
             require_training_memory(experiment, 1, mesh)
         assert "--config.phases.1.accumulation=2" in str(raised.value)

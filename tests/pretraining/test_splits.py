@@ -43,7 +43,11 @@ def test_a_fingerprint_depends_on_vocabulary_splits_order_and_token_counts():
 
 def test_a_corpus_of_another_vocabulary_is_refused_with_a_remedy():
     size = CORPUS.vocabulary.size
-    with pytest.raises(UserError, match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out: it is {size} then"):
+    with pytest.raises(
+        UserError,
+        match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out, which then is "
+        rf"{size} then",
+    ):
         check_corpus(of_size(9), CORPUS, OTHER)
     with pytest.raises(UserError, match=rf"config\.model\.vocab_size={size + 8:,}, but"):
         check_corpus(of_size(size + 8), CORPUS, OTHER)

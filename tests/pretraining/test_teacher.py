@@ -49,8 +49,8 @@ def attentive(**model):
         ({"direction": "left_to_right"}, "is not a masked language model: its direction is left_to_right"),
         ({"max_position": 16}, "reads 16 tokens, but the rows have 32; shorten the rows, or .* --max-position=32"),
         ({"type_vocab_size": 1}, "has no token type for the second text of a pair; set config.examples.pairs=none"),
-        ({"vocab_size": TINY.vocab_size + 8}, r"rows of word embeddings, the student .* convert --replace-vocab=MODEL"),
-        ({"vocabulary": dataclasses.replace(VOCABULARY, sha256="other")}, "another vocabulary than the corpus runs/embedded"),
+        ({"vocab_size": TINY.vocab_size + 8}, r"rows of word embeddings, but the student .* convert --replace-vocab=MODEL"),
+        ({"vocabulary": dataclasses.replace(VOCABULARY, sha256="other")}, "a different vocabulary than the corpus runs/embedded"),
         ({"experiment": attentive(num_heads=4)}, "has 2 heads and the student 4; set config.model.num_heads=2, or"),
     ],
 )

@@ -251,7 +251,7 @@ def test_a_file_is_found_from_any_directory(experiment: pathlib.Path, tmp_path: 
     [
         ("x = 1", "", r"has no function get_config\(\)"),
         ("def get_config(:", "", "line 1: "),
-        ("def get_config(): return {}", ":base", "takes no argument; leave `:base` out"),
+        ("def get_config(): return {}", ":base", "does not take an argument; leave `:base` out"),
         ("def get_config(size): return {'tiny': {}}[size]", ":base", r"does not accept 'base'; known: tiny"),
         ("def get_config(task): return {}", "", r"needs an argument, --config=\S+broken\.py:ARG; its docstring lists the arg"),
         ('"""broken.py:mrpc for MRPC"""\ndef get_config(task): return {}', "", r"broken\.py:ARG; for example \S+broken\.py:mrpc"),

@@ -47,8 +47,8 @@ def test_a_changed_file_is_refused_with_the_flag_that_accepts_it(file: pathlib.P
     with pytest.raises(UserError) as error:
         start(workdir, file)
     says = str(error.value)
-    assert says.startswith(f"--workdir={workdir} holds a run with another {file}: the file that config.optimizer.name names has")
-    assert says.endswith("or resume with the new one using --changed-files")
+    assert says.startswith(f"--workdir={workdir} is a run with a different {file}: the file that config.optimizer.name names has")
+    assert says.endswith("or resume with the new file: --changed-files")
     assert (workdir / "config.json").read_text() == before
     start(workdir, file, changed_files=True)
     assert "return 1" in (workdir / "config.json").read_text()

@@ -70,7 +70,7 @@ def test_workers_that_agree_continue():
 def test_present_workers_learn_who_is_missing():
     told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
     assert told[0] == told[1]
-    assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
+    assert "4 workers expected, but worker 2, worker 3 did not start" in told[0]
     assert "THE REMEDY" in told[0]
 
 
@@ -283,7 +283,7 @@ def nobody_calls(monkeypatch: pytest.MonkeyPatch, clock: Time) -> list[float]:
 
 def test_the_first_process_reports_missing_workers_every_ten_seconds(clock: Time, monkeypatch: pytest.MonkeyPatch):
     waited, said = nobody_calls(monkeypatch, clock), list[str]()
-    with pytest.raises(UserError, match=r"3 workers expected, and worker 1, worker 2 did not start"):
+    with pytest.raises(UserError, match=r"3 workers expected, but worker 1, worker 2 did not start"):
         roll_call(group(3, 1)[0], {}, 25.005, say=said.append)
     assert said == ["waiting for worker 1, worker 2 of 3 (11s)", "waiting for worker 1, worker 2 of 3 (22s)"]
     assert waited == [1.0] * 25 + [0.01]
@@ -305,7 +305,7 @@ def test_waiting_workers_report_every_ten_seconds(clock: Time, monkeypatch: pyte
 
     monkeypatch.setattr(messages.socket, "create_connection", create_connection)
     said: list[str] = []
-    with pytest.raises(UserError, match=r"this is worker 2 of 3, and worker 0 at 127.0.0.1:1 did not answer within 25 s"):
+    with pytest.raises(UserError, match=r"this is worker 2 of 3, but worker 0 at 127.0.0.1:1 did not answer within 25 s"):
         roll_call(group(3, 1)[2], {}, 25.0, say=said.append)
     assert said == ["waiting for worker 0 at 127.0.0.1:1 (10s)", "waiting for worker 0 at 127.0.0.1:1 (20s)"]
     assert set(asked) == {(("127.0.0.1", 1), 5)}

@@ -174,7 +174,11 @@ def test_an_unknown_axis_for_slices_is_an_error():
 
 
 def test_slices_of_different_sizes_are_an_error():
-    with pytest.raises(UserError, match=r"the slices have different numbers of devices \(8, 7\); a mesh needs the same number"):
+    with pytest.raises(
+        UserError,
+        match=r"the slices have different numbers of devices \(8, 7\), but a mesh needs the same "
+        r"number",
+    ):
         grid_of(MeshConfig(), chips("v5e:2x4", 2)[:-1])
 
 

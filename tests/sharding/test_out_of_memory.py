@@ -69,7 +69,7 @@ def explained(error: Exception, advice: MemoryAdvice = ADVICE) -> str:
         ),
         ("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 0, 0, "needs more memory than there is"),
         ("RESOURCE_EXHAUSTED: vmem", 0, 0, "needs more VMEM than there is"),
-        (TPU, 20.25 * 2**30, 15.75 * 2**30, "needs 20.25 GiB of HBM, and there are 15.75 GiB"),
+        (TPU, 20.25 * 2**30, 15.75 * 2**30, "needs 20.25 GiB of HBM, but there are 15.75 GiB"),
     ],
 )
 def test_memory_messages_of_devices_and_compilers_are_parsed(message: str, needs: float, has: float, says: str):
@@ -80,7 +80,7 @@ def test_memory_messages_of_devices_and_compilers_are_parsed(message: str, needs
 
 def test_the_error_shows_the_figures_the_batch_and_the_remedies():
     assert explained(jax.errors.JaxRuntimeError(TPU)).splitlines() == [
-        "the step does not fit in memory: it needs 20.25 GiB of HBM, and there are 15.75 GiB, with 8 rows.",
+        "the step does not fit in memory: it needs 20.25 GiB of HBM, but there are 15.75 GiB, with 8 rows.",
         "Each of these takes less:",
         "    --config.a=1",
         "    --config.b=2",
@@ -144,7 +144,8 @@ def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pyt
         command.run_main(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"
+        "error: this machine ran out of memory (Unable to allocate 8.00 PiB); end other programs, or use a machine with more "
+        "memory\n"
     )
 
 
@@ -153,7 +154,7 @@ def test_cpu_devices_share_the_memory_of_the_machine(monkeypatch):
     for devices in (1, 4):
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
         require_memory((8 << 30) / devices, mesh, lambda: ADVICE)
-        says = f"it needs {9 if devices == 1 else 12}.00 GiB of host memory, and there are 8.00 GiB"
+        says = f"it needs {9 if devices == 1 else 12}.00 GiB of host memory, but there are 8.00 GiB"
         with pytest.raises(OutOfMemory, match=says):
             require_memory((9 if devices == 1 else 3) << 30, mesh, lambda: ADVICE)
     monkeypatch.setattr(device_errors, "host_memory", lambda: None)
@@ -165,7 +166,7 @@ def test_a_step_must_fit_the_device_with_the_least_memory():
     devices = [types.SimpleNamespace(process_index=0, memory_stats=lambda: {"bytes_limit": next(sizes) << 30}) for _ in range(2)]
     mesh: Any = types.SimpleNamespace(devices=np.array(devices))
     require_memory(2 << 30, mesh, lambda: ADVICE)
-    with pytest.raises(OutOfMemory, match=r"it needs 3\.00 GiB of HBM, and there are 2\.00 GiB"):
+    with pytest.raises(OutOfMemory, match=r"it needs 3\.00 GiB of HBM, but there are 2\.00 GiB"):
         require_memory(3 << 30, mesh, lambda: ADVICE)
 
 

@@ -15,8 +15,8 @@ from bert_jax.storage import checks
 from bert_jax.storage.checks import require_capable, require_room
 
 REMEDY = (
-    r"for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or use one with "
-    r"hierarchical namespace; else name a directory on another file system$"
+    r"for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or use a bucket "
+    r"with hierarchical namespace; otherwise name a directory on another file system$"
 )
 
 
@@ -45,7 +45,7 @@ def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     flat_bucket(monkeypatch)
-    says = rf"--workdir={tmp_path}/run does not rename a directory that holds files, .* \(Too many open files\); {REMEDY}"
+    says = rf"--workdir={tmp_path}/run cannot rename a directory that holds files, .* \(Too many open files\); {REMEDY}"
     with pytest.raises(UserError, match=says), open_workdir(tmp_path / "run", "pretrain", {}):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -53,7 +53,7 @@ def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
 
 def test_a_rename_that_loses_files_is_detected(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pathlib.Path, "rename", lambda self, target: target)
-    with pytest.raises(UserError, match=rf"does not rename a directory that holds files.*; {REMEDY}"):
+    with pytest.raises(UserError, match=rf"cannot rename a directory that holds files.*; {REMEDY}"):
         require_capable(tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_a_failed_replacement_is_detected(lost: bool, tmp_path: pathlib.Path, mo
             target.write_bytes(b"1")
 
     monkeypatch.setattr(pathlib.Path, "replace", replace)
-    with pytest.raises(UserError, match=rf"does not rename a file over another one, as results are written; {REMEDY}"):
+    with pytest.raises(UserError, match=rf"cannot rename a file over another one, which is needed to write results; {REMEDY}"):
         require_capable(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_a_file_system_that_does_not_append_is_refused(tmp_path: pathlib.Path, m
         return opened(self, mode, *arguments, **named)
 
     monkeypatch.setattr(pathlib.Path, "open", refusing)
-    with pytest.raises(UserError, match=rf"does not append to files.* \(Operation not supported\); {REMEDY}"):
+    with pytest.raises(UserError, match=rf"cannot append to files.* \(Operation not supported\); {REMEDY}"):
         require_capable(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -103,7 +103,7 @@ def test_a_file_system_that_overwrites_instead_of_appending_is_refused(tmp_path:
     monkeypatch.setattr(
         pathlib.Path, "open", lambda self, mode="r", *rest, **named: opened(self, mode.replace("a", "w"), *rest, **named)
     )
-    with pytest.raises(UserError, match="does not append to files"):
+    with pytest.raises(UserError, match="cannot append to files"):
         require_capable(tmp_path)
 
 
@@ -118,7 +118,11 @@ def test_a_file_system_that_does_not_replace_files_is_refused(tmp_path: pathlib.
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     monkeypatch.setattr(pathlib.Path, "replace", refusing)
-    with pytest.raises(UserError, match=r"does not rename a file over another one, as results are written \(File exists\)"):
+    with pytest.raises(
+        UserError,
+        match=r"cannot rename a file over another one, which is needed to write results \(File "
+        r"exists\)",
+    ):
         require_capable(tmp_path)
 
 
@@ -154,6 +158,6 @@ def test_a_bucket_has_unlimited_space(monkeypatch: pytest.MonkeyPatch):
 def test_a_disk_without_space_for_a_checkpoint_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 3_000_000_000}))
     require_room(tmp_path / "checkpoints", 3_000_000_000)
-    says = rf"a checkpoint of this run has 4\.00 GB, and {tmp_path} has 3\.00 GB free; free space, or name a --workdir"
+    says = rf"a checkpoint of this run has 4\.00 GB, but {tmp_path} has only 3\.00 GB free; free space, or name a --workdir"
     with pytest.raises(UserError, match=says):
         require_room(tmp_path / "checkpoints", 4_000_000_000)

@@ -226,7 +226,7 @@ def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_starts(
 ):
     objects.write(f"{bucket}/x/a", b"1" * 1000)
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
-    says = rf"{bucket}/x needs 0\.00 GB in .*, where 0\.00 GB are free; free space, or set BERT_JAX_CACHE"
+    says = rf"{bucket}/x needs 0\.00 GB in .*, but only 0\.00 GB are free there; free space, or set BERT_JAX_CACHE"
     with pytest.raises(UserError, match=says):
         fetched(f"{bucket}/x", "--input")
     assert requests == []

@@ -109,7 +109,7 @@ def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys
             time.sleep(0.02)
     assert not thread.is_alive()
     assert left[0] == 2
-    assert f"the lock of {bucket} is held by {holder}: this process was stopped" in capsys.readouterr().err
+    assert f"the lock of {bucket} is held by {holder}, because this process was stopped" in capsys.readouterr().err
     found = objects.read(f"{bucket}/.lock")
     assert (found and found.data) == (None if holder == "nobody" else elsewhere("another"))
 

@@ -232,7 +232,10 @@ def test_a_failed_upload_is_reported_once_and_tried_again(
 
 
 def test_a_failed_last_upload_is_an_error_that_names_the_local_files(bucket: str, emulator: Emulator):
-    says = rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are in {{}}: `gcloud storage rsync"
+    says = (
+        rf"1 file could not be uploaded to {bucket} \(.*permission denied.*they are still in {{}}; "
+        r"upload them with `gcloud storage rsync"
+    )
     made = Mirror(bucket)
     made.__enter__()
     emulator.fail(403)
@@ -256,7 +259,7 @@ def test_a_failed_upload_after_another_error_is_a_warning(
 
 
 def test_two_local_processes_cannot_mirror_the_same_directory(bucket: str):
-    with Mirror(bucket), pytest.raises(UserError, match="another process on this machine uses"), Mirror(bucket):
+    with Mirror(bucket), pytest.raises(UserError, match="another process on this machine is using"), Mirror(bucket):
         pass
     with Mirror(bucket), Mirror(bucket, "-1") as second:
         assert second.directory.name == bucket.rpartition("/")[2]

@@ -43,8 +43,8 @@ def test_a_bucket_path_loses_its_trailing_slash():
         ("gs:///a", "--x=gs:///a: '' is not a bucket name"),
         ("gs://Bucket/a", "'Bucket' is not a bucket name"),
         ("gs://bucket", "is a whole bucket; name a directory or file in it, such as gs://bucket/NAME"),
-        ("gs://bucket/a//b", "names in a bucket have no empty part"),
-        ("gs://bucket/../b", "names in a bucket have no empty part"),
+        ("gs://bucket/a//b", "a path in a bucket must not have empty parts"),
+        ("gs://bucket/../b", "a path in a bucket must not have empty parts"),
         ("s3://bucket/a", "--x=s3://bucket/a is a URL; give a local path, or gs://BUCKET/PATH"),
     ],
 )

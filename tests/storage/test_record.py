@@ -59,7 +59,7 @@ def test_a_record_is_locked_by_one_process(tmp_path: pathlib.Path):
     record = Record(tmp_path / "new" / "copies")
     with record.held(wait=False), record.held(wait=False, name="in-use"):  # two locks
         with (
-            pytest.raises(UserError, match=r"another process on this machine uses .*/\.copies\.copies; wait"),
+            pytest.raises(UserError, match=r"another process on this machine is using .*/\.copies\.copies; wait"),
             record.held(wait=False),
         ):
             pass

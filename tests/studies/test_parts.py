@@ -122,7 +122,7 @@ def test_a_part_is_done_once_its_record_is_written(tmp_path: pathlib.Path, exper
     assert not whole.is_done(state)
     path.write_text('{"part": "of others"}')  # type: ignore[union-attr]
     with pytest.raises(
-        UserError, match=r"half/seed-4/model\.json is of a part with another configuration; name another --workdir"
+        UserError, match=r"half/seed-4/model\.json was made with another configuration of this part; name another --workdir"
     ):
         whole.is_done(state)
     path.write_text("{")  # type: ignore[union-attr]

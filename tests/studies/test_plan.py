@@ -84,7 +84,7 @@ def test_a_run_too_short_to_measure_a_speed_is_refused(tmp_path: pathlib.Path, e
         assert python_files.load(str(log.with_suffix(".py")), "--config")["log_every"] == 1
         write_rates(tmp_path / "a" / "calibration-0" / "5-5", {3: 1.0})
 
-    says = "calibration_steps=5 gave no measure of the speed of the arm 'a'; raise it, for example to 60"
+    says = "calibration_steps=5 is too small to measure the speed of the arm 'a'; raise it, for example to 60"
     with pytest.raises(UserError, match=says):
         measured_speed(made, made.arms[0], experiment, Measurement(tmp_path, tmp_path, run))
 
@@ -167,7 +167,7 @@ def test_a_changed_arm_is_another_configuration(tmp_path: pathlib.Path, experime
     for arm in ({"name": "b", "pretrain": {"seed": 3}}, {"name": "b", "continues": "a"}):
         other = study(arms=[{"name": "a"}, arm])
         assert planned(other, {"a": experiment}, tmp_path) == {"a": [100, 50]}
-        with pytest.raises(UserError, match="has the steps of the arm 'b' with another configuration or budget"):
+        with pytest.raises(UserError, match="has the steps of the arm 'b' for a different configuration or budget"):
             planned(other, {"b": experiment}, tmp_path)
 
 
@@ -177,7 +177,7 @@ def test_a_plan_is_made_once_and_another_budget_is_refused(tmp_path: pathlib.Pat
     first = plan(made, {"a": experiment}, Measurement(tmp_path, tmp_path, no_run))
     assert plan(made, both, Measurement(tmp_path, tmp_path, no_run)) == {"a": first["a"], "b": [50, 25]}
     other = study(budget={"equal": "tokens", "tokens": 14_400})
-    with pytest.raises(UserError, match="has the steps of the arm 'a' with another configuration or budget; name another"):
+    with pytest.raises(UserError, match="has the steps of the arm 'a' for a different configuration or budget; name another"):
         plan(other, both, Measurement(tmp_path, tmp_path, no_run))
 
 

@@ -65,7 +65,7 @@ CONTENT = {"table": TABLE, "measured": MEASURED}
 MARKDOWN = """\
 # T (laptop)
 
-Equal tokens: every arm reads 1 M tokens (places in rows), however long that takes.
+Equal tokens: every arm reads 1 M tokens (including padding), however long this takes.
 
 | arm | tokens | time | FLOPs | parameters | held-out loss | stsb, spearman | sick, accuracy | average |
 |---|---|---|---|---|---|---|---|---|
@@ -102,20 +102,20 @@ Table 5
 
 ## What the numbers show, and what they do not
 
-- Of 4 differences to BERT, 2 have a paired 95 % interval that excludes 0: left to right on stsb (+0.050), random on sick (+0.050\
-); by chance alone 0.2 would.
-- Half of the intervals are wider than ±0.030: differences smaller than that are not seen with so few seeds.
+- Of 4 differences from BERT, 2 have a paired 95 % interval that excludes 0: left to right on stsb (+0.050), random on sick (+0.0\
+50); by chance alone, 0.2 would.
+- Half of the intervals are wider than ±0.030: smaller differences cannot be detected with so few seeds.
 - Expected on stsb: bert > random; the means are in this order; 1 of 1 pair beyond chance.
-- Expected on sick: bert > ltr > random; missed, it came out as ltr > bert > random; 1 of 2 pairs beyond chance, and the opposite\
- for bert > ltr.
+- Expected on sick: bert > ltr > random; missed; the measured order is ltr > bert > random; 1 of 2 pairs beyond chance, and the o\
+pposite for bert > ltr.
 - Expected on average: bert > ltr; not measured yet.
-- Runs that gave every example the same, or nearly the same, answer: left to right on stsb (2 of 15).
-- Runs that failed, and count in no mean: left to right on sick (1 of 15).
-- Each score is the mean over 3 pretrained models, each fine-tuned 5 times; the interval is over seeds of this procedure on these\
+- Runs that gave the same answer, or nearly the same, to every example: left to right on stsb (2 of 15).
+- Runs that failed, and are not included in any mean: left to right on sick (1 of 15).
+- Each score is the mean over 3 pretrained models, each fine-tuned 5 times. The interval is over seeds of this procedure on these\
  tasks, not over tasks or corpora.
-- Models of at most 11.3 M parameters read at most 2.5 M tokens; the paper's BERT-Base has 110 M and read 128 G, so an order here\
- does not say what it is there.
-- The held-out losses (lm, mlm) are of different predictions: they do not compare between arms.
+- Models of at most 11.3 M parameters read at most 2.5 M tokens. The paper's BERT-Base has 110 M parameters and read 128 G tokens\
+, so an order found here may not hold at that size.
+- The held-out losses (lm, mlm) belong to different predictions, so they cannot be compared between arms.
 """
 
 
@@ -142,21 +142,21 @@ def test_missing_parts_are_left_out_of_the_report():
     bare |= {"restarts": 1, "equal": "steps", "amount": None, "tasks": {"stsb": "dev/spearman"}}
     text = report.markdown({"table": bare, "measured": MEASURED})
     assert text.startswith(
-        "# T\n\nEvery arm takes the steps of its own experiment: neither tokens nor times are made equal.\n\n|"
+        "# T\n\nEvery arm takes the steps of its own experiment: neither the tokens nor the times are equal.\n\n|"
     )
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# T",
         "## " + MARKDOWN.split("## ")[-1].split("\n")[0],
     ]
     sentence = report.budget_sentence(bare)
-    assert sentence == "Every arm takes the steps of its own experiment: neither tokens nor times are made equal."
+    assert sentence == "Every arm takes the steps of its own experiment: neither the tokens nor the times are equal."
     assert "best single answer" not in text
     assert "| arm | tokens | time | FLOPs | parameters | held-out loss | stsb, spearman | sick | average |" in text
     assert report.findings(bare) == [
-        "Each score is the mean over 3 pretrained models; the interval is over seeds of this procedure on this task, not over "
+        "Each score is the mean over 3 pretrained models. The interval is over seeds of this procedure on this task, not over "
         "tasks or corpora.",
-        "Models of at most 11.3 M parameters read at most 1 M tokens; the paper's BERT-Base has 110 M and read 128 G, so an "
-        "order here does not say what it is there.",
+        "Models of at most 11.3 M parameters read at most 1 M tokens. The paper's BERT-Base has 110 M parameters and read "
+        "128 G tokens, so an order found here may not hold at that size.",
     ]
     assert len(report.plain({"table": bare, "measured": MEASURED}).split("\n\n")) == 3
 
@@ -167,28 +167,28 @@ def test_two_arms_have_one_row_of_differences_and_one_row_of_the_paper():
     headings = [line for line in MARKDOWN.splitlines() if line.startswith("#")]
     assert [line for line in report.markdown(content).splitlines() if line.startswith("#")] == headings
     assert [len(block.split("\n")) for block in report.plain(content).split("\n\n")[1:5]] == [4, 2, 2, 2]
-    assert "3 pretrained models, each fine-tuned 2 times;" in report.findings(pair_of)[3]
+    assert "3 pretrained models, each fine-tuned 2 times." in report.findings(pair_of)[3]
 
 
 def test_differences_of_one_seed_and_intervals_that_touch_0_may_be_chance():
     one = copy.deepcopy(TABLE) | {"seeds": [0]}
     for arm in one["arms"][1:]:
         arm["minus_reference"] = {"stsb": ONE_SEED}
-    no_interval = "With one seed there is no interval, so no difference to BERT can be distinguished from chance."
+    no_interval = "With one seed there is no interval, so no difference from BERT can be distinguished from chance."
     assert report.findings(one)[0] == no_interval
     edges = {"a": (0.0, 0.1), "b": (-0.1, 0.0), "c": (-0.4, -0.1)}
     one["arms"][1]["minus_reference"] = {name: {"mean": 0.5, "low": low, "high": high} for name, (low, high) in edges.items()}
     one["arms"][2]["minus_reference"] = {}
     assert report.findings(one)[:2] == [
-        "Of 3 differences to BERT, 1 has a paired 95 % interval that excludes 0: left to right on c (+0.500); by chance alone "
+        "Of 3 differences from BERT, 1 has a paired 95 % interval that excludes 0: left to right on c (+0.500); by chance alone, "
         "0.15 would.",
-        "Half of the intervals are wider than ±0.050: differences smaller than that are not seen with so few seeds.",
+        "Half of the intervals are wider than ±0.050: smaller differences cannot be detected with so few seeds.",
     ]
 
 
 def test_chance_is_described_in_plain_numbers():
     many = TABLE | {"arms": [BERT, {**OTHER, "minus_reference": {f"task {i}": GAIN for i in range(240)}}]}
-    assert report.findings(many)[0].endswith("by chance alone 12 would.")
+    assert report.findings(many)[0].endswith("by chance alone, 12 would.")
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_chance_is_described_in_plain_numbers():
 )
 def test_models_from_half_of_the_papers_size_are_not_called_small(parameters: float, tokens: float, small: bool):
     table = TABLE | {"arms": [{**BERT, "parameters": parameters, "tokens": tokens}]}
-    assert any("does not say what it is there" in line for line in report.findings(table)) == small
+    assert any("may not hold at that size" in line for line in report.findings(table)) == small
 
 
 def test_equal_seconds_are_shown_as_a_duration():
     assert report.budget_sentence(TABLE | {"equal": "seconds", "amount": 1_800}) == (
-        "Equal wall-clock: every arm trains for 30m00s, by its speed on this machine, measured once; so arms read different "
-        "numbers of tokens."
+        "Equal wall-clock time: every arm trains for 30m00s, converted to steps by its speed on this machine, which was measured "
+        "once. Arms therefore read different numbers of tokens."
     )
 
 

@@ -71,7 +71,7 @@ def test_a_part_that_a_restart_can_fix_stops_the_study_with_its_status(
     with pytest.raises(Stopped) as caught:
         run_ending_with(monkeypatch, tmp_path / "a.log", status)
     assert (caught.value.status, str(caught.value)) == (status, f"exit status {status}")
-    assert re.fullmatch(r"the arm 'a', seed 0, pretraining ended \(.+\); the same command goes on", caplog.messages[-1])
+    assert re.fullmatch(r"the arm 'a', seed 0, pretraining ended \(.+\); the same command resumes", caplog.messages[-1])
 
 
 def test_a_part_stopped_with_the_study_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):

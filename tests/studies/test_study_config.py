@@ -15,7 +15,7 @@ from tests.studies.conftest import arms, study
     ("values", "says"),
     [
         ({"arms": arms("a", "a")}, "the study names the arm 'a' twice; give each arm a different name"),
-        ({"arms": arms("a/b")}, "the arm 'a/b' gives files their names; use letters, digits"),
+        ({"arms": arms("a/b")}, "file names are made from the arm 'a/b'; use only letters, digits"),
         ({"arms": []}, "config.arms is empty, so there is nothing to train"),
         ({"seeds": [1, 1]}, "config.seeds=[1, 1] repeats a seed; name each once"),
         ({"reference": "c"}, "config.reference: there is no 'c'; known: a, b"),
@@ -25,7 +25,7 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
             {"arms": [{"name": "a"}, {"name": "b", "shares": "a", "pretrain": {"seed": 1}}]},
-            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
+            "the arm 'b' shares the model of 'a', so it does not pretrain; leave out shares, or pretrain and continues",
         ),
         ({"arms": [{"name": "a", "at": 0.5}]}, "the arm 'a' has at=0.5, which needs a shared model"),
         (
@@ -48,7 +48,7 @@ from tests.studies.conftest import arms, study
         ),
         (
             {"arms": [*arms("a", "b"), {"name": "c", "shares": "a", "continues": "b"}]},
-            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or the rest",
+            "the arm 'c' shares the model of 'a', so it does not pretrain; leave out shares, or pretrain and continues",
         ),
         (
             {"arms": [{"name": name, "continues": other} for name, other in ("ab", "bc", "ca")]},
@@ -60,7 +60,7 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "shares": "b", "at": 0.0}, *arms("b")]}, "config.arms.0.at=0.0 must be above 0 and at most 1"),
         ({"tasks": []}, "config.tasks is empty, so there is nothing to train"),
         ({"seeds": []}, "config.seeds is empty, so there is nothing to train"),
-        ({"tasks": [{"name": "a b", "experiment": "e"}]}, "the task 'a b' gives files their names; use letters, digits"),
+        ({"tasks": [{"name": "a b", "experiment": "e"}]}, "file names are made from the task 'a b'; use only letters, digits"),
         ({"tasks": [{"name": "t", "experiment": "e"}] * 2}, "the study names the task 't' twice; give each task a different"),
         ({"budget": {"equal": "seconds"}}, "config.budget.equal=seconds needs the number of seconds per arm; set config.budget."),
         ({"expected": [{"order": "a"}]}, "config.expected.0.order='a' must compare arms, each once"),
@@ -68,7 +68,7 @@ from tests.studies.conftest import arms, study
         ({"arms": [{"name": "a", "pretrain": 3}]}, "config.arms.0.pretrain=3 must be a group of keys"),
         (
             {"tasks": [{"name": "model", "experiment": "e"}]},
-            "a task cannot have the name 'model', which a study uses itself; choose another name",
+            "a task cannot have the name 'model', which is reserved for the study itself; choose another name",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path:
         ("NAMES = (", "colours.py, line 1: "),
         ("1 / 0", "colours.py raises ZeroDivisionError; correct the file here:\n"),
         ("import sys\nsys.exit(0)", "ended the program"),
-        (WHOLE + "return 3", "the task that load returns lacks name, head, metric, "),
+        (WHOLE + "return 3", "the task returned by load lacks name, head, metric, "),
     ],
 )
 def test_a_file_without_a_task_is_refused_with_what_it_needs(text: str, says: str, tmp_path: pathlib.Path):

@@ -179,8 +179,8 @@ def test_an_answer_inside_of_a_token_is_learned_where_it_is_a_whole_word(tokeniz
     targets = [feature.target for feature in task.features("train", tokenizer)]
     assert [None if target is None else target.tolist() for target in targets] == [[8, 8], [6, 6], [3, 3], None, None]
     assert notes[-2:] == [
-        "squad/v1.1, train: 1 answer beginning or ending inside a token, extended to whole tokens for training, first q2",
-        "squad/v1.1, train: 2 questions without an answer in the context, not used in training, first q3",
+        "squad/v1.1, train: 1 answer starting or ending inside a token, extended to whole tokens for training; the first is q2",
+        "squad/v1.1, train: 2 questions without an answer in the context, not used in training; the first is q3",
     ]
     task.features("train", tokenizer)
     assert len(notes) == 3, "the reader's word of q4, and these two once"

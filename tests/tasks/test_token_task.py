@@ -50,7 +50,7 @@ def test_words_longer_than_a_row_are_reported_once(tokenizer: Tokenizer, tmp_pat
         task.features("train", tokenizer)
     task.features("dev", tokenizer)
     assert [line.partition(", train: ")[2] for line in said] == [
-        "1 word without a character that the tokenizer reads: [UNK]",
+        "1 word without a character that the tokenizer can read, replaced by [UNK]",
         "1 word longer than 10 pieces; the rest of these words is not read",
     ]
 
@@ -240,7 +240,7 @@ def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
     usual = {"word_accuracy": 0.75, "word_macro_f1": pytest.approx((1 + 2 / 3 + 2 / 3) / 3)}
     assert task.baseline("dev").scores == {"accuracy": 0.5, "macro_f1": pytest.approx(2 / 3 / 3)} | usual
     (tmp_path / "other-train.conllu").write_text(conllu("a/DET"))
-    with pytest.raises(UserError, match=r"en-ud-train.conllu and other-train.conllu, both the train split"):
+    with pytest.raises(UserError, match=r"has both en-ud-train.conllu and other-train.conllu for the train split"):
         load(TaskConfig(name="pos", data_dir=str(tmp_path)))
 
 
@@ -270,7 +270,7 @@ def test_words_without_a_piece_or_with_too_many_are_reported_once_and_predicted(
     for _ in range(2):
         features = task.features("dev", tokenizer)
     assert notes == [
-        "wnut17, dev: 1 word without a character that the tokenizer reads: [UNK]",
+        "wnut17, dev: 1 word without a character that the tokenizer can read, replaced by [UNK]",
         "wnut17, dev: 1 word longer than 6 pieces; the rest of these words is not read",
     ]
     pieces = [tokenizer.tokens(feature.ids[0])[1:-1] for feature in features]
@@ -338,7 +338,7 @@ def test_the_reason_for_scoring_tags_as_words_is_reported(labels: str, tmp_path)
     assert task.metric == "accuracy"
     (note,) = notes
     assert note.startswith(f"WARNING: {path}, line 1 has the label ")
-    assert "accuracy over words is the metric" in note
+    assert "the metric is accuracy over words" in note
 
 
 def test_words_with_classes_of_their_own_need_no_warning(tmp_path):

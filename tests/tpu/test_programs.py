@@ -252,7 +252,11 @@ def test_the_step_of_a_task_has_the_settings_of_its_costliest_run(unlowered, mon
 
 def test_the_model_to_fine_tune_is_a_published_size_or_a_directory(tmp_path: pathlib.Path):
     assert (model_config_to_finetune("large").num_layers, model_config_to_finetune(str(TEACHER)).hidden_size) == (24, 20)
-    with pytest.raises(UserError, match=r"--model=.* has no config\.json; give a Hugging Face directory, or a published size"):
+    with pytest.raises(
+        UserError,
+        match=r"--model=.* has no config\.json; give a directory of a Hugging Face model, or a "
+        r"published size",
+    ):
         model_config_to_finetune(str(tmp_path))
     with pytest.raises(UserError, match=r"no published model is called 'larg'; did you mean 'large'"):
         model_config_to_finetune("larg")

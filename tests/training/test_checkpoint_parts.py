@@ -221,7 +221,11 @@ def test_a_checkpoint_unusable_for_one_process_is_used_by_none(agreements, error
     read = error if isinstance(error, OSError) else None
     monkeypatch.setattr(Checkpoints, "_read", lambda self, step, layout: _raise(read) if read else ("state", {}))
     monkeypatch.setattr(manager, "_restore_error", lambda state, written: None if read else error)
-    with pytest.raises(UserError, match=rf"step 1,000 in DIRECTORY cannot be read \({reason}\); name a step after another"):
+    with pytest.raises(
+        UserError,
+        match=rf"step 1,000 in DIRECTORY cannot be read \({reason}\); choose a step that comes after "
+        rf"another",
+    ):
         checkpoints_of(notes).restore(1_000, {})
     assert asked == ([read is None] if len(agreements) == 1 else [True, error is None])
 

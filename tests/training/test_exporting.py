@@ -166,6 +166,13 @@ def test_divergence_is_reported_even_on_a_full_disk(tmp_path):
 
     sums = StepSums(3, tmp_path, rows)
     sums.add(7, {"skipped_in_a_row": np.float32(3)})
-    with files_of_at_most(1000), pytest.raises(UserError, match=r"in 3 steps in a row, .*could not be kept in .*File too large"):
+    with (
+        files_of_at_most(1000),
+        pytest.raises(
+            UserError,
+            match=r"in 3 steps in a row, .*could not be written to .*File too "
+            r"large",
+        ),
+    ):
         sums.check(7)
     assert list(tmp_path.iterdir()) == []

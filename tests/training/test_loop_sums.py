@@ -48,7 +48,11 @@ def test_a_run_ends_one_step_after_too_many_steps_that_are_not_finite(tmp_path: 
 def test_the_error_explains_why_the_batch_was_not_saved(tmp_path: pathlib.Path):
     sums = StepSums(3, tmp_path / "gone", rows)
     sums.add(9, of_step(1, 3))
-    with pytest.raises(UserError, match=r"could not be kept in .*nonfinite-step-9-process-0\.npz \(No such file or directory\)"):
+    with pytest.raises(
+        UserError,
+        match=r"could not be written to .*nonfinite-step-9-process-0\.npz \(No such file or "
+        r"directory\)",
+    ):
         sums.check(9)
 
 

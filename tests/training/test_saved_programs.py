@@ -77,5 +77,9 @@ def test_a_saved_program_is_one_file_with_a_header(tmp_path: pathlib.Path, monke
     with pytest.raises(UserError, match=says):
         load_program(directory, step, [device("TPU v4")])
     save_program(directory, lowered("another"), executable, [device("TPU v4")])
-    with pytest.raises(UserError, match=r"for 1 x TPU v4, .*, libtpu 0\.0\.42 and for 1 x TPU v5 lite, .*, but of another step"):
+    with pytest.raises(
+        UserError,
+        match=r"for 1 x TPU v4, .*, libtpu 0\.0\.42 and for 1 x TPU v5 lite, .*, but for a different "
+        r"step",
+    ):
         load_program(directory, step, [device("TPU v4")])

@@ -217,7 +217,7 @@ def test_schedule_pieces_continue_at_the_rate_of_the_previous_end():
 @pytest.mark.parametrize("name", ["constant", "original", "slanted_triangular"])
 def test_an_end_fraction_is_refused_for_schedules_without_one(name):
     span = Span(schedule=name, key="config.phases.1.schedule", start=0, steps=9, warmup_steps=0, peak=1.0, end_fraction=0.1)
-    with pytest.raises(UserError, match=f"end_fraction=0.1 of a phase is not for config.phases.1.schedule={name}"):
+    with pytest.raises(UserError, match=f"end_fraction=0.1 of a phase does not apply to config.phases.1.schedule={name}"):
         span.rate()
 
 

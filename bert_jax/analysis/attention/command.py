@@ -1,5 +1,4 @@
-"""The command `attention`: the attention of every head for one text or pair, and of a translator for a text and its
-translation."""
+"""The command `attention`: the attention of every head for one text or pair, or for a source and its translation."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
     parts: Sequence[str] = flags.part or tuple(PARTS)
     layer = flags.alignment_layer
     if layer is not None and "cross" not in parts:
-        raise UserError(f"--alignment-layer={layer} needs the part cross; give --part={','.join([*parts, 'cross'])}")
+        raise UserError(f"--alignment-layer={layer} requires the part cross; give --part={','.join([*parts, 'cross'])}")
     if layer is not None and layer > config.decoder_layers:
         raise UserError(f"--alignment-layer={layer} does not exist: the decoder has layers 1 to {config.decoder_layers}")
     chosen = [_head_of_parts(name, parts, config) for name in flags.head]
@@ -86,7 +85,7 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
     of_target = "target, translated by beam search" if found.is_translated else "target"
     for name, text, words in (("source", source, found.cross.columns), (of_target, found.target, found.cross.rows)):
         print(f"{name}: {text}")
-        print(f"  {counted(len(words.words), 'word')}, {counted(len(words.tokens), 'piece')}, with its end")
+        print(f"  {counted(len(words.words), 'word')}, {counted(len(words.tokens), 'piece')}, including the end token")
     if alignment:
         which = "" if layer else ", whose weights are the largest"
         print(f"alignment: the mean of the heads of layer {alignment.layer} of {config.decoder_layers}{which}")
@@ -96,7 +95,8 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
 def write(
     flags: argparse.Namespace, folder: Folder, parts: Sequence[Attention], heads: Sequence[Head], facts: JsonObject
 ) -> None:
-    """Writes the arrays of the parts of a model, in the formats of --format; `facts` are further fields of the JSON file."""
+    """Writes the attention arrays of the parts of a model, in the formats of --format; `facts` are additional fields of the JSON
+    file."""
     folder.arrays("attention.npz", **attention_arrays(parts))
     in_words = not flags.pieces
     if "html" in flags.format:
@@ -113,7 +113,7 @@ def write(
 
 
 def _head_of_parts(name: str, parts: Sequence[str], config: ModelConfig) -> Head:
-    """Returns (layer, head) of a head that each of the parts has. Raises UserError if one of them does not have it."""
+    """Returns the (layer, head) of a head that all parts have. Raises UserError if a part does not have it."""
     layers = {part: config.num_layers if part == "encoder" else config.decoder_layers for part in parts}
     first = min(parts, key=lambda part: layers[part])
     try:
@@ -151,7 +151,7 @@ def _as_json(found: TranslationAttention, alignment: Alignment) -> JsonObject:
 
 
 def _write_alignments(folder: Folder, found: TranslationAttention, every: Sequence[Alignment], chosen: Alignment) -> None:
-    """Writes the alignment by each layer as a table, and the weights of the chosen one as a table and a figure."""
+    """Writes the alignments of all layers as a table, and the weights of the chosen layer as a table and a figure."""
     rows, columns = found.cross.rows.words, found.cross.columns.words
     lines = ((each.layer, i, rows[i], j, columns[j], each.weights.values[i, j]) for each in every for i, j in each.pairs)
     folder.table("alignment.tsv", ("layer", "target_word", "target", "source_word", "source", "weight"), lines)
@@ -193,9 +193,9 @@ def the_only(records: Records) -> Record:
     """Returns the only record. Raises UserError if there are none or several, or if it cannot be read."""
     found = [*itertools.islice(records, 2)]
     if not found:
-        raise UserError("there is no text; give one, or two as a pair")
+        raise UserError("there is no text; give one text, or two as a pair")
     if len(found) > 1:
-        raise UserError("there are several texts, and a page shows one; give one, or two arguments as a pair")
+        raise UserError("there are several texts, but a page shows only one; give one text, or two arguments as a pair")
     if found[0].problem:
         raise UserError(f"{found[0].place}{found[0].problem}")
     return found[0]

@@ -9,9 +9,9 @@ from bert_jax.interface.flags import FlagParser, format_flag, names_with_commas,
 from bert_jax.interface.ranges import InRange
 
 PARTS = {
-    "encoder": "a source's words attend to each other",
-    "decoder": "a target's words attend to themselves and to those before them",
-    "cross": "a target's words attend to the source's",
+    "encoder": "source words attend to source words",
+    "decoder": "target words attend to themselves and to earlier target words",
+    "cross": "target words attend to source words",
 }
 """The attention of an encoder-decoder (arXiv:1706.03762, section 3.2.3) -> a description."""
 _LAYER = Interval(ge=1, le=2**31 - 1)

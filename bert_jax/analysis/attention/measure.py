@@ -1,4 +1,4 @@
-"""The attention weights of every layer and head for one text or pair, and of a translator for a text and its translation."""
+"""The attention weights of every layer and head, for one text or pair, or for a source and its translation."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Attention:
     part: str
     """One of PARTS; "" for an encoder-only model."""
     pieces: NamedArray
-    """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of the tokens of `rows` and `columns`, from
-    0."""
+    """float32 [layer, head, from, to]; `from` and `to` are labelled with the numbers of the tokens of `rows` and `columns`,
+    starting at 0."""
     words: NamedArray
     """float32 [layer, head, from, to], for words: the sum over the pieces of the attended word, and the mean over the pieces of
     the attending word."""
@@ -69,7 +69,7 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alignment:
-    """The source word to which each word of the target attends most, in the mean over the heads of one layer."""
+    """For each target word, the source word that it attends to most, averaged over the heads of one layer."""
 
     layer: int
     weights: NamedArray
@@ -92,7 +92,7 @@ class TranslationAttention:
     cross: Attention
     target: str
     is_translated: bool
-    """Whether the model has translated the target itself."""
+    """Whether the model itself has made the target, by translation."""
 
     def part(self, name: str) -> Attention:
         """Returns the attention of one of PARTS."""
@@ -100,7 +100,7 @@ class TranslationAttention:
         return found
 
     def alignment(self, layer: int) -> Alignment:
-        """Returns the alignment by one layer of the decoder, counted from 1."""
+        """Returns the alignment of one decoder layer, counted from 1."""
         weights = self.cross.words.sel(layer=layer)
         mean = weights.values.mean(0)
         of_text = [
@@ -111,7 +111,7 @@ class TranslationAttention:
         return Alignment(layer, NamedArray(mean, {"from": weights["from"], "to": weights["to"]}), pairs)
 
     def alignments(self) -> list[Alignment]:
-        """Returns the alignment by each layer."""
+        """Returns the alignment of each layer."""
         return [self.alignment(layer) for layer in range(1, self.cross.words.shape[0] + 1)]
 
 
@@ -127,14 +127,13 @@ def read_attention(engine: Engine, window: Window) -> Attention:
 
 
 def read_translation_attention(engine: Engine, source: str, target: str | None = None) -> TranslationAttention:
-    """Returns the weights of all layers and heads for a source and a target. Without a target, the target is the translation
-    found by beam search.
+    """Returns the weights of all layers and heads for a source and a target. Without a target, the model translates the source by
+    beam search.
 
-    The rows of "decoder" are the tokens that it reads: its start and the target. The rows of "cross" are the tokens that it
-    predicts there: the target and its end. So they show which source words a target word was translated from. Raises UserError if
-    the model is not an encoder-decoder, if a text has no tokens or more tokens than positions, if the translation is empty, or if
-    the weights are not finite.
-    """
+    The rows of "decoder" are the tokens that the decoder reads: the start token and the target. The rows of "cross" are the
+    tokens that the decoder predicts at the same positions: the target and its end. The rows of "cross" therefore show which
+    source words each target word was translated from. Raises UserError if the model is not an encoder-decoder, if a text has no
+    tokens or more tokens than positions, if the translation is empty, or if the weights are not finite."""
     config, tokenizer = engine.config, engine.model.tokenizer
     question = Translate()
     question.check(engine)
@@ -154,7 +153,7 @@ def read_translation_attention(engine: Engine, source: str, target: str | None =
     size = 1 + sum(len(word.ids) for word in words)
     if size > config.max_position:
         raise UserError(
-            f"the target {shortened(text)} is {counted(size, 'token')} with its start, more than the "
+            f"the target {shortened(text)} is {counted(size, 'token')} with its start token, more than the "
             f"{counted(config.max_position, 'position')} of {engine.name}; shorten it"
         )
     start, end = (
@@ -198,12 +197,12 @@ def _attention(
     rows: Text,
     columns: Text,
 ) -> Attention:
-    """Returns the weights between the pieces and between the words of rows that may be padded. Words are at the columns of their
-    first pieces."""
+    """Returns the weights between the pieces and between the words of rows that may be padded. Words are stored at the columns of
+    their first pieces."""
     firsts = [np.unique(text.word_of_token, return_index=True)[1] for text in (rows, columns)]
     pieces = weights[0][:, :, : len(rows.tokens), : len(columns.tokens)]
     words = weights[1][:, :, firsts[0][:, None], firsts[1]]
-    if not np.isfinite(words).all():  # each word's sum over the weights of its pieces
+    if not np.isfinite(words).all():  # sums each word's weights over its pieces
         raise UserError(f"{engine.name} returns {NOT_FINITE}")
     every = {"layer": range(1, len(pieces) + 1), "head": range(1, engine.config.num_heads + 1)}
     return Attention(
@@ -225,13 +224,15 @@ def read_head(name: str, layers: int, heads: int, owner: str = "the model") -> t
     if layer is None or head is None:
         hint = nearest(name, head_names(layers, heads)) if layers * heads <= 400 else ""
         hint = f"; {hint}" if hint.startswith("did") else ""
-        raise UserError(f"--head={cut(name)} does not exist: {owner} has layers 1 to {layers} with heads 1 to {heads}{hint}")
+        raise UserError(
+            f"--head={cut(name)} does not exist: {owner} has layers 1 to {layers}, each with heads 1 to {heads}{hint}"
+        )
     return layer, head
 
 
 def attention_arrays(found: Sequence[Attention]) -> dict[str, np.ndarray]:
-    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder, the
-    names start with the part, and names of its texts continue with "rows" or "columns"."""
+    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]. For an encoder-decoder, each
+    name starts with the part; the names of its texts continue with "rows" or "columns"."""
     if not found[0].part:
         return {"pieces": found[0].pieces.values, "words": found[0].words.values, **_text_arrays(found[0].rows)}
     arrays: dict[str, np.ndarray] = {}

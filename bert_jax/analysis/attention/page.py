@@ -1,5 +1,5 @@
-"""Renders the attention of one text, or of a translation, as a self-contained HTML page, which needs no network and runs in any
-browser from 2023 on."""
+"""Renders the attention of one text, or of a translation, as a self-contained HTML page. It needs no network and runs in any
+browser from 2023 or later."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from bert_jax.files import JsonObject
 THUMBNAIL = 64
 """Maximum number of dots along each side of a thumbnail; a dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
-"""Up to this many weights are stored in 16 bits each, more in 8 bits."""
+"""Up to this many weights are stored in 16 bits each; more weights are stored in 8 bits each."""
 
 
 def attention_page(parts: Sequence[Attention], head: str | None = None) -> str:
-    """Returns the page of the parts of a model, which opens showing `head` of the last part.
+    """Returns the page with the parts of a model; it opens with `head` of the last part.
 
-    Weights are stored as square roots, so that small weights have a finer resolution: w in b bits is exact to about sqrt(w) /
-    2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512 tokens opens as
-    quickly as a small one.
-    """
+    Weights are stored as square roots, so that small weights have a finer resolution: a weight w stored in b bits is exact to
+    about sqrt(w) / 2**b. Each head is compressed separately and decompressed when it is shown, so a page of 144 heads and 512
+    tokens opens as quickly as a small one."""
     bits = 16 if sum(found.pieces.values.size for found in parts) <= PRECISE else 8
     data: list[JsonObject] = []
     scripts: list[str] = []

@@ -1,8 +1,7 @@
-"""Aligns the words of two models with different pieces, so that one compiled function measures both word by word.
+"""Aligns the words of two models with different pieces, so that one compiled function can compare both models word by word.
 
-A window has the same words for both models. In a batch it has as many columns as the longer of its two rows of pieces. Word z of
-a window is at column z of the window for both models, so attention and vectors refer to the same words.
-"""
+A window has the same words for both models. In a batch, a window has as many columns as the longer of its two rows of pieces.
+Word z of a window is at column z of the window for both models, so attention and vectors refer to the same words."""
 
 from __future__ import annotations
 
@@ -44,10 +43,9 @@ class WindowPair:
         """Returns one item for both models: the columns that `own_batch` and `other_batch` read. Both rows of pieces are filled
         with `pads` to the same length.
 
-        The words `masked`, which are one piece in both models, are replaced by `masks`. The query positions are their positions
-        in the first model; there, the columns "target" and "other_target" hold their pieces, and "other_position" their position
-        in the second model.
-        """
+        The words `masked`, which are one piece in both models, are replaced by `masks`. The query positions are the positions of
+        these words in the first model. At these positions, the columns "target" and "other_target" hold their pieces, and
+        "other_position" holds their position in the second model."""
         sides = zip((self.own, self.other), masks or pads, strict=True)
         first, second = (self._row(window, masked, mask) for window, mask in sides)
         length = max(len(first["ids"]), len(second["ids"]))
@@ -99,7 +97,7 @@ def other_batch(batch: Batch) -> dict[str, Any]:
 
 
 def aligned_slots(batch: Batch) -> Slots:
-    """Returns slots like `maps.word_slots`, except that word z of a window is at column z of the window, whatever its pieces."""
+    """Returns slots like `maps.word_slots`, except that word z of a window is always at column z of the window."""
     sequences, words = batch["sequence_ids"], batch["words"]
     columns = jnp.arange(sequences.shape[1], dtype=jnp.int32)[None]
     own = columns - batch["position_ids"] + words
@@ -114,12 +112,12 @@ def aligned_slots(batch: Batch) -> Slots:
 
 
 def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowPair]:
-    """Yields a text of any length as windows of the same words in the pieces of both models, each short enough for both position
-    tables.
+    """Yields a text of any length as windows of the same words, split into the pieces of both models. Each window is short enough
+    for both position tables.
 
-    The words are those of the model that splits less: a SentencePiece model splits at white space, the others also at punctuation
-    marks. Only the first pieces of a word that is longer than a table are read. Raises UserError if the text has no tokens.
-    """
+    The words are those of the model that splits less: a SentencePiece model only splits at white space, the others also at
+    punctuation marks. If a word is longer than a position table, only its first pieces are read. Raises UserError if the text has
+    no tokens."""
     engines = (engine, other)
     by_spaces = [each for each in engines if each.model.tokenizer.vocabulary.kind == "sentencepiece"]
     words = text_words((by_spaces or [engine])[0].model.tokenizer, text)

@@ -2,10 +2,9 @@
 
 Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and Y
 [n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
-columns. That estimate is biased: with few words, two unrelated layers look similar. The unbiased estimate is from Song et al.
+columns. This estimate is biased: with few words, two unrelated layers look similar. The unbiased estimate is from Song et al.
 2012 ("Feature Selection via Dependence Maximization", section 2.2), also written as sums over words. Both use all words exactly,
-and memory does not grow with the number of words.
-"""
+and memory does not grow with the number of words."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, Float[Array, " ..."]]:
-    """Computes the sums over R for every layer of one model and every layer of another; rows of zeros contribute nothing.
+    """Computes the sums over R for every pair of a layer of one model and a layer of the other; rows of zeros contribute nothing.
 
     products [S, T, D, I]: x y'; norms [S, T]: |x|^2 |y|^2; left [S, T, D]: x |y|^2; right [S, T, I]: y |x|^2.
     """
@@ -57,8 +56,8 @@ def biased_hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray,
 
 
 def alignments(own: Sums, other: Sums, cross: Sums, n: float) -> tuple[Float64[np.ndarray, "S _"], Float64[np.ndarray, "S _"]]:
-    """Returns (unbiased CKA, CKA as in the paper) of every layer of one model and every layer of another. They are NaN with fewer
-    than four words, and for a layer that is the same for all words."""
+    """Returns (unbiased CKA, CKA as in the paper) for every pair of a layer of one model and a layer of the other. They are NaN
+    with fewer than four words, and for a layer that is the same for all words."""
     models = (own, other)
     traces = [np.trace(sums["products"], axis1=1, axis2=2) for sums in models]
     found = np.full((2, len(traces[0]), len(traces[1])), np.nan)

@@ -42,16 +42,16 @@ def print_comparison(found: Comparison) -> None:
     if found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         mean = float(np.mean([every[i, j] for i, j in partners.items()]))
-        print(f"heads: mean distance {mean:.3f} between matched ones, {every.mean():.3f} between any two")
+        print(f"heads: mean distance {mean:.3f} between matched heads, {every.mean():.3f} between any two")
         if found.same_shape:
             own, names = np.diag(every), found.divergence["head"]
             farthest = ", ".join(f"{names[i]} {own[i]:.3f}" for i in (-own).argsort()[:3])
             stayed = sum(i == j for i, j in partners.items())
-            print(f"  {stayed} of {len(partners)} are matched with the head of the same name; most moved: {farthest}")
-    print("layers: CKA of the same layer, unbiased" if found.cka["layer"] == found.cka["other"] else "layers: the nearest by CKA")
+            print(f"  {stayed} of {len(partners)} are matched with the head of the same name; moved most: {farthest}")
+    is_paired = found.cka["layer"] == found.cka["other"]
+    print("layers: CKA of the same layer in both models, unbiased" if is_paired else "layers: the most similar layer by CKA")
     for i, layer in enumerate(found.cka["layer"]):
-        same = found.cka["layer"] == found.cka["other"]
-        j = i if same else int(np.nan_to_num(found.cka.values[i], nan=-1.0).argmax())
+        j = i if is_paired else int(np.nan_to_num(found.cka.values[i], nan=-1.0).argmax())
         print(f"  {layer} | {found.cka['other'][j]}: {found.cka.values[i, j]:.3f}")
     if found.predictions:
         for name, value, n in prediction_rows(found.predictions):

@@ -26,7 +26,7 @@ class Comparing:
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
     """Number of words per row, evenly spaced, over which the divergences are averaged."""
     differences: CountOrZero = 20
-    """Number of masked words to keep: those that the models predict most differently."""
+    """The number of masked words to keep, namely those with the largest difference between the models."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "compare")
@@ -36,7 +36,7 @@ def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the command."""
     format_flag(parser.group("output"))
     text_flags(parser)
-    own = parser.group("compare (one of --with and --control is required)")
+    own = parser.group("the model to compare with (one of --with and --control is required)")
     other = own.add_mutually_exclusive_group(required=True)
     other.add_argument("--with", dest="other", type=nonempty, metavar="MODEL", help="the second model")
     other.add_argument("--control", choices=("random-weights",), help=f"instead of --with: {CONTROLS['random-weights']}")

@@ -62,8 +62,8 @@ def predictions(
 ) -> dict[str, Array]:
     """Returns, at the query positions: the most probable piece `own` [X] and the second model's `other`; the words' pieces target
     and other_target; kl and other_kl (0 unless the vocabularies are the `same`); the number of the window and of the word; and
-    masked, which is False for queries that only fill the batch. `sizes` are the sizes of the two vocabularies; logits beyond
-    them belong to no piece."""
+    masked, which is False for queries that only fill the batch. `sizes` are the sizes of the two vocabularies; logits beyond them
+    do not belong to a piece."""
     at = batch["query_positions"]
 
     def column(name: str) -> Array:
@@ -89,19 +89,19 @@ def predictions(
 
 
 def twins(tokenizer: Tokenizer, other: Tokenizer) -> Int32[np.ndarray, " _"]:
-    """Returns, for each piece of the second vocabulary, the same piece of the first, or -1. Two pieces are the same if they have
-    the same letters and both begin a word or both continue one."""
+    """Returns, for each piece of the second vocabulary, the same piece of the first vocabulary, or -1 if there is none. Two
+    pieces are the same if they have the same letters and both start a word or both continue a word."""
     known, others = ([read_piece(t, i) for i in range(t.size)] for t in (tokenizer, other))
     ids = {(piece.text, piece.continues): piece.id for piece in reversed(known)}
     return np.array([ids.get((piece.text, piece.continues), -1) for piece in others], np.int32)
 
 
 class MaskedWords:
-    """Masks words of a stream, the same words for both models, and counts the predictions of both."""
+    """Masks words of a stream of windows, the same words for both models, and counts the predictions of both."""
 
     def __init__(self, engines: tuple[Engine, Engine], share: float, seed: int, most: int):
-        """share: the fraction to mask of the words that are one known piece. most: the number of differences to keep. Raises
-        UserError if a model has no trained head that predicts masked words."""
+        """share: the fraction of the words that are masked; only words that are one known piece count. most: the number of
+        differences to keep. Raises UserError if a model has no trained head that predicts masked words."""
         for engine in engines:
             engine.require_direction("both", "predict masked words")
             engine.require(word_head(engine.config), "predict masked words")
@@ -117,7 +117,7 @@ class MaskedWords:
 
     def choose(self, pair: WindowPair) -> list[int]:
         """Returns the numbers of the words to mask in the next window: a random share of the words that are one known piece in
-        both models. The choice depends only on the seed and the words before."""
+        both models. The choice depends only on the seed and on the words read so far."""
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
             number

@@ -31,8 +31,8 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import NOT_FINITE
 
 MOST_PRODUCTS = 512 << 20
-"""Maximum bytes of products of two models' layers that leave the devices with each batch. Of larger models, evenly spaced layers
-are compared."""
+"""Maximum bytes of the products of two models' layers that are transferred from the devices with each batch. For larger models,
+only evenly spaced layers are compared."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,8 +40,8 @@ class Comparison:
     """The differences between two models on the same words."""
 
     divergence: NamedArray
-    """[head, other]: the mean Jensen-Shannon divergence between the attention of a head of each model, in nats; NaN if no word
-    was read for it."""
+    """[head, other]: the mean Jensen-Shannon divergence between the attention of one head of each model, in nats; NaN if no words
+    were read for it."""
     n_divergence: int
     """The number of words over which the divergences are averaged."""
     cka: NamedArray
@@ -61,16 +61,16 @@ class Comparison:
 
 
 def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
-    """Returns head -> head of the other model, matched one to one so that the sum of the distances (square roots of the
-    divergences) is minimal (the Hungarian method, scipy's `linear_sum_assignment`). If one model has more heads, some of them
-    have no partner."""
+    """Returns head -> head of the other model. Heads are matched one to one, so that the sum of the distances (square roots of
+    the divergences) is minimal. This is the Hungarian method, scipy's `linear_sum_assignment`. If one model has more heads, some
+    of them have no partner."""
     return dict(zip(*(side.tolist() for side in scipy.optimize.linear_sum_assignment(np.sqrt(divergence))), strict=True))
 
 
 @flax.struct.dataclass
 class _Plan:
-    """The settings: the other model, the layers of both, and the vectors that are subtracted from theirs. Subtracting keeps the
-    float32 sums of products accurate, which need a small mean."""
+    """The settings of a comparison: the other model, the layers of both models, and the vectors that are subtracted from their
+    word vectors. Subtracting keeps the float32 sums of products accurate, since these need a small mean."""
 
     other: Other
     shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]
@@ -80,8 +80,9 @@ class _Plan:
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan) -> dict[str, Any]:
-    """Sums over the words of a batch: words []; own, other and cross (`cka.py`) of the word vectors. With `sampled` words of each
-    row, also sampled [], entropies and other_entropies of the heads, and their mixtures (`divergence.py`)."""
+    """Returns sums over the words of a batch: the number of words []; and own, other and cross of the word vectors (see
+    `cka.py`). With `sampled` words of each row, also returns sampled [], the entropies and other_entropies of the heads, and
+    their mixtures (see `divergence.py`)."""
     models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
     slots = [aligned_slots(own) for _, own, _ in models]
     words, _ = slots
@@ -108,8 +109,8 @@ def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan)
 
 
 def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the layers of both models to compare: all of them, or evenly spaced ones if their products would exceed
-    MOST_PRODUCTS."""
+    """Returns the layers of both models to compare: all of them or, if their products would exceed MOST_PRODUCTS, evenly spaced
+    ones."""
     counts = [config.num_layers + 1, other.num_layers + 1]
     most = max(4, MOST_PRODUCTS // (4 * config.hidden_size * other.hidden_size))
     while math.prod(counts) > most:
@@ -129,16 +130,15 @@ def compare_models(
     options: Comparing,
     say: Callable[[str], None] = lambda note: None,
 ) -> Comparison:
-    """Compares two models on the windows of `aligned.paired_windows`, read as needed. `say` is called with the number of words so
-    far.
+    """Compares two models on the windows of `aligned.paired_windows`, which are read one by one. `say` is called with the number
+    of words so far.
 
-    Raises UserError if heads are to be compared and a model has none, if there are no windows, or if a model returns numbers
-    that are not finite.
-    """
+    Raises UserError if heads are to be compared but a model has none, if there are no windows, or if a model returns numbers that
+    are not finite."""
     for one in (engine, other):
         one.require_encoder()
     for one in (engine, other) if options.divergence_words else ():
-        one.require_attention("to compare", "compare layers and predictions alone with --divergence-words=0")
+        one.require_attention("to compare", "compare only layers and predictions, with --divergence-words=0")
     configs = (engine.config, other.config)
     layers = compared_layers(*configs)
     own, others = (np.zeros((len(some), config.hidden_size), np.float32) for some, config in zip(layers, configs, strict=True))
@@ -158,7 +158,7 @@ def compare_models(
         items = [pair.item(pads) for pair in group]
         if float(total("sampled")) >= options.divergence_words:
             plan = dataclasses.replace(plan, sampled=0)
-        if not totals:  # subtracts the mean of the words of the first batch from all vectors
+        if not totals:  # subtracts the mean of the first batch's words from all vectors
             found = next(engine.batches(pair_sums, items, plan=plan))
             count = np.float32(max(1, int(found["words"])))
             plan = dataclasses.replace(plan, shifts=(found["own"]["total"] / count, found["other"]["total"] / count))
@@ -174,7 +174,7 @@ def compare_models(
     if not n:
         raise UserError("there is no word to compare the models on; give text")
     if not all(np.isfinite(value).all() for value in totals.values()):
-        raise UserError(f"{engine.name}, or {other.name}, returns {NOT_FINITE}")
+        raise UserError(f"{engine.name} or {other.name} returns {NOT_FINITE}")
     if masked:
         try:
             predictions = masked.result()

@@ -33,7 +33,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores]) -> None:
-    """Prints for each group of mentions the head, its accuracy and interval, the rules and the controls."""
+    """Prints, for each group of mentions, the chosen head with its accuracy and interval, the rules and the controls."""
     reported, choice = (len(part.n["document"]) for part in (found.reported, found.choice))
     print(f"{counted(reported, 'document')}; heads were chosen on {choice:,} others")
     rules = [rate.chooser for rate in found.best[0].rules]
@@ -57,8 +57,10 @@ def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
     lines = []
     outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
     if outside:
-        lines.append(f"{counted(outside, 'mention')} left out: their antecedents are not in the same window")
+        lines.append(f"{counted(outside, 'mention')} left out: their antecedents are outside their window")
     neither = int(found.reported.n.values[:, -1].sum()) if file.asks_once else 0
     if neither:
-        lines.append(f"{counted(neither, 'pronoun')} of neither name: counted only where neither is an answer")
+        lines.append(
+            f"{counted(neither, 'pronoun')} referring to neither name: counted only in the group in which neither is an answer"
+        )
     return [*lines, *file.notes]

@@ -55,7 +55,7 @@ class Text(abc.ABC):
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
         """Returns (the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the
-        groups of each mention that has antecedents, but none of them in [first, last))."""
+        groups of each mention whose antecedents are all outside [first, last))."""
 
 
 class TextFile(AnnotatedSource):
@@ -73,7 +73,7 @@ class TextFile(AnnotatedSource):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about what the last iteration left out on purpose."""
+        """Sentences that report what the last iteration left out on purpose."""
         return ()
 
 
@@ -120,8 +120,8 @@ class Document(Text):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a text that the model reads at once, and the questions about it. Word i of the text is word i - `first` + 1 of
-    the window, since [CLS] is word 0; this number is the word's rank."""
+    """A part of a text that the model reads at once, and the questions about it. Word i of the text has the number i - `first` +
+    1 in the window, since [CLS] has 0. This number is the word's rank."""
 
     window: Window
     first: int
@@ -131,11 +131,10 @@ class Section:
     """The groups of each mention whose antecedents are not in the window."""
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
-        """Returns the pieces, with a query at the first piece of each question's word. A query's target is the limit of its
-        candidates' ranks; the column "candidates" has a candidate's rank at its pieces, and 0 elsewhere.
+        """Returns the pieces, with a query at the first piece of each question's word. The target of a query is the limit of its
+        candidates' ranks. The column "candidates" has a candidate's rank at all of its pieces, and 0 elsewhere.
 
-        order: for each place in the window, the number of the word that is put there, from 0; None keeps the text's order.
-        """
+        order: for each position in the window, the number (from 0) of the word that is put there; None keeps the text's order."""
         words = self.window.words
         own = [0, *((i + 1 for i in order) if order is not None else range(1, len(words) - 1)), len(words) - 1]
         placed = dataclasses.replace(self.window, words=tuple(words[i] for i in own))
@@ -158,9 +157,8 @@ class Section:
 def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
     """Yields the sections of a text, each of at most `tokens` tokens including [CLS] and [SEP].
 
-    Each mention is the subject of a question in exactly one section. That section starts at the beginning of the text, or half a
-    window before its first question. Windows start and end between sentences if possible.
-    """
+    Each mention is asked about in exactly one section. That section starts at the beginning of the text, or half a window before
+    its first question. Windows start and end between sentences if possible."""
     _, _, counts = engine.model.tokenizer.encode_words(text.words)
     room = min(tokens, engine.config.max_position) - 2
     for first, own, last in spans([min(count, room) for count in counts], text.sentences, room):
@@ -172,7 +170,8 @@ def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
 
 def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator[tuple[int, int, int]]:
     """Yields (first, own, last) for windows over words of these sizes, each of at most `room` tokens: words [first, last) are
-    read together, and [own, last) are new. The context before them is as many whole sentences as fit into half of the room.
+    read together, and [own, last) are new. The context before the new words is as many whole sentences as fit into half of the
+    room.
 
     sentences: the number of the first word of each sentence.
     """

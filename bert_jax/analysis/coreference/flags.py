@@ -49,7 +49,7 @@ def add_flags(parser: FlagParser) -> None:
     own = parser.group("coreference")
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
-    of_choose = "a file for choosing heads (default: every other document of --input, from the first)"
+    of_choose = "a file on which heads are chosen (default: every other document of --input, starting with the first)"
     own.add_argument("--choose", type=nonempty, metavar="FILE", help=of_choose)
     described = "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
     of_control = f"measure a control as well; may be repeated. {described}"

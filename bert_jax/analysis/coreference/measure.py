@@ -1,8 +1,8 @@
-"""Measures how often each head finds antecedents: its answer is the candidate that it attends to most (arXiv:1906.04341, section
-4.3).
+"""Measures how often each head finds antecedents. The answer of a head is the candidate that it attends to most
+(arXiv:1906.04341, section 4.3).
 
-The head that is best on some documents is scored on others, with bootstrap intervals, and compared with rules.
-"""
+For each group of mentions, the best head on some documents is evaluated on others, with bootstrap intervals, and compared with
+rules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Antecedents:
     n: NamedArray
     """[document, group]: mentions with an antecedent in the window."""
     outside: NamedArray
-    """[document, group]: mentions with antecedents, but none in the window; they are not counted in `n`."""
+    """[document, group]: mentions that have antecedents, but none in their window; they are not counted in `n`."""
     attention: NamedArray | None
     """[document, head] for texts with one question (GAP), otherwise None: the attention to the chosen candidate; float32."""
     heads: int
@@ -114,7 +114,7 @@ def measure_antecedents(
         say(counted(int(sum(n[0] for n in asked)), "mention"))
     if not any(n.any() for n in asked):
         raise UserError(
-            f"{file.path} holds no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels"
+            f"{file.path} has no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels"
         )
     by_group: Axes = {"document": names, "group": file.groups}
     return Antecedents(
@@ -161,7 +161,7 @@ THREE_WAY = "A, B or neither"
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """The accuracy of one head or rule, with the ends of the 95 % interval from a bootstrap over documents."""
+    """The accuracy of one head or rule, with its 95 % interval from a bootstrap over documents."""
 
     chooser: str
     """A head as LAYER-HEAD, or the name of a rule."""
@@ -200,11 +200,11 @@ class CoreferenceScores:
     """The scores of heads and rules on antecedents."""
 
     best: tuple[Best, ...]
-    """The scores by group of mentions; for GAP also with neither name as a possible answer (THREE_WAY)."""
+    """The scores by group of mentions. For GAP, there is also a group in which neither name is a possible answer (THREE_WAY)."""
     choice: Antecedents
     """Counts on the documents on which heads are chosen."""
     reported: Antecedents
-    """Counts on the documents for which rates are reported."""
+    """Counts on the documents for which accuracies are reported."""
 
 
 def score_coreference(
@@ -218,9 +218,8 @@ def score_coreference(
     `choosing`. If it is None, they are chosen on every other document of the file, starting with the first. `progress` returns
     for each file a function that shows a note.
 
-    Raises UserError if the model has no attention, if a part has no mention with an antecedent, or if the formats of the two
-    files differ.
-    """
+    Raises UserError if the model has no attention, if one of the two parts has no mention with an antecedent, or if the formats
+    of the two files differ."""
     engine.require_attention("that could find antecedents")
     if choosing is not None and choosing.groups != file.groups:
         raise UserError(f"{choosing.path} and {file.path} have different formats; give two files of the same format")
@@ -235,16 +234,19 @@ def score_coreference(
 
 
 def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
-    """Splits the documents in two halves: every other document, starting with the first, to choose heads on; and the rest. Raises
-    UserError if there is only one document."""
+    """Splits the documents in two halves. Every other document, starting with the first, is for choosing heads; the rest are for
+    evaluation. Raises UserError if there is only one document."""
     count = len(found.n["document"])
     if count < 2:
-        raise UserError("there is only one document, and heads are chosen on some, scored on others; give several, or --choose")
+        raise UserError(
+            "there is only one document, but heads are chosen on some documents and scored on others; give several documents, or "
+            "--choose"
+        )
     return found.part(range(0, count, 2)), found.part(range(1, count, 2))
 
 
 def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference) -> list[Best]:
-    """Returns, for each group of mentions in both parts, the best head in `choice` (the first of several equal ones) and its
+    """Returns, for each group of mentions in both parts, the best head in `choice` (the first one if several are equal) and its
     accuracy in `reported`."""
     units = range(len(reported.n["document"]))
     weights = poisson_weights(options.seed, units, options.replicates).astype(np.float64)
@@ -284,8 +286,9 @@ def _rates(
 
 
 def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
-    """Returns the scores of texts with one question if "neither name" is a possible answer: the answer is neither if the
-    attention to the chosen name is below a threshold. Head and threshold are chosen for the most correct answers in `choice`."""
+    """Returns the scores of texts with one question when "neither name" is a possible answer. The answer is neither if the
+    attention to the chosen name is below a threshold. Head and threshold are chosen together, for the most correct answers in
+    `choice`."""
     asked = _asked(reported)
     choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
     assert choice.attention is not None
@@ -293,7 +296,7 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
     answers, attention = _names_right(choice), choice.attention.values
     neither = choice.n.values[:, list(choice.n["group"]).index(NEITHER)] > 0
     order = attention.argsort(0)
-    # at threshold k, the answer for the k examples with the least attention is "neither"
+    # at threshold k, the answer is "neither" for the k examples with the least attention
     gained = np.where(neither[order], 1, 0) - np.take_along_axis(answers, order, 0)
     right = answers.sum(0) + np.concatenate([np.zeros((1, gained.shape[1])), gained.cumsum(0)])
     k, head = (int(i) for i in np.unravel_index(right.argmax(), right.shape))

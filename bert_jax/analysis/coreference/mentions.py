@@ -27,7 +27,7 @@ class Traits:
     """The possible genders."""
 
     def agree(self, other: Traits) -> bool:
-        """Returns whether the two agree: no trait that is known for both differs."""
+        """Returns whether the two agree, i.e. no trait that is known for both differs."""
         same_number = not (self.number and other.number) or self.number == other.number
         same_person = not (self.person and other.person) or self.person == other.person
         return same_number and same_person and bool(self.genders & other.genders)
@@ -181,15 +181,15 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
             elif len(path) > 1:
                 path.pop().last = i
             else:
-                raise UserError(f"the parse column closes more brackets than it opens, at {cut(text)!r}; correct it")
+                raise UserError(f"the parse column closes a bracket that is not open, at {cut(text)!r}; correct it")
     if len(path) > 1:
         raise UserError(f"the parse column does not close ({cut(path[-1].label)}; correct it")
     return top
 
 
 def find(tree: Phrase, first: int, last: int) -> Phrase:
-    """Returns the constituents that cover the words [first, last]: the smallest constituent with exactly these words if there is
-    one, otherwise the parts of a larger one that lie within them, as one constituent."""
+    """Returns the constituent that covers exactly the words [first, last], or the smallest one if there are several. If there is
+    none, the parts of a larger constituent that lie within these words are returned as one constituent."""
     while True:
         inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
         if not inner or (tree.first, tree.last) == (first, last):
@@ -202,10 +202,10 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """Returns the head word of a constituent. Noun phrases follow the rules of Collins (1999, appendix A), with the noun before a
-    possessive 's as an exception. The head of other constituents is the first verb or verb phrase, otherwise the last word."""
+    """Returns the head word of a constituent. Noun phrases follow the rules of Collins (1999, appendix A), except that the noun
+    before a possessive 's is chosen. The head of other constituents is the first verb or verb phrase, otherwise the last word."""
     part: Phrase | int = phrase
-    while isinstance(part, Phrase):  # not recursive: a file may nest deeper than Python's recursion limit
+    while isinstance(part, Phrase):  # not recursive, since a file may nest deeper than Python's recursion limit
         part = _head_part(part, tags)
     return part
 
@@ -251,7 +251,7 @@ def _ends(part: Phrase | int) -> tuple[int, int]:
 
 
 RULES = ("nearest mention", "same head word", "sieve")
-"""The nearest mention; the nearest with the same head word, or else the nearest; `sieve`."""
+"""Three rules: the nearest mention; the nearest mention with the same head word, or the nearest one if there is none; `sieve`."""
 
 
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
@@ -265,9 +265,9 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
-    """Returns the head word of the nearest candidate that passes the first test that any candidate passes: all words are the
-    same; the head word is the same; number, gender and person agree. If none passes, returns that of the nearest. This follows
-    Lee et al. 2011."""
+    """Returns the head word of an antecedent by three tests: all words are the same; the head word is the same; number, gender
+    and person agree. It uses the first test that any candidate passes, and returns the nearest candidate that passes it. If no
+    candidate passes a test, it returns the nearest candidate. This follows Lee et al. 2011."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,

@@ -2,19 +2,18 @@
 line.
 
 CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
-first is the entity. The head word of a mention comes from the tree. In a file without trees it is the last word of its minimal
-span (`minspan`), or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention. An entity with split
-antecedents (`SplitAnte=`) has no mention of all its antecedents together, so they do not count as antecedents, and its first
-mention has none. Mentions on empty nodes are left out with the nodes.
+first is the entity. The head word of a mention comes from the tree. In a file without trees, the head word is the last word of
+the mention's minimal span (`minspan`), or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention.
+An entity with split antecedents (`SplitAnte=`) has no mention of all its antecedents together. They do not count as antecedents,
+and its first mention has none. Mentions on empty nodes are left out together with the nodes.
 
 CoNLL-2012 (the *_conll files of OntoNotes, https://cemantix.org/conll/2012/data.html): the head word of a mention is the head of
-its constituent in the parse column. If that column is empty, it is the mention's last noun. This format annotates only mentions
-with an antecedent or a later mention.
+its constituent in the parse column. If that column is empty, the head word is the mention's last noun. This format annotates only
+mentions with an antecedent or a later mention.
 
 GAP (Webster et al. 2018): a text with a pronoun and two names; the pronoun refers to one of them, or to neither. The candidates
-are the head words of the two names, before the pronoun or after it. The head word of a name is its last word, except for "Jr."
-and the like. If a pronoun refers to neither name, no candidate is correct.
-"""
+are the head words of the two names, which may precede or follow the pronoun. The head word of a name is its last word that is not
+"Jr." or a similar suffix. If a pronoun refers to neither name, no candidate is correct."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextF
     Raises UserError for standard input, and if the file cannot be read.
     """
     if os.fspath(path) == "-":
-        raise UserError("--input=- is standard input, and the format is recognised by a file's first line; give a file")
+        raise UserError("--input=- is standard input, but the format is recognised by the first line of a file; give a file")
     for record in read_records((), os.fspath(path), (Field("columns", many=True, words=True),)):
         columns = record.values.get("columns", ())
         if columns[:1] == ["#begin"]:
@@ -113,7 +112,7 @@ class Opened(NamedTuple):
     fields: Mapping[str, str]
     """The further fields of the bracket, by name."""
     number: int
-    """Its position in the order in which the document's brackets were opened."""
+    """Its position in the order in which the brackets of the document were opened."""
 
 
 class _DocumentReader:
@@ -164,7 +163,7 @@ class _DocumentReader:
         self._mentions.append(dataclasses.replace(mention, words=words, head=start + mention.head))
 
     def document(self) -> Document:
-        """Returns the document at its end, and reports mentions that are still open."""
+        """Returns the document once all of it has been read, and reports mentions that are still open."""
         for opened in sorted(itertools.chain(*self._open.values()), key=lambda opened: opened.number):
             self._report(f"{opened.place}the mention ({cut(opened.key)} is never closed; it is left out")
         mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
@@ -195,7 +194,10 @@ class CorefudFile(TextFile):
         """Returns a sentence about split antecedents, if there are any."""
         if not self._split:
             return ()
-        return (f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together are no antecedent",)
+        return (
+            f"{counted(self._split, 'split antecedent')} (SplitAnte) left out: several mentions together do not count as an "
+            "antecedent",
+        )
 
     def __iter__(self) -> Iterator[Document]:
         self._split = 0
@@ -252,7 +254,7 @@ class _CorefudReader(_DocumentReader):
                 self._report(f"{sentence.places[i]}Entity={cut(value)} has no valid brackets of mentions; correct it")
 
     def document(self) -> Document:
-        """Returns the document at its end."""
+        """Returns the document once all of it has been read."""
         document = super().document()
         for parts in sorted(itertools.chain(*self._parts.values()), key=lambda parts: parts.first.number):
             had = f"has {parts.found} of its {parts.count} parts"
@@ -344,10 +346,10 @@ class Conll2012File(TextFile):
                 reader = _Conll2012Reader("/".join(parts) or str(found + 1), self.tell)
         self._read(reader, rows)
         if reader is not None:
-            self.tell(f"{self.path}, line {self.line}: the file ends without '#end document'; is it whole?")
+            self.tell(f"{self.path}, line {self.line}: the file ends without '#end document'; check that it is complete")
             yield reader.document()
         elif not found:
-            raise UserError(f"{self.path} has no document that can be read; give a file of CoNLL-2012")
+            raise UserError(f"{self.path} has no document that can be read; give a CoNLL-2012 file")
 
     def _read(self, reader: _Conll2012Reader | None, rows: Sequence[Record]) -> None:
         if rows and reader is None:
@@ -392,8 +394,8 @@ def _split(record: Record) -> list[str]:
 
 
 def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
-    """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read, or if the
-    numbers of the words start again, which means that the empty line between two sentences is missing."""
+    """Returns (the columns of each word of a sentence, its parse). Raises UserError if the sentence cannot be read. Also raises
+    it if the numbers of the words start again, since the empty line between two sentences is then missing."""
     first, last = rows[0], -1
     columns: list[list[str]] = []
     if len(rows) > MOST_WORDS:
@@ -409,12 +411,17 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
             least = f"fewer than the {_LEAST} of CoNLL-2012 without predicates"
             raise UserError(f"{record.place}{counted(len(row), 'column')}, {least}; correct it")
         if columns and len(row) != len(columns[0]):
-            raise UserError(f"{record.place}{counted(len(row), 'column')}, other than the first word of the sentence; correct it")
+            raise UserError(
+                f"{record.place}{counted(len(row), 'column')}, but the first word of the sentence has a different number; "
+                "correct it"
+            )
         columns.append(row)
     for record, row in zip(rows, columns, strict=True):
         number = whole_number(row[_NUMBER])
         if number is not None and number <= last:
-            raise UserError(f"{record.place}the word {number} follows {last}; end the sentence before it with an empty line")
+            raise UserError(
+                f"{record.place}the word {number} follows the word {last}; end the previous sentence with an empty line"
+            )
         last = last if number is None else number
     try:
         return columns, read_parse([row[_PARSE] for row in columns])
@@ -476,8 +483,8 @@ class GapFile(TextFile):
 
     groups = ("all", "masculine", "feminine", NEITHER)
     rules = ("nearest name", "name before", "first name")
-    """The rules: the name that is fewer words away; the nearest before the pronoun, or else the nearest; the first in the
-    text."""
+    """Three rules: the name that is fewer words away; the nearest name before the pronoun, or the nearest name if there is none
+    before it; the first name in the text."""
     asks_once = True
 
     def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
@@ -494,7 +501,7 @@ class GapFile(TextFile):
 
 
 def pronoun_text(example: PronounExample) -> PronounText:
-    """Returns the words of an example and of its mentions. A mention that starts inside a word is placed at that word."""
+    """Returns the words of an example and of its mentions. A mention that starts inside a word is assigned to that word."""
     spans = [match.span() for match in _GAP_WORD.finditer(example.text)]
 
     def inside(start: int, text: str) -> list[int]:

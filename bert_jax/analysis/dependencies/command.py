@@ -35,13 +35,14 @@ def run(flags: argparse.Namespace) -> int:
         write_fits(folder, found)
         print_fits(found, flags.least)
     if found.across:
-        print(f"{counted(found.across, 'dependent')} left out: the sentence was cut, and their head is in another window")
+        print(f"{counted(found.across, 'dependent')} left out: the sentence was cut, and the head is in another window")
     print_written(folder)
     return exit_status(treebank, choosing)
 
 
 def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
-    """Prints the relations with at least `least` dependents: the head, its accuracy and interval, the offset and the controls."""
+    """Prints the relations with at least `least` dependents: the chosen head with its accuracy and interval, the offset, and the
+    controls."""
     print(f"{counted(found.sentences, 'sentence')}; heads and offsets were chosen on {found.sentences_choosing:,} others")
     print(f"{'relation':14} {'head':>5}  {'direction':17} {'accuracy':>8}  {'95 % interval':14} {'offset':>6} {'baseline':>8} n")
     rows = frequent(found, least)

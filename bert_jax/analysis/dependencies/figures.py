@@ -68,7 +68,7 @@ def write_dependencies(folder: Folder, found: DependencyScores, controls: Mappin
 
 
 def write_fits(folder: Folder, found: DependencyScores) -> None:
-    """Writes for each relation how many dependents have their head within the window of the sliding layers."""
+    """Writes, for each relation, how many dependents have their head within the window of the sliding layers."""
     rows = ((name, near, n) for name, near, n in zip(found.n["relation"], found.near.values, found.n.values, strict=True) if n)
     folder.table("dependency_windows.tsv", ("relation", "within_window", "n"), rows)
 
@@ -79,15 +79,15 @@ def frequent(found: DependencyScores, least: int) -> list[Best]:
 
 
 def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
-    """Returns the interval of the difference between the accuracies of a relation's head and of the control's."""
+    """Returns the interval of the difference between the accuracy of a relation's head and the accuracy of the control's head."""
     differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
     low, high = interval(differences)
     return float(low), float(high)
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
-    """Draws a heat map of relations and heads, each in the direction that is better on the sentences for choosing, and next to it
-    the chosen heads with their intervals and the chosen offsets."""
+    """Draws a heat map of relations and heads, each head in the direction that is better on the sentences for choosing. Next to
+    it are the chosen heads with their intervals, and the chosen offsets."""
     rows = frequent(found, least)
     layers, heads = found.accuracy["layer"], found.accuracy["head"]
     title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "
@@ -102,7 +102,7 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
     for y, best in enumerate(rows):
         left.plot(names.index(best.name), y, "o", color=ORANGE, markersize=3)
     left.set_yticks(range(len(rows)), [f"{best.relation} ({best.n:,})" for best in rows], fontsize=7)
-    left.set_xlabel("head (the dot is the chosen one)", fontsize=8)
+    left.set_xlabel("head (dot: the chosen head)", fontsize=8)
     figure.colorbar(image, ax=left, location="left", shrink=0.6).ax.tick_params(labelsize=7)
     _draw_intervals(right, rows)
     return figure

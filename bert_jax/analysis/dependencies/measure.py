@@ -44,8 +44,8 @@ class Relations:
         if name not in self._numbers:
             if len(self.names) == MOST_RELATIONS:
                 raise UserError(
-                    f"{place}{name!r} is relation {MOST_RELATIONS + 1} of this treebank, and {MOST_RELATIONS} is the maximum; "
-                    "correct the relations (column 8)"
+                    f"{place}{name!r} is relation {MOST_RELATIONS + 1} of this treebank, but at most {MOST_RELATIONS} are "
+                    "supported; correct the relations (column 8)"
                 )
             self.names.append(name)
             self._numbers[name] = len(self.names)
@@ -54,7 +54,7 @@ class Relations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dependents:
-    """The counted dependents of one batch; every array has one entry for each."""
+    """The counted dependents of one batch; every array has one entry per dependent."""
 
     sentence: Int64[np.ndarray, " dependents"]
     """The number of its sentence."""
@@ -72,12 +72,12 @@ class HitCounts:
     hits: Int64[np.ndarray, "2 N H relations"]
     """Hits by direction, layer and attention head."""
     distances: Int64[np.ndarray, "relations _"]
-    """The number of dependents at each distance of their head, from -reach to reach."""
+    """The number of dependents at each distance from their head, from -reach to reach."""
     counts: Int64[np.ndarray, " relations"]
     """The number of dependents."""
     near: Int64[np.ndarray, " relations"]
-    """The number of dependents that are close enough to their head for sliding layers: a piece of one is within the window of a
-    piece of the other."""
+    """The number of dependents that are close enough to their head for sliding layers: a piece of the dependent is within the
+    window of a piece of the head."""
     sentences: int = 0
     across: int = 0
     """Dependents that are not counted because the sentence was cut and their head is in another window."""
@@ -96,7 +96,7 @@ def count_hits(
     picks: Int64[np.ndarray, "relations 3"] | None = None,
     use: Callable[[HitCounts, Dependents], object] = lambda found, dependents: None,
 ) -> HitCounts:
-    """Returns the sums over `sentences`, which are read as they are needed.
+    """Returns the sums over `sentences`, which are read one by one.
 
     picks: for each relation, the attention heads picked for its groups, as indices into a flat [2, N, H] plus 1; 0 for none. use:
     called after each batch with the sums so far and the dependents of the batch. Raises UserError if the model returns numbers
@@ -180,8 +180,8 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
 def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
-    """Returns whether the weight between a word and its head, `gold` [.., word, head], exceeds the weight of each of its
-    `others`.
+    """Returns whether the weight between a word and its head, `gold` [.., word, head], is larger than the weight of each of the
+    other words, `others`.
 
     axis: the axis of the heads in `attention`: 3 if words attend to their heads, 2 if heads attend to words.
     """
@@ -201,7 +201,7 @@ PUNCTUATION = "punct"
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The attention head chosen for a relation, and the offset, with their accuracies on other sentences."""
+    """The attention head and the offset chosen for a relation, with their accuracies on other sentences."""
 
     relation: str
     direction: str
@@ -210,14 +210,14 @@ class Best:
     accuracy: float
     low: float
     high: float
-    """The ends of the 95 % interval of the accuracy, from the bootstrap over sentences."""
+    """The lower and upper end of the 95 % interval of the accuracy, from the bootstrap over sentences."""
     offset: int
     """The chosen offset of the head from the dependent: 1 is the next word."""
     baseline: float
     """The accuracy of the chosen offset."""
     gain_low: float
     gain_high: float
-    """The ends of the interval of accuracy minus baseline."""
+    """The lower and upper end of the interval of accuracy minus baseline."""
     n: int
     """The number of dependents."""
     chosen_at: float
@@ -237,12 +237,12 @@ class Best:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DependencyScores:
-    """The accuracies of all attention heads by relation. A relation with subtypes has a row for each of them ("nsubj",
-    "nsubj:pass") and one for all together ("nsubj:*"); "all" covers everything except punctuation. NaN if there are no
+    """The accuracies of all attention heads by relation. A relation with subtypes has a row for each subtype ("nsubj",
+    "nsubj:pass") and one for all of them together ("nsubj:*"); "all" covers everything except punctuation. NaN if there are no
     dependents."""
 
     best: tuple[Best, ...]
-    """The relations in both parts of the sentences: "all" first, then by decreasing n."""
+    """The relations that occur in both parts of the sentences: "all" first, then by decreasing n."""
     accuracy: NamedArray
     """[relation, direction, layer, head] on the reported sentences."""
     choosing: NamedArray
@@ -263,7 +263,7 @@ class DependencyScores:
     """The number of reported sentences."""
     sentences_choosing: int
     across: int
-    """Dependents of both parts that are left out because the sentence was cut and their head is in another window."""
+    """Dependents of both parts that are left out because the sentence was cut and the head is in another window."""
 
 
 def score_dependencies(
@@ -273,11 +273,10 @@ def score_dependencies(
     `choosing`. If it is None, they are chosen on every other sentence of the treebank, starting with the first. `progress`
     returns for each file a function that shows a note.
 
-    For each group of relations, head and offset are the best on the sentences for choosing (the first of several equal ones);
-    accuracies and their intervals are measured on the other sentences. Raises UserError if the model has no attention, if a part
-    has no word with a head, or if the parts have no relation in common.
-    """
-    engine.require_attention("that could find relations")
+    For each group of relations, head and offset are the best on the sentences for choosing (the first one if several are equal).
+    Accuracies and their intervals are measured on the other sentences. Raises UserError if the model has no attention, if one of
+    the two parts has no word with a head, or if the parts have no relation in common."""
+    engine.require_attention("that can find relations")
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)
     change = {"shuffled-words": shuffled_words, "permuted-heads": permuted_heads}.get(options.control)
@@ -291,7 +290,7 @@ def score_dependencies(
         sentences = controlled(choosing or treebank.half(0), 1)
         chosen = count_hits(engine, sentences, relations, options.reach, use=lambda found, _: say(found.size))
     if not chosen.counts.any():
-        raise UserError("no word has a head in the sentences for choosing heads; give more sentences")
+        raise UserError("no word has a syntactic head in the sentences on which attention heads are chosen; give more sentences")
     groups, of_relation = _groups(relations.names)
     # [group, relation]: 1 where a relation belongs to a group
     members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
@@ -335,7 +334,10 @@ def score_dependencies(
         chance = int(n[g]), float(choice[g][at]), int(n_choosing[g])
         best.append(Best(*name, shown, below, above, int(offsets[g]), at_offset, least, most, *chance))
     if not best:
-        raise UserError("the sentences for choosing heads and the others have no relation in common; give more sentences")
+        raise UserError(
+            "the sentences on which heads are chosen and those on which they are scored have no relation in common; give more "
+            "sentences"
+        )
     config, relation = engine.config, {"relation": groups}
     layers = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
     every: Axes = {**relation, "direction": DIRECTIONS, **layers}

@@ -1,10 +1,9 @@
 """The attention heads of BERT-Base as published by Clark et al., and their relations' names in Universal Dependencies.
 
-The figures are printed by the notebook of their code for table 1 of the paper (arXiv:1906.04341; Syntax_Analysis.ipynb of
-github.com/clarkkev/attention-analysis), for the development set of the Penn Treebank in Stanford Dependencies, with heads counted
-from 1 as in the paper. Head and offset were chosen on the same sentences for which they are reported. Their "all" also counts
-punctuation and roots, and in "poss" a possessive noun is predicted by its "'s".
-"""
+The accuracies are those printed by the notebook of the paper's code for table 1 (arXiv:1906.04341; Syntax_Analysis.ipynb of
+github.com/clarkkev/attention-analysis). They are for the development set of the Penn Treebank in Stanford Dependencies, with
+heads counted from 1 as in the paper. Head and offset were chosen on the same sentences on which the accuracy is measured. Their
+"all" also counts punctuation and roots, and their "poss" predicts the head of a possessive noun from its "'s"."""
 
 from __future__ import annotations
 
@@ -48,8 +47,8 @@ neg 167 72.5 68.3 +1 4-10 > | | other | is advmod
 prt 116 99.1 91.4 -1 6-7 > | compound:prt | same |
 """
 """Relation, number of dependents (0: not published), accuracy in percent, accuracy of the best offset, that offset, head,
-direction: ">" is dependent -> head, "<" head -> dependent. Then the relation in Universal Dependencies 2, or several of which
-a treebank has one; how near it is; the difference."""
+direction: ">" is dependent -> head, "<" head -> dependent. The next columns have the relation in Universal Dependencies 2 (or
+several relations, of which a treebank has one), how close it is, and the difference."""
 PUBLISHED_COLUMNS = (
     "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
     "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",
@@ -58,11 +57,10 @@ PUBLISHED_COLUMNS = (
 
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
-    """Returns (the nearest relation to a Stanford relation among a treebank's `names`, "" for none; how near it is; the
-    difference). `columns` are the columns of the table.
+    """Returns the nearest relation to a Stanford relation among a treebank's `names` ("" for none), how close it is, and the
+    difference. `columns` are the columns of the table.
 
-    A treebank that has "pobj", "dobj" or "nn" is in Stanford Dependencies, and has the relation itself.
-    """
+    A treebank with "pobj", "dobj" or "nn" is in Stanford Dependencies, so it has the relation itself."""
     if relation != "all" and {"pobj", "dobj", "nn"} & {*names}:
         columns = relation, "same", ""
     candidates, near, difference = columns

@@ -119,8 +119,8 @@ def tree_figure(found: HeadStatistics) -> Figure:
 
 
 def plane_figure(found: HeadStatistics) -> Figure:
-    """Draws the heads as points, coloured by layer, whose distances approximate the distances between the heads as well as
-    possible."""
+    """Draws the heads as points, coloured by layer. The distances between points approximate the distances between heads as well
+    as possible."""
     figure = new_figure(8.0, 7.0, f"heads by their Jensen-Shannon distances ({counted(found.n_divergence, 'word')})")
     axes, points, colours = figure.subplots(), plane(found.divergence.values), _colours(figure, found)
     for colour, (x, y) in zip(colours.values(), points, strict=True):

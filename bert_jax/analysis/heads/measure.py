@@ -35,8 +35,8 @@ class HeadStatistics:
     statistics: NamedArray
     """[statistic, layer, head], with the entries of STATISTICS."""
     profile: NamedArray
-    """[distance, layer, head]: the mean attention to the word at that distance, over words that have one; negative distances are
-    words before."""
+    """[distance, layer, head]: the mean attention to the word at that distance, over the words that have one; negative distances
+    are earlier words."""
     uniform: NamedArray
     """[statistic] of a head that attends uniformly to the words of a text, including [CLS] and [SEP]."""
     uniform_profile: NamedArray
@@ -61,7 +61,7 @@ def head_names(layers: int, heads: int) -> list[str]:
 def measure_heads(
     engine: Engine, windows: Iterable[Window], options: Heads, say: Callable[[str], None] = lambda note: None
 ) -> HeadStatistics:
-    """Returns the statistics of all heads over `windows`, which are read as needed. `say` is called with the number of words so
+    """Returns the statistics of all heads over `windows`, which are read one by one. `say` is called with the number of words so
     far.
 
     Raises UserError if the model has no attention, if there are no windows, or if the model returns numbers that are not finite.
@@ -94,7 +94,7 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """Returns float32 sums over the words of a batch, from which the statistics are computed, with the numbers of words.
+    """Returns the sums from which the statistics are computed, over the words of a batch, float32, and the numbers of words.
 
     words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
     for the same targets; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].
@@ -120,8 +120,8 @@ def head_sums(
 
 
 def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
-    """Returns 1 for each relation that a word [.., from, to, ..] has to another word of its text: it attends to [CLS], to [SEP],
-    to punctuation, or to the word `reach` words before, ..., 0, ..., `reach` words after it, if both are words of a text."""
+    """Returns 1 for each relation from a word to another word of its text, [.., from, to, ..]. The other word may be [CLS],
+    [SEP], punctuation, or the word at a distance from -`reach` to `reach`, if both are words of a text."""
     together = slots.together
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])
@@ -149,7 +149,7 @@ def _statistics(
     reach, words = options.reach, totals["words"]
     layers, heads = range(1, config.num_layers + 1), range(1, config.num_heads + 1)
     kinds, middle = len(_KINDS), len(_KINDS) + reach
-    # a word without [SEP] or punctuation in its text still attends somewhere: it counts with an attention of 0
+    # a word without [SEP] or punctuation in its text still counts in the mean, with an attention of 0
     counts = np.concatenate([np.full(kinds, words), totals["counts"][kinds:]])
     with np.errstate(invalid="ignore"):
         means = np.moveaxis(totals["relations"] / counts, -1, 0)

@@ -1,5 +1,5 @@
-"""The command `neighbours`: the pieces nearest to a word; in a text, the words nearest to a word in context, and the word's
-senses."""
+"""The command `neighbours`: the pieces nearest to a word. With a text, also the words nearest to a word in context, and the
+word's senses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def print_pieces(found: list[WordPieces]) -> None:
 
 
 def print_nearest(found: Neighbours) -> None:
-    """Prints, for the last of the layers, the three nearest words of each word in context."""
+    """Prints, for the last of the compared layers, the three nearest words of each word in context."""
     layers = found.random["layer"]
     s = len(layers) - 1
     print(f"layer {layers[s]}: the mean cosine of any two words is {found.random.values[s]:.3f}")
@@ -70,7 +70,7 @@ def print_nearest(found: Neighbours) -> None:
 
 
 def print_missing(found: Neighbours, source: str) -> int:
-    """Reports the words that do not occur in the text, except those that were given in a context of their own. Returns their
+    """Reports the words that do not occur in the text, except those that were given with their own context. Returns their
     number."""
     missing = [own.word for own in found.occurrences if not own.n and not own.marked]
     for word in missing:

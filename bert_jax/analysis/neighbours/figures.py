@@ -54,13 +54,13 @@ class Drawn:
     points: tuple[Float64[np.ndarray, "words 2"], ...]
     """The points of each layer."""
     marked: tuple[Float64[np.ndarray, "_ 2"], ...]
-    """In the plane of each layer, the words in context that are this word."""
+    """For the plane of each layer, the words in context that are this word."""
     shares: tuple[float, ...]
     """The fraction of the variance that each plane explains."""
 
 
 def draw(found: Neighbours, occurrences: Occurrences, senses: int) -> Drawn:
-    """Returns the occurrences of a word, of which there is at least one, as points and as at most `senses` clusters."""
+    """Returns the occurrences of a word as points and as at most `senses` clusters. There must be at least one occurrence."""
     marked = found.vectors.values[:, list(occurrences.marked)]
     planes = [principal_plane(x, own) for x, own in zip(occurrences.vectors.values, marked, strict=True)]
     points, others, shares = zip(*planes, strict=True)
@@ -109,7 +109,7 @@ def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measur
         yield Measure("any two words", layer, float(found.random.values[s]), found.words * (found.words - 1) // 2)
         for own in drawn:
             pairs = cohesion(own.occurrences.vectors.values[s], own.senses)
-            for which, title in (("any", "any two"), ("same", "two of a sense"), ("other", "two of other senses")):
+            for which, title in (("any", "any two"), ("same", "two of the same sense"), ("other", "two of different senses")):
                 cosine, n = pairs[which]
                 if n:
                     yield Measure(f"{own.word}: {title}", layer, cosine, n)

@@ -71,8 +71,8 @@ def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
 
 
 def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
-    """Returns the mean cosine of pairs of different vectors and the number of pairs: of "any" pair, of pairs in the "same"
-    cluster, and in "other" clusters. The mean of no pairs is NaN."""
+    """Returns the mean cosine of pairs of different vectors, and the number of pairs: for "any" pair, for pairs in the "same"
+    cluster, and for pairs in "other" clusters. The mean is NaN if there are no pairs."""
     points = unit(vectors)
     upper = np.triu_indices(len(points), 1)
     cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
@@ -142,7 +142,7 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # as most words in a text
+        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # written like most words in a text
         ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
@@ -172,7 +172,7 @@ class Occurrences:
     vectors: NamedArray
     """[layer, occurrence, dimension], float32."""
     marked: tuple[int, ...]
-    """The indices in `Neighbours.marked` of the words in context that are this word."""
+    """The indices in `Neighbours.marked` of the words in context that are occurrences of this word."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class Neighbours:
     cosines: NamedArray
     """[layer, marked, rank]: the cosines of the nearest words of the text, float32; NaN if the text has fewer words."""
     contexts: Mapping[tuple[int, int, int], str]
-    """The nearest words, shown in their context, by the indices of `cosines`."""
+    """The nearest words, shown in their context, with the same indices as `cosines`."""
     random: NamedArray
     """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), as a reference for the other
     cosines."""
@@ -194,7 +194,7 @@ class Neighbours:
     """The number of words in the text."""
     windows: int
     occurrences: tuple[Occurrences, ...]
-    """The occurrences of every word that was asked for, whether it was given in a context or not."""
+    """The occurrences of every requested word, whether it was given with a context or not."""
 
 
 @compiled
@@ -214,9 +214,9 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """Returns, for the words of a batch: the cosines [S, Q, count] of the words nearest to each query, -inf for missing ones,
-    with their `window` and `number`; total [S, D], the sum of the vectors scaled to length 1, and words []; and, for the words
-    at the query positions, occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no
+    """Returns, for the words of a batch: the cosines [S, Q, count] of the words nearest to each query, -inf for missing words,
+    with their `window` and `number`; total [S, D], the sum of the vectors scaled to length 1, and words []; and, for the words at
+    the query positions, occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no
     word."""
     slots = word_slots(batch)
     found = word_vectors(params, batch, slots, config, layers)
@@ -281,7 +281,7 @@ class Sample:
         self.contexts: dict[Key, str] = {}
 
     def offer(self, key: Key, context: Callable[[Key], str]) -> bool:
-        """Returns whether the next occurrence is chosen, for now."""
+        """Returns whether the next occurrence is kept, at least for now."""
         self.n += 1
         if len(self.chosen) < self._most:
             self.chosen.append(key)
@@ -311,7 +311,7 @@ def find_neighbours(
     options: Neighbouring,
     say: Callable[[str], None] = lambda note: None,
 ) -> Neighbours:
-    """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in them.
+    """Returns the words of `windows` that are nearest to words in context, and the occurrences of all `words` in the windows.
 
     words: each is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines are
     between the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text

@@ -51,7 +51,7 @@ class AnnotatedFile:
                 self.file = os.fstat(file.fileno())
         except OSError as error:
             reason = f"{missing_path(self.path)} cannot be read: {error.strerror}"
-            raise UserError(f"{reason}; name a CoNLL-U or a CoNLL file that you may read") from error
+            raise UserError(f"{reason}; name a CoNLL-U or CoNLL file that you have permission to read") from error
         self._treebank = Treebank(path, report=report) if is_conllu(self.path) else None
         self._tagged = [] if self._treebank else read_conll(path, tag=column)
 
@@ -81,8 +81,8 @@ def annotated(sentence: Sentence) -> Annotated:
 
 
 def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
-    """Yields evenly spread `sentences` with at most `words` words in total, or all of them if they have no more. Long sentences
-    are as likely as short ones. `sentences` is iterated over twice."""
+    """Yields evenly spread `sentences` with at most `words` words in total; if they have no more words than that, yields all of
+    them. Long sentences are as likely as short ones. `sentences` is iterated over twice."""
     total = sum(len(sentence.words) for sentence in sentences)
     share, taken = min(words, total), 0
     for i, sentence in enumerate(sentences):
@@ -109,8 +109,8 @@ class Labels:
     training: Int32[np.ndarray, " _"]
     """A label for each word, from 0; NONE for no label."""
     evaluation: Int32[np.ndarray, " _"]
-    """The same for the evaluation part. A label that does not occur in the training part, which no probe can find, is the number
-    of classes."""
+    """The same for the evaluation part. A label that does not occur in the training part cannot be found by any probe; its number
+    is the number of classes."""
 
     @property
     def n(self) -> int:
@@ -160,8 +160,8 @@ def _uniform(word: Type, seed: int) -> float:
 
 
 def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type]) -> float:
-    """Returns the accuracy of predicting each word type's most frequent label, and for unseen types the most frequent label
-    overall."""
+    """Returns the accuracy of predicting the most frequent label of each word type; for unseen types, the most frequent label
+    overall is predicted."""
     labelled = [pair for pair in zip(training, labels.training.tolist(), strict=True) if pair[1] != NONE]
     by_type: dict[Type, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for word, label in labelled:
@@ -175,5 +175,5 @@ def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequ
 
 
 def _most_frequent(counts: collections.Counter[int]) -> int:
-    """Returns the most frequent item, or the first of several equally frequent ones."""
+    """Returns the most frequent item. If several are equally frequent, returns the first of them."""
     return max(counts, key=counts.__getitem__)

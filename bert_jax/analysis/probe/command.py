@@ -34,7 +34,7 @@ def run(flags: argparse.Namespace) -> int:
         print(f"{control or own.name}: {_read(found)}")
         print_found(found)
         if found.structure and not found.parsers and not own.config.has_attention:
-            print(f"parsers are left out: a {own.config.encoder} model has no attention for them to read")
+            print(f"parsers are left out, since they read attention and a {own.config.encoder} model has none")
         print_written(folder)
     return int(training.failed + evaluation.failed > 0)
 

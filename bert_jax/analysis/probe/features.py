@@ -63,7 +63,7 @@ def read_features(
     words: int,
     say: Say = silent,
 ) -> Features:
-    """Returns the vectors of all words of `sentences`, which have at most `words` words.
+    """Returns the vectors of all words of `sentences`, in which there are at most `words` words.
 
     Raises UserError if there are no words, or if the model returns numbers that are not finite.
     """
@@ -87,7 +87,7 @@ def read_features(
             cut.append(len(own) > 1)
         say(done, words)
     if not done:
-        raise UserError(f"the limit of {counted(words, 'word')} holds no whole sentence; raise it")
+        raise UserError(f"the limit of {counted(words, 'word')} is too small for any whole sentence; raise it")
     vectors = vectors[:done]
     if not all(np.isfinite(vectors[i : i + CHUNK]).all() for i in range(0, done, CHUNK)):
         raise UserError(f"{engine.name} returns {NOT_FINITE}")
@@ -110,8 +110,8 @@ class Scale:
 
 
 ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16).smallest_subnormal)
-"""An entry counts as constant if its deviation is below this fraction of its mean, or below this number: rounding to float16, in
-which vectors are held, causes up to half as much."""
+"""An entry counts as constant if its deviation is below this fraction of its mean, or below this number. Vectors are held in
+float16, and its rounding can cause half of that deviation."""
 
 
 def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:

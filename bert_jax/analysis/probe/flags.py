@@ -20,15 +20,16 @@ class Probing:
     """The options of the command `probe`."""
 
     probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (default: all possible ones)", "P,P")
-    """The probes to train; if empty, all for which the files have annotation."""
+    """The probes to train; () trains all probes for which the files have annotation."""
     words: Annotated[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "the largest number of words of each file", "N")
-    """The maximum number of words of each of the two files: whole sentences, evenly spread. Their vectors are held in float16."""
+    """The maximum number of words in each of the two files; whole sentences are chosen, evenly spread. Their vectors are held in
+    float16."""
     rank: Annotated[int, Interval(ge=1, le=4_096)] = flag(64, "the rank of structural probes", "N")
     """The rank of structural probes."""
     epochs: Annotated[int, Interval(ge=1, le=10_000)] = flag(10, "epochs of structural probes and of mixes", "N")
     """Epochs of structural probes and of the mixes of linear probes; the linear probes themselves are trained to convergence."""
     passes: Annotated[int, Interval(ge=1, le=10_000)] = flag(2, "epochs of parsers", "N")
-    """Epochs of parsers over the training sentences; the model reads them anew in each epoch."""
+    """Epochs of parsers over the training sentences; the model reads the sentences again in each epoch."""
     seeds: Annotated[int, Interval(ge=1, le=100)] = flag(3, "the number of seeds that each probe is trained with", "N")
     """The number of times that linear and structural probes are trained, each time with a different seed."""
     seed: Seed = flag(0, "the first seed, and the seed of the control", "N")

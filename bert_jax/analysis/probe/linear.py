@@ -26,8 +26,8 @@ BATCH = 256
 LEARNING_RATE = 2e-3
 """The learning rate of Adam on standardised vectors; a cosine decays it to 0 over all steps."""
 PENALTY = 2.5e-3
-"""The weight of the squared norm of the kernel in the loss, added to the mean cross-entropy, so that there is one best probe:
-with few words and many entries the labels are separable, and the kernel would grow without bound."""
+"""The weight of the squared norm of the kernel, which is added to the mean cross-entropy in the loss. It makes the best probe
+unique: with few words and many entries, the labels are separable, and the kernel would grow without bound."""
 ITERATIONS, TOLERANCE = 500, 1e-5
 """L-BFGS stops after this many iterations, or when the loss decreases by less than this fraction."""
 Probe = dict[str, PyTree[jax.Array]]
@@ -35,11 +35,10 @@ State = tuple[Any, Any]
 
 
 def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -> Float[Array, "S R D"]:
-    """Returns the vectors, layer by layer, standardised so that each entry of each layer has mean 0 and deviation 1.
+    """Returns the vectors of all layers, standardised so that each entry of each layer has mean 0 and deviation 1.
 
-    They are used in float32. NumPy does the conversion from float16, since XLA compiles no float16 for CPUs without instructions
-    for it.
-    """
+    They are used in float32. NumPy converts them from float16, since XLA cannot compile float16 for CPUs without instructions for
+    it."""
     mean, deviation = scale
     return (jnp.moveaxis(vectors, 1, 0) - mean[:, None]) / deviation[:, None]
 
@@ -65,7 +64,7 @@ def linear_logits(probe: Probe, vectors: Float[Array, "S R D"]) -> Float[Array, 
 def mix_loss(
     probes: Mapping[str, Probe], vectors: Float[Array, "S R D"], labels: Mapping[str, Int[Array, " R"]]
 ) -> Float[Array, ""]:
-    """Returns the sum over the kinds of labels of the mean cross-entropy of the mix over the words with a label."""
+    """Returns the mean cross-entropy of the mix over the words with a label, summed over the kinds of labels."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(())
     for name, own in labels.items():
@@ -83,7 +82,7 @@ def _mean_loss(logits: Float[Array, "R C"], labels: Int[Array, " R"]) -> Float[A
 
 
 def initial_probes(layers: int, width: int, classes: Mapping[str, int], seed: int) -> dict[str, Probe]:
-    """Returns probes of `classes` labels each on a mix, whose kernels are normal with deviation 0.01."""
+    """Returns probes for the given numbers of `classes` on one mix; kernels are normal with deviation 0.01."""
     keys = dict(zip(classes, jax.random.split(jax.random.key(seed), len(classes)), strict=True))
     return {
         name: {
@@ -104,12 +103,11 @@ def train_linear(
     say: Say = silent,
     layers: Mapping[str, Probe] | None = None,
 ) -> dict[str, Probe]:
-    """Returns the converged probes of all kinds of labels by name. Only their mixes depend on the `seed`: in each of the
-    `epochs`, Adam reads the words in a different order.
+    """Returns the converged probes of all kinds of labels by name. Only the mixes depend on the `seed`: in each of the `epochs`,
+    Adam reads the words in a different order.
 
-    layers: the probes of another seed, whose layer probes are reused for the kinds of labels in it. `say` is called with the
-    number of finished probes and the number of all probes.
-    """
+    layers: the probes of another seed. Its probes on single layers are reused for the kinds of labels that it contains. `say` is
+    called with the number of finished probes and the number of all probes."""
     known = {} if layers is None else layers
     mixes = train_mixes(vectors, labels, scale, epochs, seed)
     _, hidden, width = vectors.shape
@@ -146,7 +144,7 @@ def train_linear(
 def _mixed(
     vectors: Float16[np.ndarray, "R S D"], scale: Scale, mix: Mapping[str, Array]
 ) -> tuple[jax.Array, Float32[np.ndarray, " D"], Float32[np.ndarray, " D"]]:
-    """Returns (the mix of the standardised vectors, standardised again; mean and deviation of its entries)."""
+    """Returns (the mix of the standardised vectors, standardised again; mean and deviation of the mix's entries)."""
     parts = []
     for chosen in in_batches(range(len(vectors)), BATCH):
         parts.append(np.asarray(_mix(mix, vectors[chosen].astype(np.float32), (scale.mean, scale.deviation))))
@@ -203,8 +201,9 @@ def train_mixes(
 
 @functools.lru_cache(maxsize=4)
 def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
-    """Returns (the compiled training step, (state, vectors, targets, scale) -> state; its optimizer: Adam whose rate decays to 0
-    as a cosine over `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
+    """Returns the compiled training step, (state, vectors, targets, scale) -> state, and its optimizer. The optimizer is Adam
+    with a learning rate that decays to 0 as a cosine over `steps`. `loss` is a function of the probes, the standardised vectors
+    and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     @jax.jit

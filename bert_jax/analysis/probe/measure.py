@@ -50,7 +50,7 @@ class LabelProbes:
     accuracy: NamedArray
     """[label, task, probe, seed]: accuracies on the label and on its control task; their difference is the selectivity."""
     mix: NamedArray
-    """[label, layer, seed]: the weights of the hidden states in the learned mix."""
+    """[label, layer, seed]: the weight of each hidden state in the learned mix."""
     majority: NamedArray
     """[label]: the accuracy of predicting each word type's most frequent label."""
     n: NamedArray
@@ -66,9 +66,9 @@ class StructureProbes:
     scores: NamedArray
     """[score, probe, seed] of SCORES."""
     right_branching: NamedArray
-    """[score] of trees in which each word's head is the word before it."""
+    """[score] for trees in which each word's head is the word before it."""
     n: NamedArray
-    """[score]: the number of edges for "uuas", otherwise of sentences."""
+    """[score]: the number of edges for "uuas", otherwise the number of sentences."""
     n_training: int
     """The number of training sentences."""
 
@@ -82,7 +82,7 @@ class ParserProbes:
     n: int
     """The number of words, without roots and punctuation."""
     distance: int
-    """The distance of the baseline FIXED, the most frequent one in the training part: -1 is the word before."""
+    """The distance that the baseline FIXED always predicts, the most frequent one in the training part; -1 is the word before."""
     n_training: int
     """The number of training words."""
 
@@ -97,9 +97,9 @@ class Probes:
     words: tuple[int, int]
     """The number of words of the training and of the evaluation part."""
     cut: int
-    """The sentences longer than the position table: they were read in windows, and their trees are left out."""
+    """The number of sentences longer than the position table. They were read in windows, and their trees are left out."""
     size: int
-    """The size in bytes of the vectors that were held."""
+    """The size in bytes of the stored vectors."""
 
 
 def measure_probes(
@@ -112,9 +112,8 @@ def measure_probes(
     """Trains probes on `training` and scores them on `evaluation`.
 
     Parsers are left out if the model has no attention. Raises UserError if both files are the same, if they lack the annotation
-    for a probe that `options` names, if it names parsers and the model has no attention, or if the model returns numbers that are
-    not finite.
-    """
+    for a probe that `options` names, if `options` names parsers but the model has no attention, or if the model returns numbers
+    that are not finite."""
     engine.require_encoder()
     if pathlib.Path(training.path).samefile(evaluation.path):
         raise UserError(f"{evaluation.path} is also the training file; give another file to score the probes on")
@@ -199,24 +198,24 @@ def _possible(
 ) -> tuple[str, ...]:
     """Returns the probes named in `options`, or all probes that the files and the model support."""
     if "parsers" in options.probes:
-        engine.require_attention("for parsers to read", "leave parsers out of the probes")
+        engine.require_attention("that parsers can read", "leave parsers out of --probes")
     for file, part in zip(files, parts, strict=True):
         if not part:
             raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
     trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:
-        raise UserError(f"{files[0].path} and {files[1].path} have no kind of label in common; give two files of one format")
+        raise UserError(f"{files[0].path} and {files[1].path} have no kind of label in common; give two files of the same format")
     for probe in ("structure", "parsers"):
         if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path
             raise UserError(
-                f"{without} has no tree with one root and two words or more to train {probe} on; give a treebank in CoNLL-U"
+                f"{without} has no tree with one root and two or more words to train {probe} on; give a treebank in CoNLL-U"
             )
     if not any(there.values()):
         raise UserError(
-            f"{files[0].path} and {files[1].path} have no annotation in common; give two files of one format, with two labels or "
-            "more, or with trees"
+            f"{files[0].path} and {files[1].path} have no annotation in common; give two files of the same format, with two or "
+            "more labels, or with trees"
         )
     return options.probes or tuple(probe for probe in PROBES if there[probe])
 

@@ -5,13 +5,12 @@ The probability that word i is the head of word j is the softmax over i of
     sum_k w_k a_k(i, j) + u_k a_k(j, i)
 
 where a_k(i, j) is the attention of head k from word i to word j. In the parser on attention and words, w_k and u_k are linear in
-the input embeddings of the words i and j (the mean over their pieces), which replace the paper's GloVe vectors. The parsers on
-distance have the same form, with an indicator for each distance between i and j instead of attention. All of them are log-linear
-in their weights, which start at 0, so nothing is random.
+the input embeddings of the words i and j. Input embeddings (the mean over a word's pieces) replace the paper's GloVe vectors. The
+parsers on distance have the same form, with an indicator for each distance between i and j instead of attention. All parsers are
+log-linear in their weights, which start at 0, so nothing is random.
 
-Parsers predict the heads of all words except the root and punctuation, among all other words of the sentence. The attention of a
-batch is computed, used for training and discarded, so memory does not grow with the treebank.
-"""
+Parsers predict the heads of all words except the root and punctuation. The candidates are all other words of the sentence. The
+attention of a batch is computed, used for training and discarded, so memory does not grow with the treebank."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from bert_jax.prediction.packing import Item
 
 PARSERS = ("attention and words", "attention", "distance and words", "distance")
 REACH = 10
-"""The longest distance with an indicator of its own; longer distances share its indicator."""
+"""The longest distance that has its own indicator; longer distances share it."""
 ROWS = 4
 """The maximum number of rows in a step."""
 LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
@@ -80,7 +79,7 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """Returns 1 where the second word is at distance h - REACH from the first; the first and last h also cover larger
+    """Returns 1 if the second word is at distance h - REACH from the first. The first and the last h also cover all larger
     distances."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
@@ -100,7 +99,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """Returns the sum in the docstring above for each word i [.., i, ..] as the head of each word j [.., j]."""
+    """Returns the sum in the docstring of the module, for each word i [.., i, ..] as the head of each word j [.., j]."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):

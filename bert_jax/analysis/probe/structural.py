@@ -1,9 +1,8 @@
 """Structural probes (Hewitt and Manning 2019, section 2): tree distances and depths as norms of linearly mapped vectors.
 
-A matrix B with `rank` rows is trained so that the squared distance |B(h_i - h_j)|^2 is the number of edges between two words, and
-another so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so depths are measured from
-the mean vector.
-"""
+One matrix B with `rank` rows is trained so that the squared distance |B(h_i - h_j)|^2 is the number of edges between two words.
+Another one is trained so that |B h_i|^2 is the depth of a word. Unlike in the paper, the vectors are standardised, so depths are
+measured from the mean vector."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from bert_jax.analysis.probe.linear import Probe, initial_mix, probe_step, stand
 from bert_jax.prediction.packing import power_of_two
 
 LENGTHS = range(5, 51)
-"""Rank correlations are averaged over the sentences of each length, and these averages over the lengths from 5 to 50."""
+"""Rank correlations are first averaged over the sentences of each length; then these averages are averaged over the lengths from
+5 to 50."""
 
 
 def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
@@ -40,7 +40,8 @@ def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
 
 def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int, int]]:
     """Returns the edges (a, b), a < b, of the minimum spanning tree over all words."""
-    positive = np.triu(distances - distances.min() + 1.0, 1)  # the solver skips edges of 0; a constant changes no tree
+    # the solver skips edges of weight 0; adding a constant does not change the tree
+    positive = np.triu(distances - distances.min() + 1.0, 1)
     a, b = scipy.sparse.csgraph.minimum_spanning_tree(positive).nonzero()
     return {(int(i), int(j)) for i, j in zip(a, b, strict=True)}
 
@@ -48,8 +49,8 @@ def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int,
 def found_edges(
     distances: Float[np.ndarray, "A words words"], heads: Sequence[int], punctuation: Sequence[bool]
 ) -> tuple[Int64[np.ndarray, " A"], int]:
-    """Returns the two counts of UUAS, without punctuation: (edges of the tree that each spanning tree contains; edges of the
-    tree)."""
+    """Returns the two counts of UUAS, without punctuation: the number of the tree's edges that each spanning tree contains, and
+    the number of the tree's edges."""
     kept = [word for word, mark in enumerate(punctuation) if not mark]
     places = {word: place for place, word in enumerate(kept)}
     pairs = ((places[word], places[heads[word]]) for word in kept if heads[word] in places)
@@ -92,7 +93,7 @@ def mean_over_lengths(
 
 
 class TreeScores:
-    """Accumulates the scores of the distances and depths that several probes predict, sentence by sentence."""
+    """Accumulates the scores of the predicted distances and depths of several probes, sentence by sentence."""
 
     def __init__(self) -> None:
         self._found: list[Int64[np.ndarray, " A"]] = []
@@ -116,7 +117,7 @@ class TreeScores:
         self._edges += edges
         self._roots.append(root_is_found(depths, heads, punctuation))
         self._lengths.append(len(heads))
-        # if a probe's distances are all equal, its correlation counts as 0
+        # if all distances of a probe are equal, its correlation counts as 0
         self._distances.append(np.nan_to_num(rank_correlations(distances, true[None])).mean(-1))
         self._depths.append(np.nan_to_num(rank_correlations(depths, true[None, heads.index(-1)])))
 
@@ -140,7 +141,7 @@ def chain(count: int) -> tuple[Float64[np.ndarray, "words words"], Float64[np.nd
 
 
 WORDS = 512
-"""The number of words in a step: as many sentences of about the same length as fit."""
+"""The maximum number of words in a step, which reads as many sentences of similar length as fit."""
 SHORTEST = 16
 """The minimum length of the rows of a step."""
 LEARNING_RATE = 1e-3
@@ -149,7 +150,7 @@ Measured = dict[str, jax.Array]
 
 
 def tree_sentences(features: Features) -> list[int]:
-    """Returns the numbers of the sentences that were read as a whole and have a tree of two words or more, not all of them
+    """Returns the numbers of the sentences that were read as a whole and have a tree of at least two words that are not all
     punctuation."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
     return [i for i, (own, cut) in numbered if len(own.heads) > 1 and not all(own.punctuation) and not cut]
@@ -184,8 +185,8 @@ def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measure
 def structural_loss(
     probe: Probe, vectors: Float[Array, "S R D"], trees: Mapping[str, Float[Array, "B Z *_"]]
 ) -> Float[Array, ""]:
-    """Returns the losses of distance and depth, summed over all probes: the mean absolute difference over the pairs of words of
-    each sentence, and over its words, averaged over the sentences.
+    """Returns the losses of distance and depth, summed over all probes. The loss is the mean absolute difference over the pairs
+    of words of a sentence, or over its words, averaged over the sentences.
 
     trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets, -1 where there is no word.
     """
@@ -202,7 +203,7 @@ def structural_loss(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sentences:
-    """Sentences of about the same length, as the rows of a step."""
+    """Sentences of similar length, as the rows of a step."""
 
     numbers: list[int]
     vectors: Float32[np.ndarray, "R S D"]
@@ -212,7 +213,7 @@ class Sentences:
 
 
 def batches(features: Features, numbers: Sequence[int]) -> Iterator[Sentences]:
-    """Yields the sentences with these numbers, in this order, in rows of few different lengths."""
+    """Yields the sentences with these numbers, in this order, in rows that have only a few different lengths."""
     waiting: dict[int, list[int]] = {}
     for i in numbers:
         length = max(SHORTEST, power_of_two(len(features.sentences[i].words)))

@@ -18,7 +18,7 @@ def run(flags: argparse.Namespace) -> int:
     """Writes the pieces of the vocabulary by kind, script and length, and the parameters by part. Returns the exit status."""
     folder = open_folder(flags, FILES)
     if flags.new_words and not flags.corpus:
-        raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
+        raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; give one with --corpus=DIR")
     names = read_names(flags.names) if flags.names else None
     corpus = local_corpus(flags.corpus, "--corpus") if flags.corpus else None
     found = load_analyser(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))

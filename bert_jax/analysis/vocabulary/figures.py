@@ -63,14 +63,14 @@ def examples(pieces: Sequence[Piece], most: int = 12) -> str:
 
 
 def lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """Counts the pieces by their length in characters: pieces that begin words, and pieces that continue them."""
+    """Counts the pieces by their length in characters, separately for pieces that start words and pieces that continue them."""
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]
     whole = collections.Counter(len(piece.text) for piece in plain if not piece.continues)
     return whole, collections.Counter(len(piece.text) for piece in plain if piece.continues)
 
 
 def lengths_figure(found: Vocabulary) -> Figure:
-    """Draws the lengths of pieces that begin words and of pieces that continue them."""
+    """Draws the lengths of pieces that start words and of pieces that continue them."""
     whole, inside = lengths(found)
     figure = new_figure(7.0, 3.6, f"lengths of {counted(whole.total() + inside.total(), 'piece')}")
     axes = figure.subplots()
@@ -97,7 +97,7 @@ def parameters_figure(found: Vocabulary) -> Figure:
         left = 0
         for i, (name, count) in enumerate(arrays.items()):
             axes.barh(row, count, left=left, color=shades[i % len(shades)], edgecolor="white")
-            if count > 0.07 * widest:  # its name fits
+            if count > 0.07 * widest:  # there is room for its name
                 axes.text(left + count / 2, row, name.replace("_embeddings", ""), ha="center", va="center", fontsize=8)
             left += count
         axes.text(left, row, f" {left:,} ({100 * left / total:.1f} %)", va="center", fontsize=8)

@@ -24,7 +24,7 @@ from bert_jax.model.pretraining import NEVER_TRAINED
 READ = 50_000_000
 """The maximum number of tokens of a corpus to read."""
 SHORTEST = 3
-"""The minimum length of a listed word in characters: shorter ones are seldom terms."""
+"""The minimum length of a listed word in characters; shorter words are seldom technical terms."""
 _FEWEST = 5  # how often a word must occur to be listed
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers are never 0 modulo 2^64
 
@@ -58,7 +58,7 @@ class Splits:
 
 def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
     """Returns the split words in the first `READ` tokens of `corpus`, which was built with `tokenizer`. Raises UserError if the
-    tokenizer's pieces do not mark continuations by ##, since no words can be added to such a vocabulary."""
+    tokenizer's pieces do not mark continuations with ##, since words cannot be added to such a vocabulary."""
     if tokenizer.vocabulary.kind != "wordpiece":
         raise UserError(f"words cannot be added to a {tokenizer.vocabulary.kind} vocabulary; train a new one on this text")
     words = pieces = 0
@@ -66,7 +66,7 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
     made_of: dict[int, tuple[int, ...]] = {}  # hash of a word -> its ids
     for shard in corpus.tokens.shards:
         ids = np.asarray(shard[: READ - pieces])
-        starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the positions at which words begin
+        starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the positions at which words start
         sizes = np.diff(np.append(starts, len(ids)))
         words, pieces = words + len(starts), pieces + len(ids)
         several = np.flatnonzero(sizes > 1)
@@ -88,7 +88,7 @@ def _hashes(
     ids: Integer[np.ndarray, " T"], starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"]
 ) -> UInt64[np.ndarray, " W"]:
     """Returns a 64-bit polynomial hash of the ids of each word."""
-    begin = len(ids) - int(sizes.sum())  # a shard starts with a word, unless it was cut
+    begin = len(ids) - int(sizes.sum())  # a shard starts at the start of a word, unless it was cut
     offsets = np.arange(begin, len(ids)) - np.repeat(starts, sizes)
     powers = _MULTIPLIER ** np.arange(sizes.max(initial=0), dtype=np.uint64)
     terms = (ids[begin:].astype(np.uint64) + np.uint64(1)) * powers[offsets]
@@ -96,8 +96,8 @@ def _hashes(
 
 
 KINDS = ("reserved", "character", "character inside words", "number", "word", "continuation")
-"""Every piece belongs to the first kind that fits: a name in brackets such as [CLS]; one character, at the beginning of words or
-inside them; digits and other numerals; the beginning of a word, which is mostly a whole word; the continuation of a word."""
+"""Every piece belongs to the first kind that fits: a name in brackets such as [CLS]; one character at the start of a word, or
+inside a word; digits and other numerals; the start of a word, which is mostly a whole word; the continuation of a word."""
 _RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
 _NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
 """The first words of Unicode names of letters that do not name a script."""
@@ -117,16 +117,17 @@ class Piece:
     id: int
     piece: str
     text: str
-    """The piece without its mark for a continuation or for a space before it."""
+    """The piece without its mark for a continuation, or for a space before it."""
     kind: str
     continues: bool
     """Whether it continues a word."""
     script: str
-    """The script of its letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
+    """The script of the piece's letters in Unicode's names: "latin", "cjk", ...; "digits"; "marks" for punctuation and symbols;
     "mixed"."""
     is_name: bool | None = None
-    """With a list of names, whether it is in the list. Otherwise, in a cased vocabulary, whether it begins with a capital and has
-    no lower-case twin; None in an uncased vocabulary."""
+    """Whether the piece is a name. If there is a list of names, it is a name if it is in the list. Otherwise, in a cased
+    vocabulary, it is a name if it starts with a capital and its lower-cased form is not a piece; None in an uncased
+    vocabulary."""
     count: int | None = None
     """How often it occurs in a corpus."""
 
@@ -150,7 +151,7 @@ class Vocabulary:
 
     @property
     def unseen(self) -> list[Piece]:
-        """The pieces that never occur in the corpus, without the reserved ones."""
+        """The pieces that never occur in the corpus, except the reserved ones."""
         return [piece for piece in self.pieces if piece.count == 0 and piece.kind != "reserved"]
 
 
@@ -168,8 +169,8 @@ def read_vocabulary(
         opened = open_corpus(pathlib.Path(corpus))
         if opened.vocabulary != tokenizer.vocabulary:
             raise UserError(
-                f"--corpus={corpus} has another vocabulary than {model.source or 'the model'} ({opened.vocabulary.size:,} and "
-                f"{counted(tokenizer.size, 'piece')}); name a corpus that was made with --vocab={model.source or 'MODEL'}"
+                f"--corpus={corpus} has a different vocabulary than {model.source or 'the model'} ({opened.vocabulary.size:,} "
+                f"and {counted(tokenizer.size, 'piece')}); name a corpus that was built with --vocab={model.source or 'MODEL'}"
             )
         counts = opened.token_counts
         splits = find_splits(opened, tokenizer) if with_splits else None
@@ -201,7 +202,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
-    """Returns the pieces with `is_name` set as far as `names` or capitals determine it."""
+    """Returns the pieces with `is_name` set where `names` or capitals determine it."""
     if names is None and tokenizer.vocabulary.lowercase:
         return list(pieces)
     known = {name.casefold() for name in names or ()}
@@ -229,7 +230,7 @@ def letter_script(text: str) -> str:
 
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns part -> array, or layer of the part, -> number of parameters. The arrays of all Transformer layers are counted
+    """Counts the parameters: part -> array, or layer of the part, -> number. The arrays of all Transformer layers are counted
     together. Tables that are never trained are marked as fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():

@@ -19,9 +19,9 @@ ARRAYS = ("tokens", "sentences", "documents")
 WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
-"""The names of the arrays of a shard. Each of the SPLITS has ARRAYS, and WORDS if the subwords do not show where words begin
-(`VocabularyInfo.marks_words`). The other two exist once per shard. WORDS is uint8 with one bit per token, lowest bit first: 1
-where a word begins."""
+"""The names of the arrays of a shard. Each of the SPLITS has the arrays ARRAYS. It also has WORDS if the subwords do not show
+where words start (`VocabularyInfo.marks_words`). The other two arrays exist once per shard. WORDS is uint8 with one bit per
+token, lowest bit first: 1 if a word starts at the token."""
 
 
 def shard_name(index: int, shards: int) -> str:
@@ -82,7 +82,7 @@ def map_array(path: pathlib.Path) -> np.ndarray:
 
 
 def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
-    """Returns the token ids of a split of a shard. With WORDS, they are uint32 with the bit BEGINS where a word begins."""
+    """Returns the token ids of a split of a shard. With WORDS, they are uint32 with the bit BEGINS set where a word starts."""
     tokens, words = map_array(directory / f"{split}.tokens.npy"), directory / f"{split}.{WORDS}.npy"
     if not words.is_file():
         return tokens

@@ -1,9 +1,8 @@
 """Builds a corpus: the shards of this host, on all cores. The host that finishes last writes the manifest and the report.
 
-A build can be restarted. Shards are renamed into place when complete; the settings are written first and must be the same in
+A build can be restarted. Shards are renamed into place when complete. The settings are written first and must be the same in
 later runs; the manifest is written last. A lock, released when its process ends, prevents two processes from building the same
-part at once.
-"""
+part at once."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ class BuildConfig:
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
     enough_eval: bool  # raise text.eval_fraction if it holds out too few documents to evaluate on
-    eval_sources: tuple[Source, ...] = ()  # the held-out documents; then text.eval_fraction is 0, of all other documents
+    eval_sources: tuple[Source, ...] = ()  # the held-out documents; text.eval_fraction, for all other documents, is then 0
 
 
 def build_corpus(
@@ -84,7 +83,7 @@ def build_corpus(
         languages = sources.languages_of(items)
         if languages and tokenizer.separate_vocabularies:
             raise UserError(
-                "--vocab is a Marian model with a vocabulary for each language, and a corpus has one vocabulary; take a Marian "
+                "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a Marian "
                 "model whose languages share one, or train one on both languages (--train-vocab=bpe)"
             )
         held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
@@ -93,12 +92,13 @@ def build_corpus(
         if held_out and (own := sources.languages_of(held_out)) != languages:
             if own is None or languages is None or UNNAMED not in (own, languages):
                 raise UserError(
-                    f"--eval-source is {_direction(own)}, and --source {_direction(languages)}; hold out texts of the same kind"
+                    f"--eval-source is {_direction(own)}, but --source is {_direction(languages)}; hold out texts of the same "
+                    "kind"
                 )
             languages = own if languages == UNNAMED else languages
         spans = sources.cut(items, sources.default_shards(items, config.shards))
         first_held_out = len(spans)
-        if held_out:  # in shards of their own, of which every document is held out
+        if held_out:  # separate shards in which every document is held out
             spans += sources.cut(held_out, sources.default_shards(held_out, None))
         items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
@@ -121,8 +121,8 @@ def build_corpus(
         missing = shards - len(store.finished_shards(directory, shards))
         if missing:
             print(
-                f"done: {shards - missing} of {counted(shards, 'shard')}; the other {missing} belong to other hosts, "
-                "the last of which completes the corpus"
+                f"done: {shards - missing} of {counted(shards, 'shard')}; the other {missing} belong to other hosts, and the "
+                "last host to finish completes the corpus"
             )
             return None
         with files.locked(directory / ".finish.lock"):
@@ -138,7 +138,7 @@ def _direction(languages: tuple[str, str] | None) -> str:
 
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
     """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
-    earlier run), replaces it if `replace` is set, otherwise raises UserError."""
+    earlier run), replaces it if `replace` is set, and otherwise raises UserError."""
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)
@@ -345,7 +345,8 @@ def _finish(
     workers: int,
     languages: tuple[str, str] | None,
 ) -> None:
-    """Drops duplicate documents, then writes the report and the manifest. `languages` are those of pairs."""
+    """Drops duplicate documents, then writes the report and the manifest. `languages` are the two languages of a corpus of
+    pairs."""
     paths = [directory / shard_name(k, shards) for k in range(shards)]
     contents = [files.read_json(path / "shard.json") for path in paths]
     sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
@@ -354,7 +355,7 @@ def _finish(
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
         raise UserError(
-            f"the corpus is empty: of {counted(read, 'document')} none was kept ({why or 'the sources hold no text'}); see --keep"
+            f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); see --keep"
         )
     sides = _sum(content["sides"] for content in contents)
     if languages:

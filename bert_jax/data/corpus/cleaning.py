@@ -28,7 +28,7 @@ RULES = {
 ALWAYS = {
     "control-characters": "control characters, U+FFFD and lone surrogates, which the tokenizer drops too",
     "empty-documents": "documents without a sentence after cleaning",
-    "empty-sides": "pairs without a text or without its translation",
+    "empty-sides": "pairs with an empty side",
 }
 
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff]")

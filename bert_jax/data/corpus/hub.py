@@ -77,9 +77,9 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
 
     Raises UserError if there is no such model or no network.
     """
-    # For telemetry, the library first asks the hub for a list of programs, which takes 3 s if the hub does not answer.
+    # For its telemetry, the library first asks the hub for a list of programs. This takes 3 s if the hub does not answer.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import httpx2  # the client of huggingface_hub, which lets some of its errors through
+    import httpx2  # the client of huggingface_hub, some of whose errors reach the caller unchanged
     import huggingface_hub  # imported here: it takes 0.3 s, and local models do not need it
     from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 

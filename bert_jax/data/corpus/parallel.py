@@ -5,9 +5,8 @@
     parallel:GLOB.jsonl            JSON objects, a line each, with two fields of text, or with an object of them ("translation")
     tfds:wmt14_translate/de-en     a data set of TensorFlow Datasets whose features are translations
 
-The first side is translated into the second. A line ends at LF only, so that a text with another line separator stays a line. All
-files may be compressed. The lines are counted before anything is read, so a missing line is an error before the corpus begins.
-"""
+The first side is translated into the second. Only LF ends a line, so a text may contain other line separators. All files may be
+compressed. The lines are counted before anything is read, so a missing line is found before the corpus is built."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class PairFile:
     """"lines" | "tsv" | "jsonl"; "tfds" for a data set, which has no paths."""
     paths: tuple[str, ...]
     fields: Pair
-    """The columns (numbers from 1), fields or features with the two texts; of lines the languages."""
+    """The columns (numbered from 1), JSON fields or features with the two texts; for files of lines, their languages."""
     languages: Pair
 
     def __str__(self) -> str:
@@ -63,47 +62,46 @@ def sides_of(name: str, flag: str = "--source") -> list[str]:
     sides = re.split(r":(?!//)", name)
     if len(sides) > 2 or not all(sides):
         raise UserError(
-            f"{flag}=parallel:{name}: write parallel:GLOB.en:GLOB.de for files of lines, or parallel:GLOB.tsv or "
-            "parallel:GLOB.jsonl for files with both texts"
+            f"{flag}=parallel:{name} needs one or two patterns; write parallel:GLOB.en:GLOB.de for files of lines, or "
+            "parallel:GLOB.tsv or parallel:GLOB.jsonl for files with both texts"
         )
     return sides
 
 
 def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | None) -> list[tuple[PairFile, int, int]]:
-    """Returns (file, number of pairs, bytes) of every file of pairs of a source, whose one or two patterns match `paths`. `given`
-    is the flag with the source, for messages.
+    """Returns (file, number of pairs, bytes) for every file of pairs that `paths` match. `paths` are the one or two patterns of
+    the source. `given` is the flag with the source, for messages.
 
-    Raises UserError for sides that do not belong together: unlike numbers of files or lines, or a side without text.
-    """
+    Raises UserError for sides that do not belong together: different numbers of files or lines, or a side without text."""
     if len(paths) == 1:
         return [_both_in_one(given, path, pair_fields) for path in paths[0]]
     if pair_fields:
         name = given.partition("=")[2]
-        raise UserError(f"--pair-fields={pair_fields}: {name} has a side in each file, and no fields; leave it out")
+        raise UserError(f"--pair-fields={pair_fields}: {name} has one file per side and no fields; leave it out")
     sources, targets = paths
     if len(sources) != len(targets):
         raise UserError(
-            f"{given}: {counted(len(sources), 'file')} and {len(targets)} match; give each file one file with its "
-            f"translations (the first are {sources[0]} and {targets[0]})"
+            f"{given}: the first pattern matches {counted(len(sources), 'file')}, the second {len(targets)}; each file needs "
+            f"exactly one file with its translations (the first two are {sources[0]} and {targets[0]})"
         )
     found = []
     for source, target in zip(sources, targets, strict=True):
         if pathlib.Path(source).resolve() == pathlib.Path(target).resolve():
-            raise UserError(f"{given}: both sides are {source}; name the file of the translations second")
+            raise UserError(f"{given}: both sides are the same file {source}; name the file with the translations second")
         lines, texts, size = zip(*(_survey(path) for path in (source, target)), strict=True)
         if lines[0] != lines[1]:
             longer, shorter = (source, target) if lines[0] > lines[1] else (target, source)
             first = min(lines)
             raise UserError(
-                f"{given}: {source} has {counted(lines[0], 'line')} and {target} {lines[1]:,}: line {first + 1:,} of "
-                f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; a text and its translation must "
-                "be on lines of the same number"
+                f"{given}: {source} has {counted(lines[0], 'line')}, but {target} has {lines[1]:,}: line {first + 1:,} of "
+                f"{longer} ({_line(longer, first)}) is the first without a partner in {shorter}; put a text and its translation "
+                "on lines with the same number"
             )
         for path, count in zip((source, target), texts, strict=True):
             if not count:
                 raise UserError(
-                    f"{given}: {path} has no text in {counted(lines[0], 'line')}, so this language is empty; give the "
-                    "file of the translations"
+                    f"{given}: {path} has {counted(lines[0], 'line')} but no text in them, so this language is empty; give the "
+                    "file with the translations"
                 )
         languages = _languages(source, target)
         found.append((PairFile("lines", (source, target), languages, languages), lines[0], sum(size)))
@@ -111,13 +109,14 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
 
 
 def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
-    """Returns the languages of a corpus of these (file, languages); None without pairs. Raises UserError for two directions."""
+    """Returns the languages of a corpus with these (file, languages); None for a corpus without pairs. Raises UserError if the
+    files have two different directions."""
     named = [(source, languages) for source, languages in given if languages != UNNAMED]
     for source, languages in named:
         if languages != named[0][1]:
             raise UserError(
-                f"{source} is {' to '.join(languages)}, and {named[0][0]} {' to '.join(named[0][1])}; a corpus has one "
-                "direction: build one of each"
+                f"{source} is {' to '.join(languages)}, but {named[0][0]} is {' to '.join(named[0][1])}; a corpus has only one "
+                "direction: build one corpus for each"
             )
     return named[0][1] if named else UNNAMED if given else None
 
@@ -133,8 +132,8 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
     suffix = pathlib.PurePath(bare_name(path)).suffix
     if suffix not in (".tsv", ".jsonl"):
         raise UserError(
-            f"{given}: {path} does not end in .tsv (columns separated by tabs) or .jsonl (JSON lines), as a file of pairs does; "
-            "rename it, or give the files of both languages: parallel:GLOB.en:GLOB.de"
+            f"{given}: {path} is not a file of pairs, whose name ends in .tsv (columns separated by tabs) or .jsonl (JSON "
+            "lines); rename it, or give the files of both languages: parallel:GLOB.en:GLOB.de"
         )
     lines, _, size = _survey(path)
     if suffix == ".tsv":
@@ -149,7 +148,9 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
 def _two(pair_fields: str) -> Pair:
     first, comma, second = pair_fields.partition(",")
     if not comma or not first or not second or first == second:
-        raise UserError(f"--pair-fields={pair_fields} must name the text and its translation, as en,de, or 1,2 for columns")
+        raise UserError(
+            f"--pair-fields={pair_fields} must name two fields, the text and its translation: en,de, or 1,2 for columns"
+        )
     return first, second
 
 
@@ -166,14 +167,14 @@ def _text_fields(given: str, path: str) -> Pair:
     if len(texts) != 2:
         named = ", ".join(texts) or "none"
         raise UserError(
-            f"{given}: the first record of {path} has {counted(len(texts), 'field')} of text ({named}); choose two "
-            "with --pair-fields=SOURCE,TARGET"
+            f"{given}: the first record of {path} has {counted(len(texts), 'field')} with text ({named}); choose two with "
+            "--pair-fields=SOURCE,TARGET"
         )
     return texts[0], texts[1]
 
 
 def _record(line: str) -> files.JsonObject:
-    """Returns the object with the texts of a line: the record, or its field "translation"."""
+    """Returns the object that holds the two texts of a line: the record itself, or its field "translation"."""
     try:
         record = files.parse_json(line)
     except ValueError as error:
@@ -185,7 +186,7 @@ def _record(line: str) -> files.JsonObject:
 
 
 class _BadPair(ValueError):
-    """Raised for a line that is not a valid pair. The message to the user has its text after the file and the line."""
+    """Raised for a line that is not a valid pair. In the message to the user, its text follows the file and the line."""
 
 
 def _lines(path: str) -> Iterator[bytes]:
@@ -222,7 +223,7 @@ def read_pairs(
             if not replace:
                 raise UserError(
                     f"{path} is not UTF-8 in line {number + 1:,} (0x{line[error.start]:02x}); convert it (iconv -f LATIN1 -t "
-                    "UTF-8), or pass --on-bad-bytes=replace to read U+FFFD in its place"
+                    "UTF-8), or pass --on-bad-bytes=replace to read U+FFFD instead"
                 ) from error
             text = line.decode("utf-8", "replace")
             counts["replaced-bytes"] += text.count("\ufffd")
@@ -252,7 +253,7 @@ def _split_tsv(fields: Pair) -> Callable[[str], Pair]:
     def split(line: str) -> Pair:
         cells = line.split("\t")
         if len(cells) <= max(numbers):
-            raise _BadPair(f"has {counted(len(cells), 'column')}, and --pair-fields={','.join(fields)} needs {max(numbers) + 1}")
+            raise _BadPair(f"has {counted(len(cells), 'column')}, but --pair-fields={','.join(fields)} needs {max(numbers) + 1}")
         return cells[numbers[0]], cells[numbers[1]]
 
     return split
@@ -266,7 +267,7 @@ def _split_json(fields: Pair) -> Callable[[str], Pair]:
             if field not in record:
                 raise _BadPair(f"has no field {field!r}; {nearest(field, map(str, record))} (--pair-fields)")
             if not isinstance(record[field], str):
-                raise _BadPair(f"has no text in its field {field!r} but {json.dumps(record[field])[:40]}")
+                raise _BadPair(f"has {json.dumps(record[field])[:40]} instead of text in its field {field!r}")
             texts.append(record[field])
         return texts[0], texts[1]
 

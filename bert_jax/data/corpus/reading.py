@@ -31,7 +31,7 @@ class Document:
 
     lines: list[str]  # paragraphs, or sentences if `is_sentence`
     is_sentence: bool
-    fraction: float  # of the span that has been read after this document
+    fraction: float  # how much of the span has been read after this document
     is_pair: bool = False  # whether the lines are a text and its translation
 
 
@@ -79,8 +79,8 @@ def _read_own(span: Span) -> Iterator[Document]:
             yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
     if number + 1 < span.stop:
         raise UserError(
-            f"--source={span.item.path} gives {counted(number + 1, 'document')}, but gave {span.item.length:,} when they were "
-            "counted; their order and number must depend on the files only"
+            f"--source={span.item.path}: the first count gave {span.item.length:,}, but reading gave "
+            f"{counted(number + 1, 'document')}; the function must yield the same documents in the same order every time"
         )
 
 
@@ -118,7 +118,8 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
 def _document(
     item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
 ) -> Iterator[Document]:
-    """Yields the document in `data`, which begins at byte `place`, or nothing for a bad record that the options skip."""
+    """Yields the document in `data`, which starts at byte `place`. Yields nothing for a bad record if the options skip bad
+    records."""
     if place == 0:
         data = data.removeprefix(BOM)
     text: str | None = _decode(item, place, data, options, counts)
@@ -138,7 +139,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """Decodes `data`, which begins at byte `place` of a file or is row `place` of a table."""
+    """Decodes `data`. `place` is the byte of the file at which `data` starts, or its row of a table."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -146,7 +147,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
             text = data.decode("utf-8", "replace")
             counts["replaced-bytes"] += text.count("\ufffd")
             return text
-        replace = "or pass --on-bad-bytes=replace to read U+FFFD in its place"
+        replace = "or pass --on-bad-bytes=replace to read U+FFFD instead"
         if item.kind in KINDS:
             raise UserError(
                 f"{item.path}: row {place + 1:,} of the column {item.column!r} is not UTF-8 (byte {error.start + 1:,} is "
@@ -156,7 +157,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
         utf16 = data[:2] in UTF16
         raise UserError(
             f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
-            + (": it begins like UTF-16" if utf16 else "")
+            + (": it starts like UTF-16" if utf16 else "")
             + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), {replace}"
         ) from error
 
@@ -195,7 +196,7 @@ def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]
     """Yields (first byte, line with its line end) of every line that begins at `start` or later."""
     for place, line in read_lines(file, _MAX_LINE, start):
         if is_cut(line, _MAX_LINE):
-            raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
+            raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; give a file of text")
         yield place, line
 
 
@@ -240,8 +241,7 @@ def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_
     at the first paragraph (or line) after a multiple of `_PIECE`.
 
     A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
-    multiple if the preceding blank line begins after it, so that a reader starting at the multiple sees the blank line.
-    """
+    multiple if the preceding blank line begins after it. A reader that starts at the multiple then sees this blank line."""
     begin, blank = -(-start // _PIECE) * _PIECE, -1
     first: int  # the place of held[0]
     held: list[bytes] = []

@@ -26,7 +26,7 @@ _EXACT_SENTENCES = 20_000_000
 _CHUNK_TOKENS = 1 << 21
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers never vanish modulo 2^64
 _LENGTH_BINS = 24  # a length n is counted in bin floor(log2 n)
-_REPEATED = 20  # the most repeated lines of each shard that are kept
+_REPEATED = 20  # how many of the most repeated lines of a shard are kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ShardSurvey:
     document_hashes: dict[str, np.ndarray]  # split -> uint64 [D]
     line_hashes: np.ndarray  # uint64, distinct
     line_counts: np.ndarray  # int64, occurrences in this shard
-    repeated: dict[int, list[int]]  # hash -> ids of a line that is frequent in this shard
+    repeated: dict[int, list[int]]  # hash -> token ids, for lines that are frequent in this shard
     sentence_lengths: np.ndarray  # int64 [bins], both splits, in tokens
     document_lengths: np.ndarray  # int64 [bins]
     one_sentence_documents: int
@@ -155,10 +155,9 @@ def corpus_report(
     """Returns the content of report.json.
 
     sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
-    "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], of the train
-    split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops marks. given_twice: the files
-    that several sources name. sides: the characters, tokens and unknown tokens of each side of pairs.
-    """
+    "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], counts in the
+    train split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops marks. given_twice: files
+    that several sources name. sides: the characters, tokens and unknown tokens of each side of pairs."""
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
@@ -197,9 +196,9 @@ def corpus_report(
 
 
 UNKNOWN_SIDE_LIMIT = 0.1
-"""The share of unknown tokens in one of two languages above which a vocabulary does not know it."""
+"""If more than this fraction of the tokens of one of two languages is unknown, the vocabulary does not fit that language."""
 UNEQUAL_PIECES = 2.0
-"""How many times the pieces per character of one language the other may need until the report warns."""
+"""The report warns if one language needs more than this many times the pieces per character of the other."""
 
 
 def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -> None:
@@ -208,9 +207,9 @@ def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -
     worse = int(unknown[1] > unknown[0])
     if unknown[worse] > UNKNOWN_SIDE_LIMIT:
         raise UserError(
-            f"the vocabulary knows one language only: {unknown[worse]:.0%} of the tokens are unknown in {languages[worse]} (more "
-            f"than {UNKNOWN_SIDE_LIMIT:.0%}), {unknown[1 - worse]:.1%} in {languages[1 - worse]}; train one on both sides, with "
-            "--train-vocab=bpe or --train-vocab=sentencepiece --cased, in another --output"
+            f"the vocabulary fits only one of the two languages: {unknown[worse]:.0%} of the tokens are unknown in "
+            f"{languages[worse]} (more than {UNKNOWN_SIDE_LIMIT:.0%}), {unknown[1 - worse]:.1%} in {languages[1 - worse]}; train "
+            "a vocabulary on both sides, with --train-vocab=bpe or --train-vocab=sentencepiece --cased, in another --output"
         )
 
 
@@ -237,20 +236,20 @@ def _warnings(report: JsonObject) -> list[str]:
     if twice := report["given_twice"]:
         more = f" and {counted(len(twice) - 1, 'other file')} are" if len(twice) > 1 else " is"
         found.append(
-            f"{twice[0]}{more} given by more than one --source. Repeated documents were dropped, unless "
-            "--keep=duplicate-documents; give each file once."
+            f"{twice[0]}{more} matched by more than one --source. Repeated documents were dropped, unless "
+            "--keep=duplicate-documents; name each file once."
         )
     if report["letters_changed"] > MARKS_LIMIT:
         found.append(
-            f"{report['letters_changed']:.1%} of the letters lose a mark or are taken apart before they are looked up "
-            f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot tell words "
-            "apart that differ only in them, and they do not count as unknown. Keep the marks: --cased for a new vocabulary, or "
-            "a published cased one."
+            f"{report['letters_changed']:.1%} of the letters lose a mark or are decomposed before they are looked up "
+            f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot distinguish "
+            "words that differ only in them, although no word is reported as unknown. Keep the marks: --cased for a new "
+            "vocabulary, or a published cased one."
         )
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
             f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). "
-            "The model memorises these lines, its training loss is misleading, and on such text losses have stayed at 7-8. "
+            "The model memorises these lines, which makes its training loss misleading. On such text, losses have stayed at 7-8. "
             "Remove the boilerplate listed above."
         )
     if report["dropped_share"] > DROPPED_LIMIT:
@@ -273,22 +272,22 @@ def _warnings(report: JsonObject) -> list[str]:
         )
     elif report["one_sentence_documents"] > documents / 2:
         found.append(
-            f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
-            "next segment; train without NSP, or check --layout."
+            f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which has no next "
+            "segment; train without NSP, or check --layout."
         )
     if sides := report.get("sides"):
         if report["vocabulary"]["lowercase"]:
             found.append(
-                "the vocabulary is lower-cased, so all translations will be; build the corpus with a cased one "
+                "the vocabulary is lower-cased, so all translations will be lower-cased too; build the corpus with a cased one "
                 "(--train-vocab=bpe, or --train-vocab=sentencepiece --cased)."
             )
         rates = [side["tokens"] / max(1, side["characters"]) for side in sides]
         worse = int(rates[1] > rates[0])
         if rates[worse] > UNEQUAL_PIECES * rates[1 - worse]:
             found.append(
-                f"the vocabulary cuts {sides[worse]['language']} into {100 * rates[worse]:.0f} tokens per 100 characters, "
-                f"{sides[1 - worse]['language']} into {100 * rates[1 - worse]:.0f}: it was made for one of them. Train one on "
-                "both, by --train-vocab."
+                f"the vocabulary needs {100 * rates[worse]:.0f} tokens per 100 characters in {sides[worse]['language']}, but "
+                f"{100 * rates[1 - worse]:.0f} in {sides[1 - worse]['language']}, so it was made for only one of the languages. "
+                "Train one on both sides with --train-vocab."
             )
     if eval_split["documents"] < min_eval_documents(documents):
         count = eval_split["documents"]

@@ -1,7 +1,8 @@
 """Splits prose into sentences with one pass of a regular expression. Made for English, usable for other languages.
 
-It measured better than the alternatives. Boundaries inside the 3,212 paragraphs of Universal Dependencies EWT (web text, much of
-it without punctuation, which limits recall for all), and speed on one core:
+It was more accurate than the alternatives. The table shows the accuracy on sentence boundaries inside the 3,212 paragraphs of
+Universal Dependencies EWT, and the speed on one core. EWT is web text, much of it without punctuation, which limits the recall of
+all tools.
 
     this module        precision 0.984  recall 0.820  23 MB/s
     Bling Fire 0.1.8             0.980         0.802  16 MB/s   (no release since 2022, x86 only)
@@ -9,9 +10,9 @@ it without punctuation, which limits recall for all), and speed on one core:
     pysbd 0.3.4                  0.950         0.812  0.2 MB/s
 
 The rule: a run of . ! ? … with its closing quotes and brackets ends a sentence if white space follows and the next word does not
-begin with a small letter. A single full stop is checked after an initial (`J. Smith`), an abbreviation (`Dr.`, `U.S.`, `No. 5`)
-or a number that begins the line (`1. The`). After those that can close a sentence too (`Inc.`, `a.m.`, `U.S.`), the sentence ends
-if the next word often begins one. CJK full stops end a sentence with or without white space.
+start with a small letter. A single full stop is checked after an initial (`J. Smith`), an abbreviation (`Dr.`, `U.S.`, `No. 5`)
+or a number that begins the line (`1. The`). Some abbreviations can also end a sentence (`Inc.`, `a.m.`, `U.S.`). After these, the
+sentence ends if the next word often starts one. CJK full stops end a sentence with or without white space.
 
 The layout of a text defines which line breaks end a sentence, a paragraph or a document. It is detected from a sample.
 """
@@ -66,7 +67,7 @@ def split_sentences(text: str) -> list[str]:
             start = end
     rest = text[start:].strip()
     if rest and sentences and not any(map(str.isalnum, rest)):
-        sentences[-1] += f" {rest}"  # a bracket or quotation mark left over
+        sentences[-1] += f" {rest}"  # a left-over bracket or quotation mark
     elif rest:
         sentences.append(rest)
     return sentences
@@ -119,7 +120,7 @@ LAYOUTS = {
 }
 SAMPLE_BYTES = 1 << 18
 _ENDS = re.compile(r"""[.!?…:;।؟。！？]["'”’»)\]]*\Z""")
-_WRAP_COLUMNS = (45, 120)  # least median and greatest length of wrapped lines
+_WRAP_COLUMNS = (45, 120)  # the smallest median length and the smallest maximum length of wrapped lines
 
 
 def is_wrapped(lines: list[str]) -> bool:

@@ -49,7 +49,7 @@ from bert_jax.files import JsonObject
 
 SIDES = ("source", "target")
 _FLUSH_TOKENS = 1 << 20
-_SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in one of 16
+_SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in every 16th
 _MOST_LETTERS = 5_000
 
 
@@ -134,7 +134,7 @@ class _SplitWriter:
 
     def add_pair(self, pair: Sequence[str], tokenizer: Tokenizer, config: TextConfig, counts: Counter[str]) -> bool:
         """Adds a text and its translation as a document of two sentences; returns whether it is kept. Adds to `counts` the rule
-        by which it is dropped, and the tokens of each side that the vocabulary knows and does not."""
+        that drops the pair, and the numbers of known and unknown tokens on each side."""
         sides: list[array[int]] = []
         for side, text in enumerate(pair):
             ids = array(self._held.typecode)
@@ -208,7 +208,7 @@ def _write_splits(
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
     before, kept = 0.0, 0
-    letters: Counter[str] = Counter()  # frequencies of characters, of a sample of the text
+    letters: Counter[str] = Counter()  # frequencies of characters in a sample of the text
     limit, hashes = config.eval_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
         dtype, marks_words = token_dtype(tokenizer.size), tokenizer.marks_words
@@ -269,7 +269,7 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
         files.remove_tree(part)
 
 
-_ENOUGH = 10  # documents: an evaluation on fewer is too noisy
+_ENOUGH = 10  # the minimum number of held-out documents: an evaluation on fewer is too noisy
 
 
 def eval_limit(fraction: float) -> np.uint64:
@@ -279,8 +279,8 @@ def eval_limit(fraction: float) -> np.uint64:
 
 def min_eval_documents(documents: int) -> int:
     """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
-    hundred, but at least two, since next sentence prediction takes random segments from another document. With fewer than four
-    documents it is one or none, so that one is left for training."""
+    hundred. It is at least two, since next sentence prediction takes random segments from another document. With fewer than four
+    documents, it is one or zero, so that one document is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 

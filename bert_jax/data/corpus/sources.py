@@ -55,7 +55,7 @@ KINDS = {
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
-_PARTS = 16  # parts of a user's source and of pairs: the reader of a part skips the documents before its part
+_PARTS = 16  # the maximum number of parts of a user's source or of pairs: the reader of a part skips the documents before it
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -64,7 +64,7 @@ class Source:
     """One --source or --eval-source flag."""
 
     kind: str  # one of KINDS, or "own"
-    name: str = ""  # the glob, or the data set; of "own" FILE.py:NAME[:ARGUMENT]
+    name: str = ""  # the glob, or the data set; for a user's own source FILE.py:NAME[:ARGUMENT]
     flag: str = dataclasses.field(default="--source", compare=False)  # for messages
 
     def __str__(self) -> str:
@@ -77,12 +77,12 @@ class Source:
 class ReadOptions:
     """Options for reading all sources of a corpus."""
 
-    text_field: str | None = None  # None: "text" of a JSON record; of a table, the likely column
+    text_field: str | None = None  # None: the field "text" of a JSON record; in a table, the likeliest column
     layout: str = "auto"
     on_bad_bytes: str = "error"  # | "replace"
     on_bad_records: str = "error"  # | "skip"
     tfds_directory: str | None = None
-    pair_fields: str | None = None  # SOURCE,TARGET; None: the only two
+    pair_fields: str | None = None  # SOURCE,TARGET; None: the only two fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Item:
     unit: str  # "bytes" | "parts" of a compressed file | "records"
     length: int
     weight: float
-    layout: str = ""  # of text
-    blank_lines: bool = True  # of text: whether it contains blank lines
-    column: str = ""  # of a table: the one with the text
-    cuts: tuple[int, ...] = ()  # the places at which it may be divided; () for any
-    pairs: PairFile | None = None  # of parallel text
+    layout: str = ""  # for text files
+    blank_lines: bool = True  # for text files: whether the file contains blank lines
+    column: str = ""  # for a table: the column with the text
+    cuts: tuple[int, ...] = ()  # the positions at which the item may be divided; () for any
+    pairs: PairFile | None = None  # for parallel text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +135,9 @@ def find_items(
     sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
 ) -> list[Item]:
     """Finds every file and data set of `sources`, in order. The files of a glob are sorted by name, without empty files. `say` is
-    called with choices that the user did not make, e.g. the column with the text or splits that are not read.
+    called to report choices that the user did not make, e.g. which column has the text or which splits are not read.
 
-    Raises UserError if a glob matches no file, or if a file has a different format than its source.
-    """
+    Raises UserError if a glob matches no file, or if the format of a file differs from its source."""
     items: list[Item] = []
     for source in sources:
         if source.kind in ("embedded", "tfds"):
@@ -200,13 +199,12 @@ def _pair_items(source: Source, options: ReadOptions) -> list[Item]:
 def languages_of(items: Sequence[Item]) -> tuple[str, str] | None:
     """Returns the languages of a corpus of pairs, the source language first; None for a corpus of documents.
 
-    Raises UserError for pairs in two directions, and for pairs and documents together.
-    """
+    Raises UserError for pairs in two directions, and for a mix of pairs and documents."""
     pairs = [(item.path, item.pairs.languages) for item in items if item.pairs]
     if pairs and len(pairs) < len(items):
         other = next(item.path for item in items if not item.pairs)
         raise UserError(
-            f"{pairs[0][0]} holds pairs of a text and its translation, and {other} documents; build a corpus of each"
+            f"{pairs[0][0]} holds pairs of a text and its translation, but {other} holds documents; build one corpus for each"
         )
     return parallel.one_direction(pairs)
 
@@ -225,8 +223,8 @@ def own_texts(value: str, flag: str = "--source") -> Iterator[str]:
     except (TypeError, ValueError) as error:
         takes = "an argument" if argument is None else f"the argument {argument!r}"
         raise UserError(
-            f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
-            "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
+            f"{flag}={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); write "
+            "FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for a function without arguments"
         ) from error
     with file_errors_explained(source_file(value), flag):
         texts = function(*arguments)
@@ -271,7 +269,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if _exists(there):
         if not there.is_file() and not there.is_dir():
             raise UserError(
-                f"{source.flag}={source}: {there} is a pipe or a device; write the text to a file, which is read in parts"
+                f"{source.flag}={source}: {there} is a pipe or a device, but the text must be read in parts; write it to a file"
             )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -372,8 +370,8 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
         raise UserError(f"{source.flag}={source}: {path} {found.what}, not text; {remedy}")
     if source.kind == "text" and pathlib.PurePath(bare_name(path)).suffix in (".csv", ".tsv"):
         raise UserError(
-            f"{source.flag}={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or, if it "
-            "is prose, rename it to end in .txt"
+            f"{source.flag}={source}: {path} has the name of a table; write its texts to Parquet or JSON lines, or rename it to "
+            "end in .txt if it contains prose"
         )
     nulls = head.count(0)
     if head[:2] not in UTF16 and nulls > len(head) // 4:
@@ -384,8 +382,8 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
         )
     if b"\r" in head.strip() and b"\n" not in head:
         raise UserError(
-            f"{source.flag}={source}: the lines of {path} end in CR alone, which is not a line end here; convert it "
-            "(tr '\\r' '\\n')"
+            f"{source.flag}={source}: the lines of {path} end in CR, which is not recognised as a line end here; convert it (tr "
+            "'\\r' '\\n')"
         )
     if source.kind == "text" and (problem := _json_problem(head)):
         raise UserError(f"{source.flag}={source}: {path} {problem}")

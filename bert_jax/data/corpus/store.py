@@ -4,9 +4,8 @@ corpus = open_corpus("DIR")                       # split="eval" for the held-ou
 corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
 
 Opening checks that the manifest is complete and belongs to the corpus, that every array has the recorded type, size and order,
-and that the vocabulary is the one used for tokenisation. It does not read the tokens, which takes seconds per gigabyte;
-`verification` does so once per machine.
-"""
+and that the vocabulary is the one used for tokenisation. It does not read the tokens, since that takes seconds per gigabyte;
+`verification` reads them once per machine."""
 
 from __future__ import annotations
 
@@ -41,7 +40,8 @@ class CorruptedCorpus(UserError):
 
 
 def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
-    """Raises UserError unless `manifest` lists all shards of one corpus with their files, and its counts are their sums."""
+    """Raises UserError unless `manifest` lists all shards of one corpus with their files, and its counts are the sums of their
+    counts."""
     path = directory / MANIFEST
     shards = manifest.get("shards")
     if not isinstance(shards, list) or not shards or not all(isinstance(shard, dict) for shard in shards):
@@ -59,10 +59,10 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
 
 def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None:
     match = _SHARD.fullmatch(name) if isinstance(name, str) else None
-    if match is None:  # e.g. "../../../home", which would read or delete other directories
+    if match is None:  # such a name would read or delete files in other directories, e.g. "../../../home"
         raise UserError(
-            f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: no build writes such a name, so "
-            "the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
+            f"{path} names the shard {str(name)[:60]!r}, expected {shard_name(index, shards)!r}: bert_jax never writes such a "
+            "name, so the file is forged or damaged. Do not trust this directory; copy the corpus again from where it was built"
         )
     if name != shard_name(index, shards):
         total = int(match[1])
@@ -111,9 +111,8 @@ def read_arrays(
 ) -> list[np.ndarray]:
     """Memory-maps the `ARRAYS` of a split of the shard in `path`, in order. `shard` is its part of the manifest.
 
-    Raises CorruptedCorpus unless they have the recorded types and lengths and offsets ascend from 0 to the number of tokens or
-    sentences. Unless `whole`, only the ends of the offsets are read.
-    """
+    Raises CorruptedCorpus unless the arrays have the recorded types and lengths and the offsets ascend from 0 to the number of
+    tokens or sentences. Unless `whole`, only the ends of the offsets are read."""
     counts = shard["splits"][split]
     kinds = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
     lengths = (counts["tokens"], counts["sentences"] + 1, counts["documents"] + 1)
@@ -167,7 +166,7 @@ def check_mapped(array: np.ndarray) -> None:
     if mapped is not None and mapped.size() < len(mapped):
         file = pathlib.Path(array.filename)  # type: ignore[attr-defined]
         raise CorruptedCorpus(
-            f"corrupted corpus: {file} was cut to {counted(mapped.size(), 'byte')} while it was in use, from {len(mapped):,}: "
+            f"corrupted corpus: {file} was cut from {len(mapped):,} to {counted(mapped.size(), 'byte')} while it was in use: "
             f"another program has overwritten it; {remedy(file)}"
         )
 
@@ -219,8 +218,8 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
     if found != expected:
         name = next(name for name in sorted(names) if getattr(found, name) != getattr(expected, name))
         raise CorruptedCorpus(
-            f"corrupted corpus: {directory} says {name}={getattr(found, name)}; expected {getattr(expected, name)}, as the text "
-            f"was tokenised; {advice}"
+            f"corrupted corpus: {directory} says {name}={getattr(found, name)}; expected {getattr(expected, name)}, with which "
+            f"the text was tokenised; {advice}"
         )
     return tokenizer
 
@@ -266,7 +265,8 @@ class TokenStore:
         return [self.shard(shard)[first:last] for shard, first, last in self.places(start, stop)]
 
     def places(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Yields (shard, first, last) of each shard with ids at [start, stop), where they are [first, last)."""
+        """Yields (shard, first, last) for each shard with ids in [start, stop). [first, last) are the positions of these ids in
+        the shard."""
         shard = int(np.searchsorted(self.bounds, start, side="right")) - 1
         found = []
         while start < stop:
@@ -278,14 +278,14 @@ class TokenStore:
 
 @dataclasses.dataclass(frozen=True)
 class WordStarts:
-    """Whether each token of a `TokenStore` with the same `bounds` begins a word."""
+    """Whether each token of a `TokenStore` with the same `bounds` starts a word."""
 
     shards: tuple[np.ndarray, ...]  # WORDS, uint8, memory-mapped
     firsts: np.ndarray  # int64 [shards]: the bit of the first token of each shard
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Returns whether the tokens at these places begin a word. Values outside the store are arbitrary."""
+        """Returns whether the tokens at these positions start a word. Values outside the store are arbitrary."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins
@@ -302,9 +302,8 @@ class WordStarts:
 class ShardedOffsets:
     """Presents the offsets of each shard, which start at 0, as offsets into the concatenation of all shards, without copying.
 
-    It supports `len`, an index and a slice like the joined int64 array. Joined, the 4 x 10^9 sentences of a corpus of 10^11
-    tokens would take 32 GB.
-    """
+    It supports `len`, an index and a slice like the joined int64 array. As one array, the offsets of the 4 x 10^9 sentences of a
+    corpus of 10^11 tokens would take 32 GB."""
 
     def __init__(self, parts: Sequence[np.ndarray]):
         self._parts = tuple(parts)
@@ -347,19 +346,20 @@ class ShardedOffsets:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """One split of a corpus. Document d is the sentences [document_offsets[d], document_offsets[d + 1]), sentence s the tokens
-    likewise."""
+    """One split of a corpus. Document d consists of the sentences [document_offsets[d], document_offsets[d + 1]); sentence s
+    consists of tokens in the same way."""
 
     tokens: TokenStore
-    sentence_offsets: np.ndarray | ShardedOffsets  # int64 [S + 1], into the tokens of all shards; of a large split not joined
-    document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], into sentences; likewise
+    # int64 [S + 1], into the tokens of all shards; not joined if the split is large
+    sentence_offsets: np.ndarray | ShardedOffsets
+    document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], into sentences; not joined if the split is large
     token_counts: np.ndarray  # int64 [V], always of the train split
     vocabulary: VocabularyInfo
     split: str
     directory: pathlib.Path | None  # None: built in memory
-    tokenizer: Tokenizer | None = None  # with `vocabulary`; None: built in memory
+    tokenizer: Tokenizer | None = None  # a tokenizer with this `vocabulary`; None: built in memory
     word_starts: WordStarts | None = None  # None: use `Tokenizer.continuation_table`
-    languages: tuple[str, str] | None = None  # of pairs: every document is a text in the first language and its translation
+    languages: tuple[str, str] | None = None  # for pairs: every document is a text in the first language and its translation
 
     @property
     def num_documents(self) -> int:
@@ -383,7 +383,8 @@ class Corpus:
         return sentences, documents
 
     def part(self, ranges: Sequence[tuple[int, int]]) -> Corpus:
-        """Returns the documents [first, last) of each of `ranges` as a corpus, with offsets in memory and tokens as views.
+        """Returns a corpus with the documents [first, last) of each of `ranges`. Its offsets are in memory, and its tokens are
+        views.
 
         Raises CorruptedCorpus if the offsets do not ascend.
         """
@@ -396,7 +397,7 @@ class Corpus:
             if not (ascending(in_sentences) and ascending(in_tokens)):
                 raise CorruptedCorpus(
                     f"corrupted corpus: {self.directory}: the offsets of documents {first:,} to {last - 1:,} of the {self.split} "
-                    "split do not ascend; compare all its files by python -m bert_jax.corpus --verify=DIR"
+                    "split do not ascend; check all files with python -m bert_jax.corpus --verify=DIR"
                 )
             tokens += self.tokens.views(int(in_tokens[0]), int(in_tokens[-1]))
             if starts := self.word_starts:
@@ -485,7 +486,7 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
     """Reads and checks the manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or in another
     format."""
     if directory.is_file():
-        raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
+        raise UserError(f"corpus {directory} is a file; give the directory made by python -m bert_jax.corpus --output=DIR")
     if not directory.is_dir():
         remedy = f"build one with python -m bert_jax.corpus --output={directory} ..."
         raise UserError(f"corpus {missing_path(directory)} does not exist; {remedy}")
@@ -505,7 +506,8 @@ def read_manifest(directory: pathlib.Path) -> JsonObject:
     )
     if manifest.get("format") != FORMAT:
         raise UserError(
-            f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again"
+            f"corpus {directory} has format {manifest.get('format')}, but this version of bert_jax reads format {FORMAT}; build "
+            "it again"
         )
     check_manifest(directory, manifest)
     return manifest

@@ -26,7 +26,8 @@ LIKELY = (
     "text", "content", "document", "article", "body", "passage", "story", "raw_content", "page_content", "context", "sentence",
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
-_PART_BYTES, _MOST_PARTS = 16 << 20, 16  # of a row group; more parts would decode it too often
+# the smallest part of a row group; with more parts, the row group would be decoded too often
+_PART_BYTES, _MOST_PARTS = 16 << 20, 16
 _SPLITS = {
     "train": "train", "training": "train",
     "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
@@ -39,7 +40,8 @@ _CACHES = ("cache-*", "tmp*", "indices*")  # files that the `datasets` library l
 
 @dataclasses.dataclass(frozen=True)
 class TableFile:
-    """Facts about a file before it is read: its rows, its column names, and the name and bytes of the text column."""
+    """The properties of a file that has not been read yet: its rows, its column names, and the name and size in bytes of the text
+    column."""
 
     rows: int
     columns: tuple[str, ...]
@@ -49,7 +51,7 @@ class TableFile:
 
 
 def split_name(name: str) -> str:
-    """Returns the split in a file's relative path, following the hub's naming, or "" if there is none."""
+    """Returns the split that the relative path of a file names, following the hub's naming, or "" if it names none."""
     *folders, last = pathlib.PurePosixPath(name).parts
     stem = last.partition(".")[0]
     shard = _SHARD.fullmatch(stem)
@@ -122,7 +124,8 @@ def inspect(kind: str, path: str, column: str | None, given: str) -> TableFile:
     with columns_explained(kind, path), open_columns(kind, path) as file:
         name = _text_column(path, file.schema, column)
         groups = file.groups(name)
-        if kind == "parquet":  # an unknown codec only shows when a page is read; its name in the metadata may crash the process
+        # an unknown codec is only noticed when a page is read, and its name in the metadata may crash the process
+        if kind == "parquet":
             next(file.batches([name]), None)
         rows, sizes = [count for count, _ in groups], [size for _, size in groups]
         cuts = _cuts(rows, sizes) if kind == "parquet" else ()
@@ -186,7 +189,9 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
     likely = next((lower[name] for name in LIKELY if name in lower), None)
     if likely is None and len(texts) > 1:
         named = ", ".join(texts)
-        raise UserError(f"{path} has several columns of texts: {named}; choose the documents' with --text-field=NAME")
+        raise UserError(
+            f"{path} has several columns of texts: {named}; choose the column of the documents with --text-field=NAME"
+        )
     return likely or texts[0]
 
 

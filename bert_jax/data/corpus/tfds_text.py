@@ -1,9 +1,8 @@
 """Reads text from TensorFlow Datasets without TensorFlow: a data set of the catalogue, or the embedded corpus.
 
-Prepared data sets are found by name on disk, or downloaded from the public bucket of prepared data sets. The builders of the
-largest text data sets (`wikipedia`, `lm1b`) need TensorFlow or Apache Beam to prepare them, but their prepared files are in that
-bucket, and reading them needs neither.
-"""
+Prepared data sets are found by name on disk, or downloaded from the public bucket of prepared data sets. TensorFlow or Apache
+Beam is needed to prepare the largest text data sets (`wikipedia`, `lm1b`). The prepared files of these data sets are in the
+public bucket; reading them needs neither TensorFlow nor Apache Beam."""
 
 from __future__ import annotations
 
@@ -134,7 +133,7 @@ class TextSet:
     builder: tfds.core.DatasetBuilder
     split: str
     feature: str
-    """The feature with the text; "" of a data set of translations."""
+    """The feature with the text; "" for a data set of translations."""
 
     def __len__(self) -> int:
         return self.builder.info.splits[self.split].num_examples
@@ -145,8 +144,8 @@ class TextSet:
         return float(self.builder.info.splits[self.split].num_bytes)
 
     def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
-        """Returns the features with a text and its translation, those of `given` (SOURCE,TARGET) or in the data set's own order;
-        None if the data set is not of translations, or one feature of it is read as text."""
+        """Returns the two features with a text and its translation: those named by `given` (SOURCE,TARGET), or both in the data
+        set's order. Returns None if the data set has no translations, or if a single feature is read as text."""
         features = self.builder.info.features
         if self.feature or not isinstance(features, _tfds().features.Translation):
             return None
@@ -263,8 +262,9 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
             path = fetch(name, root)
         except OSError as error:
             raise UserError(
-                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_name_hint(name)}; prepare it on a "
-                "machine with a network, and give its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
+                f"tfds:{name} is not prepared in {root}, and it cannot be downloaded ({error}){_name_hint(name)}; prepare it on "
+                "a machine with a network and give its directory with --tfds-directory, or use another --source: embedded, text: "
+                "or jsonl:"
             ) from error
     if path is not None:
         try:

@@ -9,9 +9,8 @@ size and modification time of each verified file are recorded:
             verification.check()                    # raises once a file is found damaged; costs nothing
             verification.wait()                     # before every save: waits for the remaining files
 
-Since every save waits, no checkpoint or model comes from a damaged corpus. In practice there is no wait, because verification
-ends before the first checkpoint.
-"""
+Every save waits until the corpus is verified, so no checkpoint or model comes from a damaged corpus. In practice there is no
+wait, because verification ends before the first checkpoint."""
 
 from __future__ import annotations
 
@@ -48,12 +47,11 @@ _Seen = list[int | str]  # [bytes, modification time in ns, sha256] of a file th
 
 
 class Verification:
-    """Compares the files of the corpus in `directory` with its manifest, in background threads between `__enter__` and
+    """Compares the files of the corpus in `directory` with its manifest. Background threads do this between `__enter__` and
     `__exit__`.
 
-    Files that this machine has verified before count as verified if their size and modification time are unchanged, unless
-    `again`.
-    """
+    A file that this machine has verified before counts as verified if its size and modification time are unchanged, unless
+    `again` is set."""
 
     def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
         self._directory = pathlib.Path(directory)
@@ -65,7 +63,7 @@ class Verification:
         self._seen = {} if again else _read_record(self._memory)
         self._pending = [name for name in self._expected if not self._is_seen(name)]
         self.bytes = sum(self._expected[name]["bytes"] for name in self._pending)
-        self.done = 0  # of these bytes
+        self.done = 0  # bytes of these files
         self._fault: UserError | None = None
         self._stopped = threading.Event()
         self._finished = threading.Event()
@@ -81,7 +79,7 @@ class Verification:
 
     def __enter__(self) -> Verification:
         if self._pending:
-            # a daemon thread does not delay a process that ends inside the `with` block
+            # a daemon thread does not delay the exit of a process inside the `with` block
             self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
             self._thread.start()
         return self
@@ -115,7 +113,7 @@ class Verification:
         try:
             with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_lower_priority) as pool:
                 list(pool.map(self._verify, largest_first))
-        except Exception as error:  # a bug of bert_jax; without `_fault` the run would wait forever
+        except Exception as error:  # a bug in bert_jax; without `_fault`, the run would wait forever
             self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
         finally:
             self._remember()
@@ -188,7 +186,7 @@ class Verifications:
         self._stack.close()
 
     def check(self) -> None:
-        """Raises CorruptedCorpus if a file of any was found damaged."""
+        """Raises CorruptedCorpus if a file of any of the corpora was found damaged."""
         for one in self._each:
             one.check()
 
@@ -239,11 +237,12 @@ KEY = "config.corpus.directory"
 
 
 def local_corpus(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
-    """Returns the local directory of a corpus: `directory` itself, or its copy if it is in a bucket. `name` is the flag or key.
+    """Returns the local directory of a corpus: `directory` itself, or its copy if it is in a bucket. `name` is the flag or key of
+    the corpus, for messages.
 
-    A copy with any change is verified immediately, others like every corpus (`verification`). Raises UserError if there is no
-    corpus, if it does not fit on the disk, or if an object is missing or has changed since it was built.
-    """
+    A changed copy is verified immediately. Other copies are verified in the background, like every corpus. Raises UserError if
+    there is no corpus, if it does not fit on the disk, if an object is missing, or if an object has changed since the corpus was
+    built."""
     text = checked(str(directory), name)
     if not is_remote(text):
         return pathlib.Path(text)

@@ -1,7 +1,7 @@
 """Runs any `tokenizer.json` with the library `tokenizers`: byte-level BPE, Unigram, WordPiece with other text rules.
 
-Words are those of the library's pre-tokenizer (`word_ids`), so a subword alone does not show whether it begins a word. `append`
-therefore marks each id that begins one.
+Words are those of the library's pre-tokenizer (`word_ids`), so a subword alone does not show whether it starts a word. `append`
+therefore marks each id that starts a word.
 
 With most tokenizers, the rules never span a single space: a text can be cut before each space and its parts encoded separately. A
 cache from part to ids then answers nearly all lookups, as for WordPiece. `_stops_at_spaces` decides from the tokenizer's
@@ -77,13 +77,14 @@ class JsonTokenizer:
         self.settings, self.names = settings or {}, names or {}
         self._spec: JsonObject = parse_json(content)
         self._rust = _load(content, self._spec)
-        #: the ids of "a", and of one and two such texts with the special tokens that the post-processor adds
+        #: the ids of "a", and the ids of one and two such texts with the special tokens that the post-processor adds
         self.letter = self._rust.encode("a", add_special_tokens=False).ids
         self.framed = (self._rust.encode("a").ids, self._rust.encode("a", "a").ids)
         text_content, hidden = _without_specials(content, self._spec)
         if hidden:
             self._with_specials, self._rust = self._rust, _load(text_content, self._spec)
-        self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
+        # special tokens in a text are treated as ordinary text, except in `encode_with_specials`
+        self._rust.encode_special_tokens = True
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
         if len(set(vocabulary.values())) < len(vocabulary):
             raise ValueError("two pieces have the same id")
@@ -127,7 +128,7 @@ class JsonTokenizer:
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
             model["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-        if isinstance(model.get("vocab"), list):  # the library reads and writes scores with an error in their last digit
+        if isinstance(model.get("vocab"), list):  # the library reads and writes scores with an error in the last digit
             model["vocab"] = [[piece, f"{score:.10g}"] for piece, score in model["vocab"]]
         model = {name: value for name, value in model.items() if value is not None and value is not False} | {
             "type": model_type(self._spec)
@@ -344,12 +345,13 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 PREFIX_SPACE = "add_prefix_space"
-"""Of a pre-tokenizer, and of tokenizer_config.json: whether a text begins with a space if it has none."""
+"""Of a pre-tokenizer or of tokenizer_config.json: whether a space is added to a text that does not start with one."""
 
 
 def with_prefix_space(spec: JsonObject, wanted: Json) -> str | None:
-    """Returns the text of the tokenizer.json `spec` whose pre-tokenizer adds the space that tokenizer_config.json says, as
-    transformers 4 changes it: a pre-tokenizer of a single component alone. None if it says the same, or nothing."""
+    """Returns the text of the tokenizer.json `spec`, changed so that its pre-tokenizer adds a leading space as
+    tokenizer_config.json says. Like transformers 4, this only changes a pre-tokenizer with a single component. Returns None if
+    both files agree, or tokenizer_config.json does not state it."""
     first = spec.get("pre_tokenizer") or {}
     if not isinstance(wanted, bool) or first.get(PREFIX_SPACE, wanted) == wanted:
         return None
@@ -389,8 +391,8 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
 
 def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
     """Returns (the expression that splits ASCII text into words, the expression that finds tokens matched before words). The
-    first equals the library's Unicode expression; it is None unless the tokenizer is byte-level and leaves ASCII text
-    unchanged."""
+    first one is equivalent to the library's Unicode expression. It is None unless the tokenizer is byte-level and leaves ASCII
+    text unchanged."""
     plain = [token["content"] for token in spec.get("added_tokens") or () if not token.get("special")]
     before = re.compile("|".join(map(re.escape, plain)) or r"(?!)")
     steps = parts(spec.get("pre_tokenizer"), "pretokenizers")

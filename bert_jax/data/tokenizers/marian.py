@@ -1,5 +1,6 @@
-"""Marian's tokenizer (`source.spm`, `target.spm`, `vocab.json`), with the methods of `wordpiece.WordPiece`: a SentencePiece model
-for each language, whose pieces get their ids from a vocabulary that both share, or from one of their own."""
+"""Marian's tokenizer (`source.spm`, `target.spm`, `vocab.json`), with the methods of `wordpiece.WordPiece`. Each language has a
+SentencePiece model. The ids of its pieces come from a vocabulary that both languages share, or from the language's own
+vocabulary."""
 
 from __future__ import annotations
 
@@ -16,15 +17,14 @@ from bert_jax.files import JsonObject, parse_json
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY = "source.spm", "target.spm", "vocab.json", "target_vocab.json"
 MARIAN_FILES = (SOURCE_MODEL, TARGET_MODEL, VOCABULARY, TARGET_VOCABULARY)
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "sep": "</s>", "cls": "</s>", "mask": "<unk>"}
-"""Role -> piece. A source ends with </s>; nothing stands before it, and nothing is masked."""
+"""Role -> piece. A source ends with </s>; no special token precedes it, and nothing is masked."""
 
 
 class MarianPieces:
     """Converts text to ids as transformers' `MarianTokenizer` does, without the </s> at the end.
 
     A text may begin with the code of its target language, such as ">>deu<<", which is one token. `contents` are the files by
-    name; without TARGET_VOCABULARY both languages share a vocabulary.
-    """
+    name; without TARGET_VOCABULARY, both languages share a vocabulary."""
 
     kind = "marian"
     max_word_characters = None
@@ -42,7 +42,7 @@ class MarianPieces:
 
     @functools.cached_property
     def turned(self) -> MarianPieces:
-        """The same with the two languages exchanged, which reads and writes texts of the target language."""
+        """The same tokenizer with the two languages exchanged; it reads and writes texts of the target language."""
         names = {SOURCE_MODEL: TARGET_MODEL, TARGET_MODEL: SOURCE_MODEL}
         if self.separate_vocabularies:
             names |= {VOCABULARY: TARGET_VOCABULARY, TARGET_VOCABULARY: VOCABULARY}
@@ -50,12 +50,12 @@ class MarianPieces:
 
     @property
     def separate_vocabularies(self) -> bool:
-        """Whether the target has a vocabulary of its own."""
+        """Whether the target has its own vocabulary."""
         return TARGET_VOCABULARY in self.contents
 
     @property
     def identity(self) -> bytes:
-        """The content of all files, from which the hash of the vocabulary follows."""
+        """The content of all files, from which the hash of the vocabulary is computed."""
         return b"".join(self.contents.get(name, b"") for name in MARIAN_FILES)
 
     def append(self, text: str, out: array[int]) -> None:
@@ -63,7 +63,7 @@ class MarianPieces:
         out.extend(_encoded(text, self._source, self._ids))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the ids of a source, and for each its characters [start, end) of `text`."""
+        """Returns the ids of a source, and the characters [start, end) of `text` for each id."""
         code, rest = _split_code(text)
         own, spans = self._source.encode_with_offsets(rest)
         ids = _encoded(text, self._source, self._ids)
@@ -87,8 +87,8 @@ class MarianPieces:
 
 
 def read_marian(directory: pathlib.Path) -> MarianPieces | None:
-    """Returns the tokenizer of a directory with SOURCE_MODEL, None without one. Raises UserError for files that are missing or
-    damaged, and for a vocabulary without the special pieces."""
+    """Returns the tokenizer of a directory with SOURCE_MODEL, or None for a directory without one. Raises UserError for files
+    that are missing or damaged, and for a vocabulary without the special pieces."""
     if not (directory / SOURCE_MODEL).is_file():
         return None
     if lacking := [name for name in MARIAN_FILES[:3] if not (directory / name).is_file()]:
@@ -107,12 +107,13 @@ def read_marian(directory: pathlib.Path) -> MarianPieces | None:
         raise UserError(f"{directory}: its files are not Marian's tokenizer ({error}); copy the model again") from error
     for pieces, name in ((model.pieces, VOCABULARY), (target.pieces, TARGET_VOCABULARY)):
         if absent := [piece for piece in SPECIALS.values() if piece not in pieces]:
-            raise UserError(f"{directory / name} has no {absent[0]}, which every vocabulary of Marian has; copy the model again")
+            raise UserError(f"{directory / name} has no {absent[0]}, which every Marian vocabulary has; copy the model again")
     return model
 
 
 def _split_code(text: str) -> tuple[str, str]:
-    """(the code of the target language at the beginning of a text, such as ">>deu<<", or "", the rest)."""
+    """Returns (the language code, the rest of the text). The code, such as ">>deu<<", is the target language at the start of a
+    text; it is "" if there is none."""
     end = text.find("<<") if text.startswith(">>") else -1
     return (text[: end + 2], text[end + 2 :]) if end >= 0 else ("", text)
 
@@ -129,6 +130,6 @@ def _decoded(ids: Sequence[int], model: SentencePiece, pieces: Sequence[str]) ->
 
 
 def _by_id(ids: Mapping[str, int]) -> list[str]:
-    """Returns the pieces of a vocabulary in the order of their ids; ids without a piece have the empty one."""
+    """Returns the pieces of a vocabulary in the order of their ids; an id without a piece gets the empty piece."""
     found = {i: piece for piece, i in ids.items()}
     return [found.get(i, "") for i in range(max(found) + 1)]

@@ -1,10 +1,9 @@
 """Converts our tokenizers to the Rust library `tokenizers` (the `tokenizer.json` format), for transformers and servers.
 
 The converted tokenizers differ from ours in two ways. They recognise special tokens in the text, and `BertNormalizer` has two
-different rules (see `wordpiece`). Converted SentencePiece models also differ on: combining marks out of canonical order; marks
-without a composed form after a letter that the character map changes (the mark is lost); final sigmas of a model whose text is
-lower-cased outside the model; and segmentations whose likelihoods differ only by rounding.
-"""
+different rules (see `wordpiece`). Converted SentencePiece models also differ in four cases. First, combining marks are out of
+canonical order. Second, a mark without a composed form follows a letter that the character map changes (the mark is lost). Third,
+final sigmas, if the text is lower-cased outside the model. Fourth, segmentations whose likelihoods differ only by rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from bert_jax.data.tokenizers.wordpiece import WordPiece
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, normalizers
 
-_NEVER = -1000.0  # log probability of pieces that text must not produce
+_NEVER = -1000.0  # the log probability of pieces that must not be produced from text
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; others: user-defined, byte
 _UNIGRAM = 1
 
@@ -45,7 +44,7 @@ def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str]
 def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    last = len(model.pieces) - 1  # a blank piece is a hole; at the end it keeps the vocabulary's size
+    last = len(model.pieces) - 1  # a blank piece fills a hole; at the end, it keeps the vocabulary's size
     ids = {piece: i for i, piece in enumerate(model.pieces) if piece or i == last}
     rust = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=model.max_word_characters))
     rust.normalizer = normalizers.BertNormalizer(
@@ -82,7 +81,7 @@ def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
 
 
 def _combining_marks() -> str:
-    """Returns a regular expression of the combining marks that `SentencePiece` strips, which are fewer than in the library's
-    StripAccents."""
+    """Returns a regular expression for the combining marks that `SentencePiece` strips. The library's StripAccents strips
+    more."""
     marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
     return "[" + "".join(f"\\x{{{code:X}}}" for code in marks) + "]"

@@ -80,15 +80,15 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Returns whether a piece's span leaves out this character at its edge: it is white space, or the normalisation drops
-        it, as it does control characters."""
+        """Returns whether the span of a piece excludes this character at its edge. It is excluded if it is white space, or if the
+        normalisation drops it, as it drops control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the characters [start, end) of each word of `text`. A word is a piece that starts with U+2581 and those that
-        continue it."""
+        """Returns the characters [start, end) of each word of `text`. A word is a piece that starts with U+2581, and the pieces
+        that continue it."""
         ids, offsets = self.encode_with_offsets(text)
         return joined_spans(offsets, (not self.is_continuation(self.pieces[i]) for i in ids))
 
@@ -97,7 +97,7 @@ class SentencePiece:
         return self._processor.decode([int(i) for i in ids])
 
     def surface_pieces(self, text: str) -> list[str]:
-        """Returns the pieces of `text` as text; an unknown one is what stands there."""
+        """Returns the pieces of `text` as text; an unknown piece is shown as the original characters."""
         pieces: list[str] = self._processor.encode(self._prepared(text), out_type=str)
         return pieces
 
@@ -106,13 +106,13 @@ class SentencePiece:
         return str(self._processor.decode_pieces(list(pieces)))
 
     def is_continuation(self, piece: str) -> bool:
-        """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
+        """Returns whether a piece continues a word; pieces that start a word begin with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)
 
 
 def joined_spans(offsets: Iterable[tuple[int, int]], begins: Iterable[bool]) -> list[tuple[int, int]]:
-    """Joins the characters [start, end) of the pieces of each word. `begins` are True for the pieces that begin one; a piece
-    without characters passes this on to the next."""
+    """Joins the characters [start, end) of the pieces of each word. `begins` is True for pieces that start a word; if such a
+    piece has no characters, the next piece starts the word."""
     spans: list[tuple[int, int]] = []
     fresh = True
     for (start, end), begin in zip(offsets, begins, strict=True):

@@ -49,13 +49,12 @@ class VocabularyInfo:
     """The properties of a vocabulary that must match for two tokenizers to give the same ids. `sha256` is a hash of its pieces,
     independent of line endings, and for a tokenizer.json also of its text rules.
 
-    Manifests of older corpora lack the last two fields. The defaults are the behaviour at that time.
-    """
+    Manifests of older corpora lack the last two fields; their defaults are the behaviour at that time."""
 
     size: int
     sha256: str
     lowercase: bool
-    kind: str  # "wordpiece" | "sentencepiece"; of a tokenizer.json "bpe" | "unigram" | "wordlevel" | "library-wordpiece"
+    kind: str  # "wordpiece" | "sentencepiece"; for a tokenizer.json "bpe" | "unigram" | "wordlevel" | "library-wordpiece"
     pad_id: int
     unk_id: int
     cls_id: int
@@ -135,7 +134,8 @@ class Tokenizer:
 
     @functools.cached_property
     def continuation_table(self) -> np.ndarray:
-        """bool [V]: the pieces that continue a word or, if words are marked in the text (`marks_words`), that usually do."""
+        """bool [V]: the pieces that continue a word. If words are marked in the text (`marks_words`), these are the pieces that
+        usually continue one."""
         table = np.array([self._model.is_continuation(piece) for piece in self._model.pieces])
         table[sorted(self.special_ids)] = False
         return table
@@ -207,23 +207,24 @@ class Tokenizer:
 
     @property
     def separate_vocabularies(self) -> bool:
-        """Whether the ids of a target, the language that a translator writes, are of a vocabulary of its own."""
+        """Whether the target, the language that a translator writes, has its own vocabulary of ids."""
         return isinstance(self._model, MarianPieces) and self._model.separate_vocabularies
 
     @functools.cached_property
     def of_target(self) -> Tokenizer:
-        """The tokenizer of the language that a translator writes: this one, unless the language has pieces of its own, as in
+        """The tokenizer of the language that a translator writes: this tokenizer, unless the language has its own pieces, as in
         Marian."""
         return Tokenizer(self._model.turned, specials=MARIAN_SPECIALS) if isinstance(self._model, MarianPieces) else self
 
     def append(self, text: str, out: array[int], *, target: bool = False) -> None:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses this to avoid a list per
-        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. A `target` is a text
-        in the language that a translator writes, for which Marian has a tokenizer of its own."""
+        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` must have 32 bits. With `target`, `text`
+        is in the language that a translator writes, for which Marian has its own tokenizer."""
         (self.of_target if target else self)._model.append(text, out)
 
     def encode(self, text: str, *, target: bool = False) -> list[int]:
-        """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text. `target` as in `append`."""
+        """Returns the ids of `text`. Special tokens in the text, e.g. "[MASK]", are ordinary text. `target` is explained in
+        `append`."""
         ids = array("I")
         self.append(text, ids, target=target)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
@@ -245,9 +246,8 @@ class Tokenizer:
         of pieces).
 
         Each word is tokenised separately, as with transformers' `is_split_into_words`. If a leading space changes a word's
-        pieces, all words except the first get one, as in running text. A word without pieces (empty, or only control characters)
-        becomes the unknown token, so that every word has a first piece.
-        """
+        pieces, all words except the first get a leading space, as in running text. A word without pieces (empty, or only control
+        characters) becomes the unknown token, so that every word has a first piece."""
         space = " " if self.distinguishes_spaces else ""
         ids: list[int] = []
         firsts: list[int] = []
@@ -291,8 +291,8 @@ class Tokenizer:
         return first + "".join(piece.removeprefix(CONTINUATION) for piece in rest)
 
     def decode(self, ids: Sequence[int], *, target: bool = False) -> str:
-        """Returns the text of these ids, of a `target` as in `append`. WordPiece does not restore the original white space around
-        punctuation."""
+        """Returns the text of these ids; `target` is explained in `append`. WordPiece does not restore the original white space
+        around punctuation."""
         return (self.of_target if target else self)._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
@@ -378,9 +378,8 @@ def load_tokenizer(
     `tokenizer/` of a corpus). Other files in the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
     Casing comes from the directory, then from `lowercase`, then from the vocabulary. If the files of the directory contradict
-    each other, `lowercase` decides. Raises UserError if the casing cannot be determined, or if `lowercase` contradicts the
-    others, since every capitalised word would become [UNK].
-    """
+    each other, `lowercase` decides. Raises UserError if the casing cannot be determined, or if `lowercase` contradicts the files,
+    since every capitalised word would then become [UNK]."""
     if (marian := read_marian(pathlib.Path(path))) is not None:
         length = marian.settings.get("model_max_length")
         return Tokenizer(marian, specials=MARIAN_SPECIALS, max_length=length if isinstance(length, int) else None)
@@ -420,7 +419,8 @@ def load_tokenizer(
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Returns whether text is lower-cased, according to the files next to the vocabulary, `stated`, or the vocabulary itself."""
+    """Returns whether text is lower-cased, according to the files next to the vocabulary, to `stated`, or to the vocabulary
+    itself."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
@@ -437,10 +437,9 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
 def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | None, str]:
     """Returns (whether the vocabulary is lower-cased or None if unclear, the reason).
 
-    It is clear if the model lower-cases text itself (`folds`), if at least 1 % of the pieces have capitals (lower-cased text
-    would never use them), or if the whole Latin alphabet is there without capitals (every capitalised word of cased text would
-    become [UNK]).
-    """
+    The casing is clear in three cases. The model lower-cases text itself (`folds`). At least 1 % of the pieces have capitals,
+    which lower-cased text would never use. Or the vocabulary has the whole Latin alphabet but no capitals, so that every
+    capitalised word of cased text would become [UNK]."""
     if folds:
         return True, "its model lower-cases text itself"
     words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]

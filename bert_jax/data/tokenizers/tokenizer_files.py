@@ -44,8 +44,8 @@ _CLASSES_READ = (
     f"supported are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
 )
 _SHIFTED = (
-    "its ids are those of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and its pairs are "
-    "joined by </s></s>, neither of which is supported here; use the model with transformers, or choose a BERT with WordPiece"
+    "its ids are the ids of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and it joins pairs "
+    "with </s></s>; neither is supported here; use the model with transformers, or choose a BERT with WordPiece"
 )
 MOST_PIECES = 10_000_000
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
@@ -65,7 +65,7 @@ class TokenizerDescription:
     specials: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role, a key of `SPECIAL_NAMES` -> piece
     added: tuple[str, ...] = ()  # pieces that transformers matches before all rules, such as "[E1]"
     max_word_characters: int | None = None
-    max_length: int | None = None  # tokens of a text, [CLS] and [SEP] included
+    max_length: int | None = None  # the number of tokens in a text, including [CLS] and [SEP]
     disputed: bool = False  # whether another file next to the vocabulary states the other casing
     notes: tuple[str, ...] = ()  # messages for the user about resolved contradictions
 
@@ -98,7 +98,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files in `directory` from which pieces can be read, in order of preference."""
+    """Returns the files in `directory` that contain the pieces of a vocabulary, in order of preference."""
     return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE, SOURCE_MODEL) if (directory / name).is_file()]
 
 
@@ -144,7 +144,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     rows = _model_rows(path)
     if rows is not None:
         end = max(end, min(rows, len(described.pieces)))
-    elif content is not None and "" in content.ids:  # saved with the rows of a model
+    elif content is not None and "" in content.ids:  # the file fills the unused ids of a model with empty pieces
         end = len(described.pieces)
     return dataclasses.replace(described, pieces=described.pieces[:end])
 
@@ -172,14 +172,16 @@ def _described(
         for i, token in added.items():
             if content.ids.get(token) != i:
                 raise UserError(
-                    f"{path}: the files next to it add {token!r} with the id {i}, which it lacks; take all from one model"
+                    f"{path}: the files next to it add {token!r} with the id {i}, but this file has no such token; take all "
+                    "files from "
+                    "one model"
                 )
     else:
         assert lines is not None
         pieces = _extended(path, lines, added)
         if content is not None:
             _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
-    if unfit_for_vocab_txt(pieces) is not None:  # then they are in a tokenizer.json, which has every piece once
+    if unfit_for_vocab_txt(pieces) is not None:  # its pieces are then in a tokenizer.json, which has every piece once
         last = {piece: i for i, piece in enumerate(pieces)}
         pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
     specials = _special_names(config, names)
@@ -215,14 +217,14 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
         followed["strip_accents"] = followed["do_lower_case"]
     differing = [name for name in in_json if name in config and followed[name] != in_json[name]]
     if "do_lower_case" in differing and strip is None and content.strip_accents == content.lowercase:
-        differing = [name for name in differing if name != "strip_accents"]  # they follow the casing in both
+        differing = [name for name in differing if name != "strip_accents"]  # the casing is the same in both files
     notes: tuple[str, ...] = ()
     if differing:
         json_wins = config.get("tokenizer_class") in BACKENDS
         listed = " and ".join(f"{name}={_as_json(config[name])}" for name in differing)
         notes = (
-            f"{CONFIG_FILE} has {listed}, unlike {JSON_FILE}; "
-            f"{JSON_FILE if json_wins else CONFIG_FILE} is followed, as in transformers",
+            f"{CONFIG_FILE} has {listed}, unlike {JSON_FILE}; {JSON_FILE if json_wins else CONFIG_FILE} is used, as in "
+            "transformers",
         )
         followed = in_json if json_wins else followed
     if lowercase is None or followed is in_json:
@@ -259,7 +261,9 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     _check_not_shifted(file, content)
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
-        raise UserError(f"{file} holds a {model_type(content)} model, {path.name} next to it a SentencePiece model; remove one")
+        raise UserError(
+            f"{file} holds a {model_type(content)} model, but {path.name} next to it holds a SentencePiece model; remove one"
+        )
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     _check_same_pieces(path, pieces, ids)
@@ -392,7 +396,7 @@ def _as_json(value: Json) -> str:
 
 
 def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NAMES)) -> dict[str, str]:
-    """Returns role -> piece, from the first source that has it, given as a string or as {"content": string}."""
+    """Returns role -> piece, from the first source that names the role's piece as a string or as {"content": string}."""
     names: dict[str, str] = {}
     for source, part in itertools.product(sources, roles):
         name = source.get(f"{part}_token")
@@ -439,7 +443,8 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
         raise UserError(
-            f"{path} has {counted(len(lines), 'piece')}, the tokens added to it the ids {sorted(behind)[:8]}: ids are missing"
+            f"{path} has {counted(len(lines), 'piece')}, but the ids of the tokens added to it start at {sorted(behind)[:8]}: "
+            "ids are missing"
         )
     for i, token in added.items():
         if i < len(lines) and lines[i] != token:
@@ -448,7 +453,7 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
 
 
 def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
-    """Returns the pieces of a tokenizer.json by their ids. A hole, such as the first id of a piece that was repeated in the
+    """Returns the pieces of a tokenizer.json by their ids. A hole, such as the first id of a piece that is repeated in the
     vocab.txt, becomes the empty piece, which no text contains."""
     pieces = {i: piece for piece, i in content.ids.items()}
     size = max(pieces, default=-1) + 1
@@ -508,7 +513,7 @@ def _described_library(
     text, notes = path.read_text("utf-8"), []
     if (changed := with_prefix_space(content, config.get(PREFIX_SPACE))) is not None:
         text, adds = changed, "a " if config[PREFIX_SPACE] else "no "
-        notes.append(f"{adds}space before a text: {PREFIX_SPACE} of {CONFIG_FILE} is used, and {JSON_FILE} differs")
+        notes.append(f"{adds}space before a text: {PREFIX_SPACE} of {CONFIG_FILE} is used, although {JSON_FILE} differs")
     try:
         library = JsonTokenizer(text, settings=config, names=names)
     except ValueError as error:
@@ -519,7 +524,7 @@ def _described_library(
     for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
         if theirs != ours:
             shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]
-            notes.append(f"{JSON_FILE} frames texts as {shown[0]!r}, this program as {shown[1]!r}")
+            notes.append(f"{JSON_FILE} puts special tokens around texts as in {shown[0]!r}, but this program as in {shown[1]!r}")
             break
     return TokenizerDescription(
         path=path,
@@ -545,14 +550,17 @@ _OTHER_NAMES = {
 def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
-    """Returns role -> piece. It is looked up in the files next to a tokenizer.json, then by id in the model's config.json, then
-    in the file itself by the usual names and by the post-processor's template. If [CLS] and [SEP] are missing, the tokens for the
-    beginning and end of texts (bos, eos) are used."""
+    """Returns role -> piece. The role is looked up in the files next to a tokenizer.json, then by id in the model's config.json,
+    then in the file itself by the usual names and by the post-processor's template. If [CLS] and [SEP] are missing, the tokens
+    for the beginning and end of texts (bos, eos) are used."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
     for role, piece in named.items():
         if role in ("pad", "cls", "sep", "mask") and piece not in ids:
-            raise UserError(f"{path}: the files next to it have {role}_token={piece!r}, which is not in it; correct one")
+            raise UserError(
+                f"{path}: the files next to it have {role}_token={piece!r}, but this piece is not in the vocabulary; correct one "
+                "of the files"
+            )
 
     def by_id(key: str) -> str | None:
         i = fields.get(key)

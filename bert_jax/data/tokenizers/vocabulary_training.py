@@ -23,7 +23,7 @@ SPLITTINGS = ("gpt2", "gpt4")
 """How byte-level BPE splits text before the merges. GPT-4's splitting keeps numbers in groups of up to three digits and joins a
 word to a preceding punctuation mark."""
 _MULTIPLE = 64  # byte-level vocabulary sizes are multiples of this, for matrix units
-_COVERAGE = 0.9999  # of the text's characters; words with others are unknown
+_COVERAGE = 0.9999  # fraction of the text's characters; words with other characters are unknown
 MARKS_LIMIT = 0.002
 """The largest acceptable fraction of letters that text rules may change beyond their case, before meaning is lost. In the English
 Wikipedia the fraction is 0.0004."""
@@ -44,7 +44,7 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
             sentences = cleaned(document, config.cleaning, counts)
             if sentences and not is_eval(sentences, config.eval_fraction):
-                if document.is_pair:  # a translation does not follow its text as a sentence does
+                if document.is_pair:  # a translation is not the next sentence of its text
                     yield from ([text] for text in sentences)
                 else:
                     yield sentences
@@ -57,8 +57,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:
-    """Returns the fraction of letters that stripping accents and marks changes, given the frequencies of characters, and the most
-    frequent changes, e.g. "й → и"."""
+    """Returns the fraction of letters that change when accents and marks are stripped, given the frequencies of characters, and
+    the most frequent changes, e.g. "й → и"."""
     letters = sum(count for character, count in characters.items() if character.isalpha() or stripped(character) is not None)
     changed = {character: left for character in characters if (left := stripped(character)) is not None}
     shown = sorted(changed, key=lambda character: (-characters[character], character))[:3]
@@ -76,10 +76,8 @@ def train_wordpiece(
     """Trains a WordPiece tokenizer with `size` pieces (fewer if the text has no more), by byte-pair merges in the Rust library.
 
     lowercase: None means yes, unless that would change more letters than MARKS_LIMIT. alphabet: the number of most frequent
-    characters that become pieces, both at the start of a word and inside it; None: those that cover 99.99 % of the text, where
-    they occur. Raises UserError if there is no text, if `size` is too small for the characters, or if the user must choose the
-    casing.
-    """
+    characters that become pieces, both at the start of a word and inside it; None: the characters that cover 99.99 % of the text.
+    Raises UserError if there is no text, if `size` is too small for the characters, or if the user must choose the casing."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -178,8 +176,8 @@ def train_sentencepiece(
     """Trains a unigram SentencePiece tokenizer with ALBERT's special pieces. Its own normalisation lower-cases text if
     `lowercase` (None: yes) and keeps accents.
 
-    characters: the pieces are single characters, and the space before a word is the piece ▁; `lowercase=None` then means no.
-    """
+    characters: the pieces are single characters, and the space before a word is the piece ▁; `lowercase=None` then means
+    cased."""
     import sentencepiece
 
     lowercase = bool(lowercase) if characters else lowercase is not False

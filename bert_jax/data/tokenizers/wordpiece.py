@@ -1,16 +1,15 @@
 """WordPiece with exactly the text rules of the original BERT (google-research/bert, tokenization.py).
 
-The rules, in order: drop NUL, U+FFFD and the categories Cc and Cf; put spaces around CJK ideographs (unless `split_cjk` is off);
-split at white space; when lower-casing, lower each token; when stripping accents, which goes with lower-casing unless
-`strip_accents` says otherwise, decompose it (NFD) and drop the combining marks (Mn); split off every punctuation character, where
-all ASCII that is not a letter or digit counts as punctuation; then match the longest piece first, where `##` marks a piece inside
-a word, and a word without a match, or longer than `max_word_characters`, becomes the unknown token.
+The rules, in order. Drop NUL, U+FFFD and the categories Cc and Cf. Put spaces around CJK ideographs, unless `split_cjk` is off.
+Split at white space. Lower-case each token, if asked. If accents are stripped (by default, if tokens are lower-cased), decompose
+the token (NFD) and drop the combining marks (Mn). Split off every punctuation character; any ASCII character that is not a letter
+or digit counts as punctuation. Then match the longest piece first, where `##` marks a piece inside a word. A word without a
+match, or longer than `max_word_characters`, becomes the unknown token.
 
-All rules are local to a chunk between white space, so one cache from chunk to ids answers nearly all lookups: on English
-Wikipedia 3.5-4 million tokens/s on one core with a filled cache, against 0.55 million with the Rust `tokenizers`. That library's
-`BertNormalizer` also deviates from the original: it lower-cases letter by letter (final sigmas become medial) and drops
-private-use characters.
-"""
+All rules apply within a chunk between white space, so one cache from chunk to ids answers nearly all lookups. On English
+Wikipedia, one core converts 3.5-4 million tokens/s with a filled cache, compared with 0.55 million with the Rust `tokenizers`.
+That library's `BertNormalizer` also deviates from the original: it lower-cases letter by letter (final sigmas become medial) and
+drops private-use characters."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Place = tuple[int, int]  # characters [start, end) of a text
 _CACHED_CHUNKS = 1 << 19  # at most about 100 MB per worker; a full cache is emptied
 
-# White space for `str.split`, but control characters for the original, which drops them and joins their neighbours.
+# Characters that `str.split` treats as white space, but the original as control characters: it drops them and joins their
+# neighbours.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 _ASCII_CONTROLS = re.compile("[\x00-\x1f\x7f]")
 _ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
@@ -76,8 +76,8 @@ def _split_punctuation(token: str) -> str:
 
 @functools.cache
 def stripped(character: str) -> str | None:
-    """Returns what is left of a letter or mark after lower-casing and stripping accents, or None if at most its case changes or
-    it is neither."""
+    """Returns what is left of a letter or mark after lower-casing and stripping accents. Returns None if only its case changes,
+    or if it is neither a letter nor a mark."""
     if unicodedata.category(character)[0] not in "LM":
         return None
     folded = _fold(character, lowercase=True, strip=True)

@@ -10,8 +10,7 @@ In: a `model_type`, or the configuration of a model. Out: the `Family`, whose ta
     nomic_bert.py   nomic-bert
     marian.py       Marian's encoder-decoders, the translators of OPUS-MT
 
-A family is added by a file and a line of FAMILIES.
-"""
+To add a family, add a file and a line in FAMILIES."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ FAMILIES: Mapping[str, str] = {
     "nomic_bert": "bert_jax.interop.families.nomic_bert:NOMIC_BERT",
     "marian": "bert_jax.interop.families.marian:MARIAN",
 }
-"""`model_type` -> the family. A Transformer is exported as the first family that computes its function."""
+"""`model_type` -> the family. A Transformer is exported as the first family that supports it."""
 OWN_FAMILIES: Mapping[str, str] = {
     "bert_jax": "bert_jax.interop.families.bert:OWN",
     "encoder_decoder": "bert_jax.interop.families.bert:ENCODER_DECODER",

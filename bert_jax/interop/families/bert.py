@@ -1,5 +1,5 @@
-"""BERT as in transformers (`modeling_bert.py`), and the models that only this package supports. Their files use BERT's names if
-they exist, and otherwise our own names, with dots and our layout."""
+"""BERT as in transformers (`modeling_bert.py`), and the models that only this package supports. Their files use BERT's tensor
+names where these exist. All other parameters have our own names, with dots, and our layout."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ FIELDS = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
-"""From fields of `ModelConfig` to equivalent fields of `config.json`. Fields that `config.json` may omit have equal defaults."""
+"""Field of `ModelConfig` -> the equivalent field of `config.json`. If `config.json` may
+omit a field, the default is the same in transformers and in `ModelConfig`."""
 
 SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position")
-"""Fields that `config.json` must have: with an assumed default, the import would fail later with a less clear error."""
+"""Fields that `config.json` must have. If a default were assumed, the import would fail later with a less clear error."""
 
 ACTIVATIONS = {
-    "gelu": "gelu",  # erf in transformers as in ours; the tanh approximation that TensorFlow BERT moved to is `gelu_new`
+    "gelu": "gelu",  # erf in transformers, as here; the tanh approximation that TensorFlow BERT later used is `gelu_new`
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -73,7 +74,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""From transformers' `hidden_act` to `ModelConfig.activation`; exports use the first name for each activation."""
+"""transformers' `hidden_act` -> `ModelConfig.activation`; exports use the first name of each activation."""
 
 FIXED = {
     "position_embedding_type": "absolute",
@@ -115,8 +116,8 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    # The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters.
-    # NVIDIA's have a name of their own for layers that apply their activation themselves.
+    # The published checkpoints were converted from TensorFlow long ago, and still have TensorFlow's names for LayerNorm's
+    # parameters. NVIDIA's checkpoints have a different name for layers that apply their activation themselves.
     renamed={
         "LayerNorm.gamma": "LayerNorm.weight",
         "LayerNorm.beta": "LayerNorm.bias",
@@ -136,4 +137,4 @@ BILM, FLAIR, COVE, STATIC, ENCODER_DECODER = (
     dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
     for name in ("bilm", "flair", "cove", "static", "encoder_decoder")
 )
-"""The encoders of this package that are not BERT's, and encoder-decoders that Marian does not have."""
+"""The encoders of this package other than BERT's, and encoder-decoders that Marian does not support."""

@@ -1,8 +1,7 @@
 """`Family`, the format of a model family in other programs: names and layouts of tensors, keys of config.json, and classes.
 
 A family is data: a table of `Row`s and a table of `Key`s, each read in both directions. `names.py` and `huggingface_config.py`
-read the tables, and no other module has names of transformers.
-"""
+read the tables; no other module contains names of transformers."""
 
 from __future__ import annotations
 
@@ -28,17 +27,16 @@ class Row:
     tensor.
 
     A `{}` in `theirs` is the layer number; our array then has a leading axis N. A model has the row only if it has the parameter,
-    so a table lists all biases that a family may have.
-    """
+    so a table can list all biases that a family may have."""
 
     ours: str
     our_axes: str
     theirs: str
     their_axes: str
     split: tuple[int, int] = (0, 1)
-    """(i, n): the array is the i-th of n equal parts of their tensor, along its first axis."""
+    """(i, n): the array is the i-th of n equal parts of the other format's tensor, along its first axis."""
     when: Callable[[ModelConfig], bool] | None = None
-    """Whether a model has the parameter under this name; None: all that have the parameter."""
+    """Whether a model has the parameter under this name; None: every model that has the parameter."""
     first: int = 0
     """The first layer with the parameter. Our array has no entries for earlier layers."""
 
@@ -63,8 +61,8 @@ def linear(ours: str, inputs: str, outputs: str, theirs: str, split: tuple[int, 
 
 
 def attention(ours: str, theirs: str, inputs: Sequence[str], output: str) -> tuple[Row, ...]:
-    """Returns the rows of an attention, whose modules `inputs` and `output` are in `theirs`: of query, key and value, or one of
-    all three."""
+    """Returns the rows of an attention layer; `inputs` and `output` are the names of its modules in `theirs`. `inputs` has query,
+    key and value, or one module for all three."""
     rows: list[Row] = []
     for n, (name, heads) in enumerate({"query": "H K", "key": "G K", "value": "G K"}.items()):
         module, split = (inputs[n], (0, 1)) if len(inputs) == 3 else (inputs[0], (n, 3))
@@ -73,7 +71,7 @@ def attention(ours: str, theirs: str, inputs: Sequence[str], output: str) -> tup
 
 
 def classifiers(*kinds: str) -> tuple[Row, ...]:
-    """Returns the rows of task heads, which all have the module "classifier"."""
+    """Returns the rows of task heads; all heads have the module "classifier"."""
     return tuple(row for kind in kinds for row in linear(f"{kind}_head/dense", "D", "Y", "classifier"))
 
 
@@ -90,14 +88,14 @@ class KeyLike(Protocol):
 
     @property
     def carried(self) -> bool:
-        """Whether a model's original value is kept in `Model.other_fields` and written back if it still means the same."""
+        """Whether a model's original value is kept in `Model.other_fields`, and written back if it still has the same meaning."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The keys."""
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Reads fields of `ModelConfig` from a config.json; `read` has those of the preceding keys. Raises UserError with
+        """Reads fields of `ModelConfig` from a config.json; `read` has the fields of the preceding keys. Raises UserError with
         `source` if a value is missing, of the wrong type or cannot be represented."""
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
@@ -106,7 +104,7 @@ class KeyLike(Protocol):
 
 
 REQUIRED = object()
-"""The default of a required key, without which the model's shape is unknown."""
+"""The default of a required key; without the key, the model's shape is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,13 +113,14 @@ class Key:
 
     theirs: str
     ours: str
-    """The names of the fields, separated by spaces. They must be equal in models of the family."""
+    """The names of the fields, separated by spaces. In models of the family, these fields must be equal."""
     default: Any = REQUIRED
     """The value that transformers assumes if the key is missing."""
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    """Their value -> ours, if they differ. Exports use the first one for our value, or the model's original one."""
+    """The value in the other format -> our value, for values that differ. Exports write the first value that corresponds to ours,
+    or the model's original value."""
     also: tuple[str, ...] = ()
-    """Alternative names of the key. All are written, and any may be read."""
+    """Alternative names of the key. All of them are written, and any of them may be read."""
     unless: Any = REQUIRED
     """A value for which the key is not written."""
     carried: bool = False
@@ -132,7 +131,7 @@ class Key:
         return (self.theirs, *self.also)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the values of the fields. `read` has those of the keys before this one. Raises UserError with `source` for a
+        """Returns the values of the fields. `read` has the fields of the preceding keys. Raises UserError with `source` for a
         value that is missing, of the wrong type or cannot be represented."""
         name, value = stated(fields, self.names, source)
         if not name:
@@ -148,7 +147,7 @@ class Key:
         return dict.fromkeys(self.ours.split(), translated)
 
     def translated(self, name: str, value: Any, source: str) -> Any:
-        """Translates their value to ours. Raises UserError if there is none."""
+        """Translates a value of the other format to our value. Raises UserError if there is none."""
         if self.values:
             known = next((key for key in self.values if key == value and type(key) is type(value)), None)
             if known is None:
@@ -166,7 +165,7 @@ class Key:
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
         """Returns the keys of `config`. `ids` are the ids of the special tokens by role. `carried` are the fields that the model
-        came with, whose spelling is kept where it means the same."""
+        was read with; their spelling is kept if the meaning is the same."""
         value = getattr(config, self.ours.split()[0])
         if self.values:
             spelt = carried.get(self.theirs)
@@ -211,19 +210,19 @@ class Constant(Written):
     carried: bool = False
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the constant, or the value that the model came with."""
+        """Returns the constant, or the value that the model was read with."""
         return {self.theirs: carried.get(self.theirs, self.value) if self.carried else self.value}
 
 
 @dataclasses.dataclass(frozen=True)
 class OtherNames:
-    """Keys of files of another program, which `Family.renamed_keys` translates; they are not written."""
+    """Keys in files of another program. `Family.renamed_keys` translates them, and they are not written."""
 
     names: tuple[str, ...]
     carried: bool = False
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns nothing: the other keys have their values."""
+        """Returns nothing, since other keys have the values."""
         return {}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
@@ -239,7 +238,7 @@ class TokenId(Written):
     carried: bool = False
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Returns the id, if the tokenizer has one for the role, or the value that the model came with."""
+        """Returns the id if the tokenizer has one for the role; otherwise the value that the model was read with."""
         if self.carried and carried.get(self.theirs) is not None:
             return {self.theirs: carried[self.theirs]}
         return {self.theirs: ids[self.role]} if self.role in ids else {}
@@ -265,34 +264,35 @@ class Family:
     title: str
     """The name of the family in text."""
     prefix: str
-    """The first part of the names of the encoder's tensors, with its dot. A model without heads is stored without it."""
+    """The first part of the names of the encoder's tensors, with its dot. A model without heads is stored without this prefix."""
     table: tuple[Row, ...]
     keys: tuple[KeyLike, ...]
-    """In the order in which they are read and written."""
+    """The keys, in the order in which they are read and written."""
     renamed_keys: Callable[[JsonObject, str], JsonObject] | None = None
-    """(a config.json, its path for messages) -> the same with the names of `keys`, if there are files with
-    others."""
+    """Renames other keys of some files to the names in `keys`: (a config.json, its path for messages) -> the renamed
+    config.json."""
     always: JsonObject = dataclasses.field(default_factory=dict)
-    """The fields of `ModelConfig` that all models of the family share and that differ from BERT's."""
+    """The fields of `ModelConfig` that differ from BERT's and are the same in all models of the family."""
     fixed: JsonObject = dataclasses.field(default_factory=dict)
-    """Keys of config.json for which only this value can be represented. They may be omitted."""
+    """Keys of config.json for which only this value is supported. They may be omitted."""
     classes: Mapping[str, tuple[str, ...]]
-    """The classes of transformers -> the parts that their files must have besides embeddings and encoder. The first is the one
-    without heads, and those with pretraining heads stand before those with fewer of them."""
+    """The classes of transformers -> the parts that their files must have besides embeddings and encoder. The first class is the
+    one without heads. Classes with more pretraining heads come before classes with fewer."""
     causal: str = ""
     """The class of a left-to-right language model."""
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Copies of a tied tensor that some files also hold -> the tensor."""
+    """Names of copies of a tied tensor that some files also contain -> the name of the tensor."""
     untied_bias: tuple[str, str] = ("", "")
     """(the name of the decoder's bias, the name under which transformers reads it if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Old endings of tensor names -> the present ones."""
+    """Old endings of tensor names -> the current ones."""
     omitted: tuple[str, ...] = ()
-    """Biases that some files leave out, which are then zero."""
+    """Biases that some files leave out; they are then zero."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
-    """Buffers of transformers, which some versions saved: their names, what they hold, and the values from their size."""
+    """Buffers of transformers, which some versions saved: their names, their content, and a function from their size to their
+    values."""
     position_table: str = ""
-    """The name of the position table, which files always hold; it is a parameter of ours only where positions are learned."""
+    """The name of the position table. Files always contain it, but it is a parameter of ours only if positions are learned."""
 
     @property
     def word_table(self) -> str:
@@ -300,12 +300,12 @@ class Family:
         return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
-        """Returns the copies of tensors that files of a model may hold -> the tensors."""
+        """Returns the copies of tensors that files of a model may contain -> the tensors."""
         return self.tied if config.tied_decoder else {}
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The names of the modules other than the encoder, which are the prefixes of the heads' names."""
+        """The names of the modules other than the encoder; the names of the heads' tensors start with them."""
         return tuple({row.theirs.split(".")[0]: None for row in self.table if not row.theirs.startswith(self.prefix)})
 
     @property
@@ -314,7 +314,7 @@ class Family:
         return tuple(name for key in self.keys for name in key.names)
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
-        """Returns the fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
+        """Returns the fields of `ModelConfig` that a config.json determines. Raises UserError naming `source` and the key."""
         fields = fields if self.renamed_keys is None else self.renamed_keys(fields, source)
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:
@@ -341,7 +341,7 @@ class Family:
 
 
 def _normal(config: ModelConfig) -> Architecture:
-    """Normalises settings of the architecture that mean the same."""
+    """Normalises architecture settings with the same meaning."""
     c = config.architecture
     sliding, rotary = "sliding" in c.layer_types, c.positions == "rotary"
     theta = c.rotary_theta if c.sliding_rotary_theta is None else c.sliding_rotary_theta
@@ -368,7 +368,7 @@ def family_named(model_type: Any, source: str) -> Family:
 
 @functools.lru_cache(maxsize=256)
 def export_family(config: ModelConfig) -> Family:
-    """Returns the family as which `config` is exported. A fixed position table is written as a learned one, which is
+    """Returns the family in whose format `config` is exported. A fixed position table is written as a learned one, which is
     equivalent."""
     if config.encoder == "encoder_decoder":
         marian = family_named("marian", "")

@@ -27,20 +27,20 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 
 @dataclasses.dataclass(frozen=True)
 class TargetVocabulary:
-    """Whether the target has a table of its own ("share_encoder_decoder_embeddings"), and its size."""
+    """Whether the target has its own table of word embeddings ("share_encoder_decoder_embeddings"), and its size."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("share_encoder_decoder_embeddings", "decoder_vocab_size")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns the number of words of a target with its own table, 0 if it shares the source's. Raises UserError for a shared
-        table of two sizes."""
+        """Returns the number of words of a target with its own table; 0 if it shares the source's table. Raises UserError for a
+        shared table with two sizes."""
         shared, size = fields.get("share_encoder_decoder_embeddings", True), fields.get("decoder_vocab_size")
         size = read["vocab_size"] if size is None else size
         if not isinstance(shared, bool) or isinstance(size, bool) or not isinstance(size, int):
             raise UserError(
                 f"{source}: share_encoder_decoder_embeddings={shared!r} must be true or false, and decoder_vocab_size={size!r} "
-                "a whole number"
+                "must be a whole number"
             )
         if shared and size != read["vocab_size"]:
             raise UserError(
@@ -57,16 +57,16 @@ class TargetVocabulary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MarianFamily(Family):
-    """The family, whose word table has another name if the target has its own."""
+    """The Marian family. Its word table has a different name if the target has its own table."""
 
     def copies(self, config: ModelConfig) -> Mapping[str, str]:
-        """Copies of the word tables in files that hold them."""
+        """The copies of the word tables, in files that contain them."""
         shared = _shares(config)
         tables = {SOURCE: SHARED, TARGET: SHARED} if shared else {}
         return tables | ({"lm_head.weight": SHARED if shared else TARGET} if config.tied_decoder else {})
 
     def lacks(self, config: ModelConfig) -> str:
-        """Returns the settings of an encoder-decoder that Marian does not have, such as "norm_placement=pre"."""
+        """Returns the settings of an encoder-decoder that Marian does not support, such as "norm_placement=pre"."""
         has = self.read(self.write(config, {}, {}), "")
         fields = (field.name for field in dataclasses.fields(Architecture))
         unlike = [name for name in fields if getattr(config, name) != has.get(name, getattr(ModelConfig, name))]
@@ -74,8 +74,8 @@ class MarianFamily(Family):
 
 
 def generation_settings(config: ModelConfig, ids: Mapping[str, int]) -> JsonObject:
-    """Returns the content of generation_config.json: the padding starts a target and is never chosen, and a target of
-    `max_length` tokens is made to end. `ids` are the ids of the special tokens by role."""
+    """Returns the content of generation_config.json. A target starts with the padding, which is never chosen later, and a target
+    of `max_length` tokens is ended. `ids` are the ids of the special tokens by role."""
     return {
         "pad_token_id": ids["pad"], "decoder_start_token_id": ids["pad"], "bad_words_ids": [[ids["pad"]]],
         "eos_token_id": ids["sep"], "forced_eos_token_id": ids["sep"], "max_length": min(512, config.max_position),
@@ -84,7 +84,7 @@ def generation_settings(config: ModelConfig, ids: Mapping[str, int]) -> JsonObje
 
 
 def _layers(side: str, ours: str) -> tuple[Row, ...]:
-    """The rows of the layers of one side."""
+    """Returns the rows of the layers of the encoder or of the decoder."""
     theirs = f"model.{side}.layers.{{}}"
     attentions = {"attention": "self_attn"} | ({"cross_attention": "encoder_attn"} if side == "decoder" else {})
     rows: list[Row] = []
@@ -101,7 +101,7 @@ def _shares(config: ModelConfig) -> bool:
 
 
 def _positions(size: int, config: ModelConfig) -> np.ndarray:
-    """The buffer of the positions of a model, flattened."""
+    """Returns the buffer of the positions of a model, flattened."""
     table = fixed_table(config)
     return np.zeros(0) if table is None else table.ravel()
 

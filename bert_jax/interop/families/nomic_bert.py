@@ -1,5 +1,6 @@
-"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). The names of its tensors are those of nomic's
-own code, which transformers translates when it reads and writes them. Its config.json may have the keys of either, or both."""
+"""nomic-bert as transformers has it (`modeling_nomic_bert.py`; arXiv:2402.01613). Its tensors have the same names as in nomic's
+own code; transformers translates them when it reads and writes files. Its config.json may have the keys of nomic's code, of
+transformers, or both."""
 
 from __future__ import annotations
 
@@ -37,24 +38,24 @@ GPT2_NAMES = {
 GPT2_DEFAULTS = {
     "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "rope_theta": 10_000.0,
 }  # fmt: skip
-"""What is meant where a file of nomic's own code leaves a key out."""
+"""The defaults of nomic's own code, for keys that a file leaves out."""
 ONLY = {
     "activation_function": "swiglu", "rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "mlp_fc1_bias": False,
     "mlp_fc2_bias": False, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
     "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False, "num_experts": 0,
 }  # fmt: skip
-"""The other keys of nomic's own code, with the value that transformers can compute."""
+"""The other keys of nomic's own code, with the only value that transformers supports."""
 STATED = ("activation_function", "rotary_emb_fraction", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
-"""Those of ONLY that a file must state, since their defaults in nomic's own code are others."""
+"""The keys of ONLY that a file must contain, since their defaults in nomic's own code are different."""
 
 
 def current_keys(fields: JsonObject, source: str) -> JsonObject:
-    """Returns a config.json in the names of transformers, if it has those of nomic's own code. Raises UserError if both are there
-    and contradict each other, and for another architecture."""
+    """Returns a config.json with the keys of transformers, given one with the keys of nomic's own code. Raises UserError if both
+    kinds of keys are present and contradict each other, and for another architecture."""
     own = "n_embd" in fields and "hidden_size" not in fields
     for name, value in ONLY.items():
         if fields.get(name, "missing" if own and name in STATED else value) != value:
-            found = repr(fields[name]) if name in fields else "missing, which means another value"
+            found = repr(fields[name]) if name in fields else "missing, which stands for another value"
             raise UserError(f"{source}: {name}={found} cannot be represented; only {name}={value!r} is supported")
     defaults: JsonObject = {}
     if own:
@@ -116,5 +117,6 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    omitted=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),  # by nomic's own code, if mlp_fc1_bias is false
+    # the value in nomic's own code if mlp_fc1_bias is false
+    omitted=("cls.predictions.transform.dense.bias", "cls.predictions.bias"),
 )

@@ -22,7 +22,7 @@ AS_GLOBAL = (None, -1)
 
 @dataclasses.dataclass(frozen=True)
 class RotaryTheta:
-    """The base of rotary positions that are the same in all layers: "rope_parameters", and an older key."""
+    """The base of rotary positions, if it is the same in all layers: "rope_parameters", and an older key."""
 
     default: float
     old: str = "rope_theta"
@@ -57,7 +57,7 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Returns both bases; that of sliding layers is None if it is the same. Raises UserError for another type of rotary
+        """Returns both bases; the base of sliding layers is None if it is the same. Raises UserError for another type of rotary
         positions, for groups of other names, and for two bases of the same layers."""
         _check_scaling(fields, source)
         groups = fields.get("rope_parameters") or {}
@@ -100,7 +100,7 @@ class RotaryThetas:
 
 @dataclasses.dataclass(frozen=True)
 class LayerTypes:
-    """The attention of each layer: "layer_types", or "every n-th layer is full, from the first on"."""
+    """The attention of each layer: "layer_types", or "every n-th layer is full", starting with the first."""
 
     every: int
     carried: bool = True
@@ -119,7 +119,7 @@ class LayerTypes:
             raise UserError(f"{source}: layer_types={str(types)[:100]} must be a list of {' and '.join(names)}")
         if len(types) != layers:
             raise UserError(
-                f"{source}: layer_types names {counted(len(types), 'layer')}, and num_hidden_layers={layers}; correct one of them"
+                f"{source}: layer_types names {counted(len(types), 'layer')}, but num_hidden_layers={layers}; correct one of them"
             )
         ours = tuple(names[name] for name in types)
         ours = ours if "sliding" in ours else ()
@@ -170,7 +170,7 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class KeyValueHeads:
-    """`num_key_value_heads`, which is the number of heads where it is null or missing."""
+    """`num_key_value_heads`; if it is null or missing, it is the number of heads."""
 
     carried: bool = False
     names: ClassVar[tuple[str, ...]] = ("num_key_value_heads",)
@@ -210,7 +210,8 @@ class HeadWidth:
 
 
 def read_theta(parameters: Any, name: str, source: str) -> float | None:
-    """Returns the base in a group of rotary parameters, or None if missing. Raises UserError for a type other than "default"."""
+    """Returns the base in a group of rotary parameters, or None if it is missing. Raises UserError for a type other than
+    "default"."""
     if parameters is None:
         return None
     if not isinstance(parameters, dict):
@@ -240,7 +241,7 @@ def _positive(value: Any, name: str, source: str) -> float | None:
 
 
 def _agreed(found: Mapping[str, float | None], default: float, source: str) -> float:
-    """Returns the value that the keys agree on, or the default if none is set. Raises UserError if two of them differ."""
+    """Returns the common value of the keys, or the default if none is set. Raises UserError if two of them differ."""
     there = {name: value for name, value in found.items() if value is not None}
     name, _ = stated(there, tuple(there), source)
     return there[name] if name else default

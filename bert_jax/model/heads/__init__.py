@@ -3,8 +3,8 @@
 In: hidden states of packed rows, and their labels. Out: logits, the loss and the accuracy of every label.
 
 Each kind of head is a class in its own file. It defines the positions that it reads, its label arrays, its loss and accuracy, and
-its name in original checkpoints. All other folders call its methods and never compare kinds. To add a kind, write a file such as
-`token.py` and add a line to the map below and one to `KINDS`.
+its name in original checkpoints. Code in other folders only calls the methods of a head and never checks its kind. To add a kind,
+write a file such as `token.py` and add a line to the map below and one to `KINDS`.
 
     pretraining.py      the pooler and the heads of pretraining: masked language modelling, next sentence prediction
     outputs.py          Outputs: classification, multi-label classification or regression: loss, accuracy, predictions

@@ -28,8 +28,7 @@ HEAD_SEED = np.uint32(0x68656164)
 class HeadLayers(nn.Module):
     """The layers of a task head: an optional mix of hidden states, an optional LSTM, dropout, a dense layer, and an optional CRF.
 
-    Logits are float32. Raises UserError if `head` reads four layers and the model has fewer.
-    """
+    Logits are float32. Raises UserError if `head` reads four layers and the model has fewer."""
 
     config: ModelConfig
     head: TaskHead
@@ -38,7 +37,7 @@ class HeadLayers(nn.Module):
         """Declares the dense layer, and the mix of hidden states, the LSTM and the CRF if `head` has them."""
         c, head = self.config, self.head
         if head.layers.startswith("last_four") and c.num_layers < 4:
-            raise UserError(f"head.layers={head.layers!r} needs 4 layers, but the model has {c.num_layers}; choose another")
+            raise UserError(f"head.layers={head.layers!r} needs 4 layers, but the model has {c.num_layers}; choose another value")
         if mixed := head.mixed_layers(c.num_layers):
             self.mix = LayerMix(mixed)
             if head.mix_at == "both":
@@ -57,8 +56,8 @@ class HeadLayers(nn.Module):
         tokens: Tokens,
         first: Int[Array, "B L"] | None = None,
     ) -> Float[Array, "B L I"]:
-        """Returns the features of every token, from the results of `encode`. The LSTM reads words where `first`, the column of
-        the first piece of each token's word, is given, otherwise tokens."""
+        """Returns the features of every token, from the results of `encode`. If `first` is given (the column of the first piece
+        of each token's word), the LSTM reads words instead of tokens."""
         head = self.head
         mixed = head.mixed_layers(self.config.num_layers)
         x = self.mix(hidden_states[-mixed:]) if mixed else chosen_layers(last, hidden_states, head.layers)
@@ -157,8 +156,8 @@ class BertWithHead(Bert):
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
     ) -> Float[Array, "B _ C"]:
-        """Returns the logits from the features of all tokens. Only the positions and `sequence_ids` of `batch` are read, so the
-        rows may also be concatenated into a single row."""
+        """Returns the logits from the features of all tokens. The rows may be concatenated into a single row, since only the
+        positions and `sequence_ids` of `batch` are read."""
         part = getattr(self, self.head.subtree)
         logits: Array = part(self.inputs(tokens, batch), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
@@ -178,7 +177,7 @@ class BertWithHead(Bert):
         ids, texts = batch["sequence_ids"], batch["cls_positions"].shape[1]
         if self.config.classifier_pooling == "mean":
             return self.pooler(mean_pooling(tokens, ids, texts))
-        return mean_pooling(self.pooler(tokens), ids, texts)  # the mean input gives the mean of the logits
+        return mean_pooling(self.pooler(tokens), ids, texts)  # the layer of a mean is the mean of the logits
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
         """Returns (predicted label of each token, logits of its label probabilities) from the features of all tokens. A CRF

@@ -31,8 +31,8 @@ class TaskHead:
     """The output layer of a labelled task (paper section 4 and Figure 4) and the choice of its input.
 
     The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). Each kind
-    of head is a subclass in its own file, listed in `heads.KINDS`. It overrides the properties and methods below that differ, so
-    that no other module compares kinds.
+    of head is a subclass in its own file, listed in `heads.KINDS`. A subclass overrides the properties and methods below that
+    differ, so that no other module compares kinds.
 
     Raises UserError for a combination of problem, labels and inputs that the kind does not support.
     """
@@ -76,17 +76,17 @@ class TaskHead:
     Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`; for a model that already has
     one of these, "pooler" keeps it."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
-    """The hidden states that the head reads: the "last" or the "second_to_last" layer, the "embeddings", the sum of the last four
-    or of all layers, the concatenation of the last four ("last_four_concat") or of the embeddings and the last layer
-    ("embeddings_and_last": CoVe, arXiv:1708.00107, section 4), or a trained weighted average of the last four ("last_four_mix")
-    or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    """The hidden states that the head reads. "last", "second_to_last": one layer. "embeddings". The sums of the last four or of
+    all layers. "last_four_concat": the concatenation of the last four. "embeddings_and_last": the concatenation of the embeddings
+    and the last layer (CoVe, arXiv:1708.00107, section 4). "last_four_mix", "scalar_mix": a trained weighted average of the last
+    four, or of the embeddings and all layers (ELMo, arXiv:1802.05365, section 3.2)."""
     lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The width of each direction of a two-layer bidirectional LSTM between the encoder and the output layer of a sequence, token
     or span head ("+ BiLSTM" in the paper's Table 5, and its section 5.3). 0: no LSTM. Its state is reset between texts."""
     mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
-    """Where a token or span head with an `lstm` uses the hidden states of `layers`: "input", as the input of the LSTM; "output",
-    concatenated with its output, while the LSTM reads the encoder's embeddings; "both", with a separate mix at each place (TagLM,
-    arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
+    """Where a token or span head with an `lstm` uses the hidden states of `layers`. "input": as the input of the LSTM. "output":
+    concatenated with the output of the LSTM, which then reads the encoder's embeddings. "both": at both places, each with its own
+    mix (TagLM, arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
     crf: Annotated[str, OneOf(CRFS)] = "none"
     """For token heads. "none": each word is predicted independently, as in the paper. "free": a conditional random field over the
     words of a text, trained by the log-likelihood of the label sequence and decoded with the Viterbi algorithm (arXiv:1508.01991;
@@ -189,7 +189,7 @@ class TaskHead:
 
     @property
     def outputs(self) -> Outputs:
-        """The loss and the predictions of its `problem`."""
+        """The `Outputs` of this head's `problem`, with its loss and its predictions."""
         return OUTPUTS[self.problem]
 
     @property

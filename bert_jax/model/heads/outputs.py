@@ -235,13 +235,13 @@ def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ .
     """Returns the distinct labels of [E], or distinct rows of [E, C], most frequent first. Ties are sorted by value. Raises
     ValueError if there are no labels."""
     if not len(labels):
-        raise ValueError("no labels: none is the most frequent")
+        raise ValueError("there are no labels, so none is the most frequent")
     values, counts = np.unique(labels, axis=0, return_counts=True)
     return values[np.argsort(-counts, kind="stable")]
 
 
 def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
-    """Returns the label set, bool [C], with the highest micro F1 if predicted for every row of the bool `labels`."""
+    """Returns the label set, bool [C], that has the highest micro F1 when it is predicted for every row of the bool `labels`."""
     counts = labels.sum(0)
     order = np.argsort(-counts, kind="stable")
     sizes = np.arange(1, len(order) + 1)

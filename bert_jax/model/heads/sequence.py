@@ -49,7 +49,7 @@ class SequenceHead(TaskHead):
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
         """Computes the input of the layer from the features of all tokens: the pooled [CLS], the last token, the final states of
-        the LSTM, or `concat_pooling` starting with the unpooled [CLS] or with these states."""
+        the LSTM, or `concat_pooling` of either the unpooled [CLS] or these states."""
         if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]

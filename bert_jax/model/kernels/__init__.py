@@ -28,7 +28,7 @@ DTYPES = ("bfloat16", "float32")
 """The dtypes of the kernels' inputs."""
 
 Axes: TypeAlias = tuple[str | None, ...]
-"""The logical axes of an array, a name or None for each. Named axes are sharded if the devices divide them."""
+"""The logical axes of an array, a name or None for each. An axis with a name is sharded if the number of devices divides it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 A kernel may be wrong on a kind of chip on which it was never run. `compare` runs it on small arrays and returns the differences
 as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs, in the
-same dtype (in float32 a long row takes the TPU's compiler four times as long). TPU attention draws its own dropout masks, which
-no reference has. Instead, the rate, the scale and the independence of the masks are measured, and a finite difference along the
-gradient shows whether the backward pass drops the same elements as the forward pass.
-"""
+same dtype (in float32 a long row takes the TPU's compiler four times as long). The TPU attention kernel draws its own dropout
+masks, so there is no reference with the same mask. Instead, the rate, the scale and the independence of the masks are measured,
+and a finite difference along the gradient shows whether the backward pass drops the same elements as the forward pass."""
 
 from __future__ import annotations
 
@@ -312,7 +311,7 @@ def _differences(
     plain: Callable[..., Array],
     arrays: Sequence[Float[Array, " ..."]],
 ) -> Iterator[Figure]:
-    """Yields figures that compare the result and gradients of `fused` with those of `plain`."""
+    """Yields figures that compare the result and gradients of `fused` with the result and gradients of `plain`."""
     for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 
@@ -334,8 +333,8 @@ def _slope_figures(
     """Yields figures that compare the slopes of the loss <result, gradient> with finite differences of two forward passes.
 
     For a fixed mask, the loss is a smooth function of each argument, and its gradient is its slope. A backward pass with a
-    different mask returns a different vector. In the argument `linear`, a step of any size is exact.
-    """
+    different mask returns a different vector. The loss is linear in the argument `linear`, so its finite difference is exact for
+    a step of any size."""
     *inputs, gradient = arrays
     forward = jax.jit(function)
     slopes = dict(zip(names, _results(function, arrays)[1:], strict=True))

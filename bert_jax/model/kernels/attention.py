@@ -48,10 +48,10 @@ def fused_attention(
 
     The softmax runs in float32; products use the input dtype and accumulate in float32. The forward pass saves the context and
     one float32 per query and head for the backward pass, which draws the dropout mask again. Each device of `spread` runs the
-    kernel on its own rows and heads. On a GPU the dropout mask is that of plain attention, bit for bit, on any mesh. On a TPU it
-    is drawn from 16 random bits of the chip's generator: `dropout.rate` is rounded to a multiple of 2**-16 (0.1 becomes
-    0.100006), the kept probabilities are scaled for the rounded rate, and every device draws its own mask. `interpret` runs the
-    kernel on any platform, slowly, for tests; the TPU kernel then uses a counter hash instead of the generator.
+    kernel on its own rows and heads. On a GPU the dropout mask equals the mask of plain attention, bit for bit, on any
+    mesh. On a TPU it is drawn from 16 random bits of the chip's generator: `dropout.rate` is rounded to a multiple of 2**-16 (0.1
+    becomes 0.100006), the kept probabilities are scaled for the rounded rate, and every device draws its own mask. `interpret`
+    runs the kernel on any platform, slowly, for tests; the TPU kernel then uses a counter hash instead of the generator.
 
     Raises ValueError for heads that the kernel does not support; `dispatch.choose_attention` selects the implementation.
     """
@@ -148,7 +148,7 @@ def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B Q D"], 
 def _attend_backward(
     plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B Q D"]
 ) -> tuple[tuple[Num[Array, "B _ D"] | None, ...]]:
-    """Returns the gradients of `Inputs`: query, key and value have one, ids and seeds have none."""
+    """Returns the gradients of `Inputs`: query, key and value have a gradient, ids and seeds do not."""
     return ((*_kernels(plan).backward(plan, *residuals, gradient), None, None),)
 
 

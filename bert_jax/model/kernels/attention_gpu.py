@@ -2,16 +2,15 @@
 
 Each program of the grid handles a block of one head of one row. The forward kernel and the query-gradient kernel hold a block of
 queries and loop over the keys, with a running softmax in float32. The kernel of the key and value gradients holds a block of keys
-and loops over the queries. Both backward kernels recompute the scores (7 products instead of 5), so that no program adds to the
-result of another and results do not depend on the order of execution.
+and loops over the queries. Both backward kernels recompute the scores (7 products instead of 5). So no program adds to the result
+of another program, and results do not depend on the order of execution.
 
-Dropout uses `layers.random_words` of the whole batch's [B, H, L, L], word for word: the masks are those of plain attention, and
-the same on one device and on any mesh. A word takes about 10 integer operations per score.
+Dropout uses the same words as `layers.random_words` of the whole batch's [B, H, L, L], so the masks are the same as in plain
+attention, on one device and on any mesh. A word takes about 10 integer operations per score.
 
-cuDNN is not used because `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe needs,
-and would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs Hopper or
-later. JAX 0.11 warns that a later version will remove Triton.
-"""
+cuDNN is not used for two reasons. `jax.nn.dot_product_attention(implementation="cudnn")` has no dropout, which the paper's recipe
+needs, and it would require the mask of a packed row as an array of length x length. Pallas' other GPU compiler, Mosaic GPU, needs
+Hopper or later. JAX 0.11 warns that a later version will remove Triton."""
 
 from __future__ import annotations
 
@@ -108,9 +107,8 @@ def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
     Ten tile sizes from 32 x 64 to 128 x 128 with 4 or 8 warps were measured on an H200. 64 x 64 with 4 warps was within 6 % of
     the fastest for each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). These kernels compile without
     spilling registers (20 bytes at most, in float32) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227
-    on 10.0), for compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512. float32 products do not use the matrix
-    unit and need many more registers.
-    """
+    on 10.0). This holds for compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512. float32 products do not use the
+    matrix unit and need many more registers."""
     side = 32 if jnp.dtype(dtype) == jnp.float32 else 64
     side = min(side, length & -length)  # the largest power of two that divides the row
     return Tiles(side, side, 4 if head_width < 128 else 8)

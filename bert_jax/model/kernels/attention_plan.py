@@ -37,8 +37,8 @@ array)."""
 Inputs = tuple[
     Float[Array, "B Q D"], Float[Array, "B L D"], Float[Array, "B L D"], tuple[Int[Array, "B ..."], ...], Num[Array, " _"]
 ]
-"""The inputs of the kernels: query, key and value, padded to the plan's lengths and width; the sequence ids of the keys and, if
-only some tokens are queries, of the queries, shaped as `ids_shapes`; and the dropout `seeds`."""
+"""The inputs of the kernels: query, key and value, padded to the plan's lengths and width; the sequence ids of the keys; if only
+some tokens are queries, the sequence ids of the queries; and the dropout `seeds`. The ids are shaped as `ids_shapes`."""
 Results = tuple[Float[Array, "B Q D"], Float[Array, "B ..."]]
 """The results of the forward kernel: the context, and log2 of the softmax sums, float32."""
 
@@ -190,11 +190,10 @@ def padded_length(length: int) -> int:
 def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
     """Returns an upper bound on the vector memory of the backward kernel, which needs more than the forward kernel.
 
-    It adds up: eight arrays [rows, length, lanes] of a grid step, two copies of each, since the next step's arrays are
-    transferred in the meantime; the accumulated query gradient if a row has several blocks; and the registers that the compiler
-    spills (3.4 MiB in bfloat16 and up to 13 MiB in float32, compiled for v4 and v5p with 128 lanes; 5.4 MiB in bfloat16 with
-    256).
-    """
+    It adds up three parts. First, eight arrays [rows, length, lanes] of a grid step, with two copies of each, since the next
+    step's arrays are transferred in the meantime. Second, the accumulated query gradient, if a row has several blocks. Third, the
+    registers that the compiler spills (3.4 MiB in bfloat16 and up to 13 MiB in float32, compiled for v4 and v5p with 128 lanes;
+    5.4 MiB in bfloat16 with 256)."""
     rows, groups = plan.step
     size = jnp.dtype(dtype).itemsize
     wide = rows * groups * plan.length * plan.lanes

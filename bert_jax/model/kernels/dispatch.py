@@ -43,7 +43,7 @@ LONGEST = 8_192
 """The longest rows for which the TPU attention kernels have been compiled (v5e, v5p and v6e, bfloat16)."""
 
 SELECTED_FROM = 1_024
-"""The length of rows from which the TPU kernel computes a layer of which only some tokens are queries."""
+"""The row length from which the TPU kernel also computes layers with only some tokens as queries."""
 
 WIDEST = 2_048
 """The largest supported radius of a sliding layer. The TPU kernel unrolls the blocks of 512 keys that a window reaches."""
@@ -79,7 +79,8 @@ class _Attention:
 
     def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
         """Returns whether the kernel supports `model` and rows of `length` tokens fit on the chip. If not and the kernel is
-        required, raises UserError. If the layer `selects` some tokens as queries, also False if the plain path is faster."""
+        required, raises UserError. Also returns False if the layer `selects` only some tokens as queries and the plain path is
+        faster."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
@@ -210,7 +211,8 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
 
 
 def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
-    """Returns the choice if model.`key` is `asked`. `reason` is why its kernel cannot run on `chip`, or None if it can."""
+    """Returns the choice for `asked`, the value of model.`key`. `reason` explains why the kernel cannot run on `chip`; None if it
+    can."""
     if asked == "plain":
         return Choice(None, f"as set by model.{key}=plain")
     if reason and asked == "fused":

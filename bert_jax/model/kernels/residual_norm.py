@@ -1,5 +1,5 @@
-"""LayerNorm(x + dropout(y)), the residual of a post-norm block, and the same with its sum, the residual of a pre-norm block, in
-one kernel with one pass over memory in each direction."""
+"""LayerNorm(x + dropout(y)), the residual of a post-norm block, in one kernel with one pass over memory in each direction. For a
+pre-norm block, the kernel also returns the sum."""
 
 from __future__ import annotations
 
@@ -164,5 +164,5 @@ def _flat(x: Shaped[Array, "B L *shape"], plan: NormPlan) -> Shaped[Array, "R *s
 
 
 def _like(x: Float[Array, "B L D"], flat: Float[Array, "R D"]) -> Float[Array, "B L D"]:
-    """Inverts `_flat`, to the shape of `x`."""
+    """The inverse of `_flat`: restores the shape of `x`."""
     return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)

@@ -31,7 +31,8 @@ LANES = 128
 PIECE = 16
 """Rows per piece: the height of a bfloat16 tile."""
 UNROLL = 4
-"""Pieces whose instructions the compiler may interleave, so that the sums over the rows of one piece do not delay the others."""
+"""The number of pieces whose instructions the compiler may interleave, so that the pieces do not wait for the sums over the rows
+of one piece."""
 BYTES_PER_STEP = 8 << 20
 """Bytes of the four arrays of a grid step, two copies of each: one is used while the next is transferred."""
 WIDEST = 1024
@@ -88,9 +89,8 @@ def backward(
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
     """Returns the gradients of x and y, and of scale and bias (float32).
 
-    `words` and `scale` are arguments of `forward`, `z` is its first result, `g` is the gradient of its second result, and
-    `of_sum` of its first if `returns_sum`.
-    """
+    `words` and `scale` are arguments of `forward`, and `z` is its first result. `of_sum` is the gradient of its first result if
+    `returns_sum`, and `g` the gradient of its second."""
     read = [z, g] if of_sum is None else [z, g, of_sum]
     *arrays, sums = _call(plan, _backward_kernel, words, [*read, scale], results=2 if plan.rate else 1, sums=2)
     dscale, dbias = sums.sum(0)

@@ -1,8 +1,7 @@
 """The TPU kernel of rotary positions: reads queries or keys once and writes them once, in the layout of the projections.
 
-XLA rotates [B, L, H, K] in a layout with the length along the lanes, since half a head does not fill them, and copies the arrays
-into it and back. Of ModernBERT-base's step in rows of 1,024 on a v5e, that is 15 of 105 ms.
-"""
+XLA rotates [B, L, H, K] in a layout with the length along the lanes, because half a head does not fill them. It copies the arrays
+to this layout and back. These copies take 15 of the 105 ms of a ModernBERT-base step with rows of 1,024 tokens on a v5e."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 `dispatch` chooses a kernel by its shapes, but only a comparison on the device shows that the kernel is correct there. It takes
 seconds, and is repeated only for a new kind of chip, version of JAX or its compilers, or content of the kernels' source files. It
-runs programs, so it cannot happen within a trace, in `dispatch`; a run makes it when it starts, before the first step is traced.
-"""
+runs programs, so it cannot happen inside a trace or in `dispatch`. A run makes it at its start, before the first step is
+traced."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
     the kernel should not be used, or "" if it agrees on all devices; "seconds" and "figures" describe the comparison.
 
     If a comparison killed the process (kernel compilers may abort it), the next run finds it unfinished and counts it as a
-    disagreement. `anew` compares even if there is a verdict.
+    disagreement. With `anew`, the kernels are compared again even if there is a verdict.
     """
     path = verdict_file(devices[0].device_kind)
     with _one_process_at_a_time(path):
@@ -88,7 +88,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
 
 
 def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
-    """Compares now and returns the record, which is also added to the `known` ones in `path`."""
+    """Compares now and returns the record, which is also added to the `known` records in `path`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:

@@ -14,5 +14,4 @@ In: the files of a data set. Out: lists of examples, or errors that name file, l
     own_rows.py    rows of the user's own tables, JSON, Parquet and Arrow, and the files of a split
     own_data.py    the user's own data for every kind of head
 
-A new task reads its files in its own module, as `boolq_task.py` does, by `tables.py` or `own_rows.py`.
-"""
+A new task reads its files in its own module with `tables.py` or `own_rows.py`, as `boolq_task.py` does."""

@@ -1,4 +1,4 @@
-"""Labelled tasks from the TensorFlow Datasets catalogue, without TensorFlow. The examples equal those of the official files.
+"""Labelled tasks from the TensorFlow Datasets catalogue, without TensorFlow. The examples are the same as in the official files.
 
     task                     data set        splits
     glue/NAME                glue/NAME       the official ones, sorted by `idx`: prepared data sets are shuffled
@@ -6,8 +6,7 @@
     gap                      gap             train (gap-development), dev (gap-validation), test (gap-test)
     conll2003                conll2003       train, dev, test: sentences without their documents, and in another order
 
-The catalogue lacks SWAG, SICK, CODAH, WNUT-17 and CoNLL-U treebanks, or has them in other formats.
-"""
+The catalogue does not have SWAG, SICK, CODAH, WNUT-17 and CoNLL-U treebanks, or has them in other formats."""
 
 from __future__ import annotations
 
@@ -31,18 +30,18 @@ from bert_jax.tasks.readers.tables import Say, note
 
 Record = Mapping[str, Any]
 Convert = Callable[[Mapping[str, Any], int, Record, AnswerPlaces], Any]
-"""(features of the data set, number of the record, record, places of answers) -> example."""
+"""(features of the data set, number of the record, record, `AnswerPlaces`) -> example."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set of tfds, and the conversion of its records to examples."""
+    """A tfds data set, and the conversion of its records to examples."""
 
     name: str
     """The name in the catalogue: "glue/mrpc"."""
     convert: Convert
     in_order_of_ids: bool = False
-    """Whether examples are sorted by the number at the end of their ids, which gives the order of the official file."""
+    """Whether examples are sorted by the number at the end of their ids; this restores the order of the official file."""
     left_out: tuple[Callable[[Any], bool], str] | None = None
     """A function that is True for examples to leave out, and the reason for the log: "whose ..."."""
 
@@ -56,10 +55,9 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
     """Returns the examples of a split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the data
     set has no such split.
 
-    The data set is read from the directory of tfds ($TFDS_DATA_DIR), and downloaded on the first call. `data_set` is needed for a
-    task that is not in `DATA_SETS`. Raises UserError, which asks for `config.task.data_dir`, for a task that is not in the
-    catalogue and for a failed download.
-    """
+    The data set is read from the tfds directory ($TFDS_DATA_DIR); the first call downloads it. `data_set` is needed for a task
+    that is not in `DATA_SETS`. Raises UserError for a task that is not in the catalogue, and for a failed download; the message
+    asks for `config.task.data_dir`."""
     remedy = "set config.task.data_dir to the directory of its official files"
     data_set = data_set or DATA_SETS.get(task)
     if data_set is None:
@@ -77,13 +75,13 @@ def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any
     """Returns the examples of `split`, the name of a split in the data set."""
     places, features = AnswerPlaces(), builder.info.features
     found = [data_set.convert(features, n, record, places) for n, record in enumerate(_records(builder, split))]
-    if data_set.in_order_of_ids:  # a prepared data set is shuffled; predictions need the order of the file
+    if data_set.in_order_of_ids:  # prepared data sets are shuffled, but predictions need the order of the file
         found.sort(key=lambda example: int(example.id.rpartition("-")[2]))
     origin = pathlib.Path(f"tfds:{data_set.name}")
     places.report(origin, say)
     is_left_out, why = data_set.left_out or (lambda example: False, "")
     if astray := [example.id for example in found if is_left_out(example)]:
-        say(f"{origin}: left out {counted(len(astray), 'row')} {why}, first {astray[0]}")
+        say(f"{origin}: left out {counted(len(astray), 'row')} {why}, the first is {astray[0]}")
         found = [example for example in found if not is_left_out(example)]
     return found
 
@@ -91,7 +89,8 @@ def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any
 def _records(builder: Any, split: str) -> Iterator[Record]:
     """Yields the decoded records of a split, in the order of its files."""
     texts = TextSet(builder, split, "")
-    if builder.info.file_format.value == "tfrecord":  # the default format of tfds, which itself reads it with TensorFlow only
+    # the default format of tfds, which tfds itself can only read with TensorFlow
+    if builder.info.file_format.value == "tfrecord":
         yield from map(builder.info.features.deserialize_example_np, texts.tfrecords(0, len(texts)))
     else:
         source = builder.as_data_source(split=split)
@@ -104,7 +103,8 @@ def string(value: bytes) -> str:
 
 
 def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> TextExample:
-    """Returns an example of GLUE. Labels are class ids; the names of the classes in tfds are the official labels or their ids."""
+    """Returns an example of GLUE. Labels are class ids. The class names in tfds are the official labels, or the ids of these
+    labels."""
     columns = _TEXTS.get(task.key, (task.text, task.text_b))
     texts = [string(record[name]) for name in columns if name]
     value = record["label"]
@@ -146,7 +146,7 @@ def _pronoun(features: Mapping[str, Any], n: int, record: Record, places: Answer
 
 
 def _is_moved(example: PronounExample) -> bool:
-    """Returns whether the offsets are wrong: tfds removed quotes from some texts, which shifts the characters after them."""
+    """Returns whether the offsets are wrong: tfds removed quotes from some texts, which shifts all following characters."""
     places = {example.pronoun_start: example.pronoun, example.a_start: example.a, example.b_start: example.b}
     return not all(name and example.text.startswith(name, start) for start, name in places.items())
 
@@ -163,4 +163,4 @@ DATA_SETS: Mapping[str, DataSet] = {
     "gap": DataSet("gap", _pronoun, in_order_of_ids=True, left_out=(_is_moved, "whose names are not at the stated offsets")),
     "conll2003": DataSet("conll2003/conll2003", _words),
 }
-"""The data sets by task; a task in a module of its own may pass its own data set to `examples`."""
+"""The data sets by task; a task in its own module may pass its own data set to `examples`."""

@@ -18,7 +18,7 @@ from bert_jax.tasks.readers.tables import Say, note
 
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
-"""The line that begins every sentence of MultiCoNER: "# id UUID domain=train"."""
+"""The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
 
 
 def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, say: Say = note) -> list[WordsExample]:
@@ -26,11 +26,10 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
     each sentence.
 
     word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
-    unchanged. A line -DOCSTART- begins a document; in a file without such lines every sentence is a document. "#" begins a
-    comment, but is also a word: `_Columns` distinguishes them. The words alone decide whether columns are separated by TABs.
-    `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an invalid
-    file.
-    """
+    unchanged. A line -DOCSTART- starts a document; in a file without such lines, every sentence is a document. A "#" at the start
+    of a line may start a comment, or may be a word: `_Columns` distinguishes them. Only the lines with words decide whether
+    columns are separated by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence.
+    Raises UserError for an invalid file."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines, word, tag)
@@ -82,12 +81,12 @@ def is_blank(line: str) -> bool:
 class _Columns:
     """The division of a file's lines into columns, and the choice of comments.
 
-    A line that begins with "#" is a comment only before the first word of a sentence. There it is one if it has more or fewer
-    columns than words have. If it has as many, and "#" alone would be the word, it is compared with the words of the file: it is
-    a word if each of its other columns holds "#", what this column holds for some word, or a tag of entities if all words have
-    such tags, and otherwise a comment, such as "# sentence 7". If only one line of the file is of this kind, it is enough that
-    its tag could be one. A line "# id ..." always is a comment, and begins a sentence.
-    """
+    A line that starts with "#" can only be a comment before the first word of a sentence. There, it is a comment if it has more
+    or fewer columns than the lines of words. If it has the same number of columns, and "#" would be its word, it is compared with
+    the words of the file. Such a line is a word if each of its other columns holds "#", or a value that this column has for some
+    word, or an entity tag if all words have entity tags. Otherwise it is a comment, such as "# sentence 7". If no other line of
+    the file looks like this one, the line is a word even if only its tag column passes this test. A line "# id ..." is always a
+    comment, and starts a sentence."""
 
     width: int
     has_tabs: bool
@@ -110,7 +109,8 @@ class _Columns:
         for name, column in {"word": word, "tag": tag}.items():
             if column is not None and not -width <= column < width:
                 raise UserError(
-                    f"{path} has {counted(width, 'column')}, none of them {name}={column}; give one from {-width} to {width - 1}"
+                    f"{path} has {counted(width, 'column')}, but no column {name}={column}; give a number from {-width} to "
+                    f"{width - 1}"
                 )
         whole = [rows[i] for i in words if len(rows[i]) == width]
         begun = {i: rows[i] for i in openings if len(rows[i]) == width and rows[i][0].split(" ")[0] == "#"}
@@ -153,7 +153,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
             inside = False
         elif not line.strip():
             raise Location(path, i + 1).error(
-                f"the line holds only white space ({_code_points(line)}), neither a word nor the empty line that ends a "
+                f"the line has only white space ({_code_points(line)}), and is neither a word nor the empty line that ends a "
                 "sentence; correct the line"
             )
         elif _NEW_SENTENCE.match(line):
@@ -168,7 +168,8 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
 
 
 def _comments_alike(words: Sequence[list[str]], begun: Mapping[int, list[str]], word: int, tag: int | None) -> set[int]:
-    """Returns the comments among the lines `begun`, which have as many columns as `words` and would begin with the word "#"."""
+    """Returns the comments among the lines `begun`. These lines have as many columns as `words`, and would start with the word
+    "#"."""
     if word:  # the word "#" would not be in the first column
         return set(begun)
     others = range(1, len(words[0])) if words else ()
@@ -195,12 +196,12 @@ def _tagged_word(location: Location, line: str, columns: _Columns, word: int, ta
         remedy = "correct the line"
         if line.startswith("#"):
             remedy += ", or put the comment before the first word of a sentence"
-        raise location.error(f"{counted(len(row), 'column')} where other lines have {columns.width}; {remedy}")
+        raise location.error(f"{counted(len(row), 'column')}, but other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and not label.strip()):
         raise location.error(f"the {'tag' if row[word].strip() else 'word'} is empty; correct the line")
     if _SEVERAL_TAGS.fullmatch(label):
         raise location.error(
-            f"{label} are several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated one)"
+            f"{label} has several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated file)"
         )
     return row[word], label

@@ -18,8 +18,8 @@ from bert_jax.tasks.readers.conll import is_blank
 from bert_jax.tasks.readers.tables import Say, note
 
 MOST_WORDS = 10_000
-"""The maximum number of words of a sentence. A longer one means a file without empty lines, which no measurement could
-process."""
+"""The maximum number of words of a sentence. A longer sentence means that the file has no empty lines; no measurement could
+process it."""
 TAGS = ("upos", "xpos")
 """The columns of parts of speech."""
 _ID = re.compile(r"[0-9]+([-.][0-9]+)?")
@@ -46,7 +46,7 @@ class Block:
     """The number of its document, from 0. In a file without `# newdoc` every sentence is a document."""
     rows: tuple[Line, ...]
     comments: tuple[str, ...]
-    """The lines before the words that begin with "#"."""
+    """The lines before the words that start with "#"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Sentence:
     places: tuple[str, ...] = ()
     """The prefix of messages about each word."""
     comments: tuple[str, ...] = ()
-    """The lines before the sentence that begin with "#"."""
+    """The lines before the sentence that start with "#"."""
 
 
 def read_conllu(
     path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False, say: Say = note
 ) -> list[WordsExample]:
     """Returns the sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without
-    multiword tokens ("1-2") and empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
+    multiword tokens ("1-2") and empty nodes ("8.1"). A comment `# newdoc` starts a document, as -DOCSTART- does in `read_conll`.
 
     may_lack_tags: if every tag is "_", as in some test sets, labels are None instead of an error. Raises UserError for an invalid
     file; heads are not read.
@@ -95,7 +95,7 @@ def read_conllu(
         if "_" in own:
             i = own.index("_")
             raise UserError(
-                f"{sentence.places[i]}{sentence.words[i]!r} has no {column}; give the other column, or tag the file first"
+                f"{sentence.places[i]}{sentence.words[i]!r} has no {column}; choose the other column, or tag the file first"
             )
     return [WordsExample(str(i), s.words, own, s.document) for i, (s, own) in enumerate(zip(sentences, tags, strict=True))]
 
@@ -130,15 +130,15 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
 def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
     """Returns the sentence of these lines.
 
-    heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not one of CoNLL-U, for
-    heads that do not form a tree unless they are ignored, and for a sentence without heads if they are required.
-    """
+    heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not valid CoNLL-U. Also
+    raises it for heads that do not form a tree (unless they are ignored), and for a sentence without heads (if they are
+    required)."""
     words: list[tuple[Line, list[str]]] = []
     for line in block.rows:
         row = _columns(line)
         if row[0].isdecimal():
             if whole_number(row[0]) != len(words) + 1:
-                raise UserError(f"{line.place}the ID {cut(row[0], 20)} follows {len(words)}; {_renumber(row[0])}")
+                raise UserError(f"{line.place}the ID {cut(row[0], 20)} follows the ID {len(words)}; {_renumber(row[0])}")
             words.append((line, row))
     place = block.rows[0].place
     if not words:
@@ -176,7 +176,7 @@ def _columns(line: Line) -> list[str]:
 
 def _renumber(number: str) -> str:
     if number == "1":
-        return "end the sentence before it with an empty line"
+        return "end the previous sentence with an empty line"
     return "number the words of a sentence from 1"
 
 
@@ -190,7 +190,7 @@ def _head(line: Line, text: str, count: int) -> int:
 
 def check_tree(place: str, heads: Sequence[int]) -> None:
     """Raises UserError if the heads contain a cycle."""
-    reached = [0] * len(heads)  # the word from which a walk to the root came here, from 1
+    reached = [0] * len(heads)  # the word from which a walk towards the root reached this word, from 1
     for word in range(len(heads)):
         at = word
         while at >= 0 and not reached[at]:

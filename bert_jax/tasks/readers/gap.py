@@ -21,9 +21,8 @@ GENDERS = {
 def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | None = None) -> list[PronounExample]:
     """Returns the examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
 
-    Raises UserError for an invalid file, for an ID that two rows have, and for an offset at which the text differs from the
-    mention; with `leave_out`, rows that cannot be read are skipped, and it is called with each problem.
-    """
+    Raises UserError for an invalid file, for two rows with the same ID, and if the text at an offset differs from the mention.
+    With `leave_out`, rows that cannot be read are skipped, and `leave_out` is called with each problem."""
 
     def skipped(location: Location, cells: list[str]) -> None:
         if leave_out is not None:
@@ -42,8 +41,8 @@ def _pronouns(table: Table, has_label: bool, leave_out: Callable[[str], object] 
     for location, row in table:
         try:
             if row["ID"] in lines:
-                first = f"line {lines[row['ID']]} has the ID {cut(row['ID'])!r} too"
-                raise location.error(f"{first}, by which predictions are named; give each its own")
+                first = f"the ID {cut(row['ID'])!r} is also in line {lines[row['ID']]}"
+                raise location.error(f"{first}, but predictions are named by ID; give each row its own")
             example = _pronoun(location, row, has_label)
             lines[example.id] = location.line
             yield example

@@ -1,8 +1,7 @@
 """The nine tasks of GLUE and its diagnostic set AX: their files, and submissions to the leaderboard.
 
-The formats are those of the benchmark's download: TAB separated, quotes as ordinary characters, indices from 0 in test files. The
-labels are in the order of the original BERT (run_classifier.py).
-"""
+The formats are those of the benchmark's download: separated by TABs, with quotes as ordinary characters, and with indices from 0
+in test files. The labels are in the order of the original BERT (run_classifier.py)."""
 
 from __future__ import annotations
 
@@ -36,11 +35,11 @@ class GlueTask:
     text_b: str | None = None
     label: str | None = None  # test files do not have this column
     labels: tuple[str, ...] = ("0", "1")  # by id; () for a regression
-    files: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _SPLITS)  # by split; the first existing one is read
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _SPLITS)  # by split; the first file that exists is read
     folders: tuple[str, ...] = ()  # other names of the task's folder
-    columns: tuple[str, ...] = ()  # of train and dev files without a header
+    columns: tuple[str, ...] = ()  # for train and dev files without a header
     skips_broken_lines: bool = False  # the official train and dev files have lines with a wrong number of columns
-    unlabelled: str | None = None  # the label of examples on which the annotators did not agree; they are left out
+    unlabelled: str | None = None  # the label of examples on which the annotators did not agree; these are left out
 
     @property
     def key(self) -> str:
@@ -94,7 +93,7 @@ GLUE_NAMES: Mapping[str, str] = {f"glue/{task.key}": task.name for task in _TASK
 @dataclass(frozen=True)
 class _TestSet:
     task: str
-    rows: int  # of the official test set; the leaderboard accepts no other number
+    rows: int  # for the official test set; the leaderboard accepts no other number
 
 
 SUBMISSION: Mapping[str, _TestSet] = {
@@ -121,17 +120,16 @@ def glue_task(name: str) -> GlueTask:
 
 
 def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: Say = note) -> list[TextExample]:
-    """Returns the examples of a split, in the order of the file; ids are the index in the file, or else the number of the row
-    from 0.
+    """Returns the examples of a split in the order of the file. Ids are the "index" column of the file, or row numbers from 0 if
+    there is none.
 
-    directory: the task's directory, or one with a folder per task. MRPC may be in the format of its authors:
-    `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, the ids of the dev set
-    within the former.
+    directory: the task's directory, or one with a folder per task. MRPC may be in its authors' format:
+    `msr_paraphrase_train.txt`, `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, which lists the rows of the
+    training file that form the dev set.
 
-    Lines of QQP with a wrong number of columns (only in train and dev, since every row of a test set needs a prediction) and
-    examples of MNLI without a gold label are dropped and reported. Empty texts (QQP has some) are kept and reported. Raises
-    UserError for all other errors in a file.
-    """
+    Two kinds of rows are dropped and reported: lines of QQP with a wrong number of columns (only in train and dev, since every
+    row of a test set needs a prediction), and examples of MNLI without a gold label. Empty texts (QQP has some) are kept and
+    reported. Raises UserError for all other errors in a file."""
     about = glue_task(task)
     if split not in about.files:
         raise UserError(f"{task} has no split {split!r}; {nearest(split, about.files)}")
@@ -160,9 +158,9 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
         name = row[index] if index else str(len(examples))
         examples.append(TextExample(name, row[about.text], row[about.text_b] if about.text_b else None, value))
     if broken:
-        say(f"{path}: left out {counted(len(broken), 'line')} with a wrong number of columns, the first is line {broken[0]}")
+        say(f"{path}: left out {counted(len(broken), 'line')} with a wrong number of columns; the first is line {broken[0]}")
     if blank:
-        say(f"{path}: {counted(len(blank), 'example')} with an empty text, read as they are, the first is line {blank[0]}")
+        say(f"{path}: {counted(len(blank), 'example')} with an empty text, which are kept; the first is line {blank[0]}")
     if unlabelled:
         say(f"{path}: left out {counted(unlabelled, 'example')} without a gold label")
     if not examples:
@@ -197,7 +195,7 @@ def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]
         return None
     ids = path.with_name("dev_ids.tsv")
     if not ids.is_file():
-        raise UserError(f"{ids} is missing: it lists the rows of {path.name} in GLUE's dev set; put it next to that file")
+        raise UserError(f"{ids} is missing: it lists the rows of {path.name} that form GLUE's dev set; put it next to that file")
     dev = {tuple(row) for _, row in read_rows(ids)}
     return lambda row: ((row["#1 ID"], row["#2 ID"]) in dev) == (split == "dev")
 
@@ -216,15 +214,15 @@ def write_submission(
     """Writes NAME.tsv for each of `predictions` and a zip archive of all files. Returns the path of the archive.
 
     predictions: label names (STS-B: numbers, which are clipped to [0, 5]) in the order of the test file, by the names of
-    `SUBMISSION`. Raises UserError for a wrong number of predictions, and, if `complete` (the leaderboard requires it), for a
-    missing task.
-    """
+    `SUBMISSION`. Raises UserError for a wrong number of predictions and, if `complete` (which the leaderboard requires), for a
+    missing task."""
     for name in predictions:
         if name not in SUBMISSION:
             raise UserError(f"a GLUE submission has no {name!r}; {nearest(name, SUBMISSION)}")
     if complete and (missing := [name for name in SUBMISSION if name not in predictions]):
         raise UserError(
-            f"the submission lacks {', '.join(missing)}; the leaderboard takes all {counted(len(SUBMISSION), 'file')} together"
+            f"the submission lacks {', '.join(missing)}; the leaderboard only accepts all {counted(len(SUBMISSION), 'file')} "
+            "together"
         )
     for name, given in predictions.items():
         if len(given) != (rows := SUBMISSION[name].rows):
@@ -236,7 +234,7 @@ def write_submission(
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, table in tables.items():
-            # ZipInfo without a date, so that the archive depends on the predictions only
+            # ZipInfo without a date, so that the archive depends only on the predictions
             packed.writestr(zipfile.ZipInfo(name), table, zipfile.ZIP_DEFLATED)
     directory = pathlib.Path(directory)
     try:
@@ -257,7 +255,7 @@ def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
     for index, prediction in enumerate(predictions):
         if task.is_regression:
             if isinstance(prediction, str) or not math.isfinite(prediction):
-                raise UserError(f"prediction {index} of {name} is {prediction!r}, not a finite number; look at the model first")
+                raise UserError(f"prediction {index} of {name} is {prediction!r}, not a finite number; check the model")
             prediction = f"{min(max(prediction, _STS_RANGE[0]), _STS_RANGE[1]):.3f}"
         elif prediction not in task.labels:
             raise UserError(f"prediction {index} of {name} is {prediction!r}, not one of {', '.join(task.labels)}")

@@ -9,12 +9,11 @@
 A file is CSV, TSV or JSON (one object a line, or a list of them), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
 as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
-Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table a list is
-written as JSON or Python does, or is a cell with `separator` between its items. Choices may also be several columns. Several
-labels may also be columns, or a list, of 0 and 1 for each of `label_names`. Words may also be in rows of their own, with a column
-for the `sentence` of each, or in a file in the CoNLL format: a word and its tag on each line, an empty line after each sentence,
-and no names of columns.
-"""
+Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
+written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns. Several labels
+may also be given as columns of 0 and 1, one for each of `label_names`, or as a list of 0 and 1. Words may also be in rows of
+their own, with a column for the number of the `sentence`. Or they may be in a file in the CoNLL format: a word and its tag on
+each line, an empty line after each sentence, and no column names."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ TEXT_COLUMNS = {
 
 
 def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
-    """Returns text field -> its column(s), if their names differ from the field's."""
+    """Returns text field -> its column(s), for fields whose columns have a different name."""
     stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
     listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
     named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
@@ -91,16 +90,15 @@ class OwnData:
 def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnData:
     """Returns the data of `config` for a kind of head in `FORMATS`; a split without a file has no examples.
 
-    Raises UserError, with file and line, for a label that is not in `label_names` (or, if these are empty, not in the training
-    file), and for invalid files.
-    """
+    Raises UserError, with file and line, for a label that is not in `label_names` (or, if this is empty, not in the training
+    file), and for invalid files."""
     named = FORMATS[kind].has_labels(config)
     names = tuple(map(label_text, config.label_names)) if named else ()
     if len(set(names)) < len(names):
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for split in SPLITS:
-        if not getattr(config, split):  # "" on the command line removes the file of an experiment
+        if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
         examples[split] = read_own_data(config, kind, split, labels=names, say=say)
         if split == "train" and named and not names:
@@ -134,19 +132,19 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
         alike.setdefault({"true": "1", "false": "0"}.get(key, key), []).append(name)
     groups = [group for group in alike.values() if len(group) > 1]
     for group in groups[:_MOST_SHOWN]:
-        looks = {unicodedata.normalize("NFC", name) for name in group}  # as they are printed
+        looks = {unicodedata.normalize("NFC", name) for name in group}  # the same when printed
         listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
         say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
     if train and (unused := [name for name in names if name not in occurring]):
         listed = ", ".join(unused[:_MOST_SHOWN])
         more = f" and {len(unused) - _MOST_SHOWN:,} more" if len(unused) > _MOST_SHOWN else ""
-        say(f"WARNING: {config.train} has no example of {listed}{more}, which label_names lists")
+        say(f"WARNING: label_names lists {listed}{more}, but {config.train} has no example of it")
 
 
 def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note) -> list[Example]:
     """Returns the examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid. Raises
-    UserError as `load_own_data`."""
+    UserError like `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -174,7 +172,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
-        say(f"WARNING: {given}: each of its {len(found):,} sentences has one word, so no word has a context")
+        say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
     if config.label_names and known:
@@ -183,14 +181,15 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """Returns an example of a file after `start` examples of other files; its id is a number, unless it is a question's."""
+    """Returns an example of a file that follows files with `start` examples. Its id is a number, except for questions, which have
+    their own ids."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
 
 
 def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say: Say) -> Iterator[Row]:
-    """Returns the rows of a file, of which each is an example."""
+    """Returns the rows of a file; each row is an example."""
     wanted = {
         *(value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)),
         *(config.choices if kind == "choice" else config.label_names),
@@ -221,7 +220,7 @@ _COLUMNS = {
 def _by_number(
     path: pathlib.Path, found: list[tuple[Location, Example]], known: Sequence[str], say: Say
 ) -> list[tuple[Location, Example]]:
-    """Returns the examples with the names of their labels, if all labels are numbers of `known` names; otherwise `found`."""
+    """If all labels are numbers of `known` names, returns the examples with these names as labels; otherwise returns `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
     if not names or not names <= numbers.keys() or any(name.lstrip("-").isdecimal() for name in known):
@@ -251,7 +250,8 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
-    """Raises UserError if the labels of all texts are lists of 0 and 1 of one length: each is then a number for a label."""
+    """Raises UserError if the labels of all texts are lists of 0 and 1 of the same length, since each position then stands for a
+    label."""
     sets = [example.label for example in examples if isinstance(example, TextExample) and isinstance(example.label, tuple)]
     flags = {label in _FLAGS for each in sets for label in each}
     if flags == {True} and len({len(each) for each in sets}) == 1 and not set(known) & set(_FLAGS):
@@ -259,7 +259,7 @@ def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence
 
 
 _FLAGS: Mapping[str, bool] = {"0": False, "1": True, "false": False, "true": True, "False": False, "True": True}
-"""Whether a label applies, as lists and columns of 0 and 1 say it."""
+"""The values of 0 and 1 in lists and columns -> whether the label applies."""
 
 
 def _vector_remedy(name: str, size: int) -> str:
@@ -268,7 +268,8 @@ def _vector_remedy(name: str, size: int) -> str:
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
-    """Returns the distinct label names of `examples`, sorted; as numbers if all are numbers, so that "10" comes after "9"."""
+    """Returns the distinct label names of `examples`, sorted. If all are numbers, they are sorted as numbers, so that "10" comes
+    after "9"."""
     names = {name for example in examples for name in _names(example)}
     values = {name: _finite(name) for name in names}
     if None in values.values():
@@ -310,7 +311,7 @@ def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
 
 
 _LIST = re.compile(r"""[\[({]\s*['"].*|\[[-0-9., \n]+\]""", re.DOTALL)
-"""A list of names or numbers that is written in a text."""
+"""A list of names or numbers that is written as text."""
 
 
 def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
@@ -334,7 +335,9 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
             named = f", but label_names has {len(names)}" if names else ""
             raise row.location.error(f"{_vector_remedy(name, len(labels))}{named}")
     if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
-        raise row.location.error(f"{name} has the number {fraction}, not the name of a label; list the labels that apply")
+        raise row.location.error(
+            f"{name} has the number {fraction}, which is not the name of a label; list the labels that apply"
+        )
     if len(set(labels)) < len(labels):
         repeated = next(label for i, label in enumerate(labels) if label in labels[:i])
         raise row.location.error(f"{name} has {repeated!r} twice; give each label that applies once")
@@ -362,13 +365,13 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError for a cell that seems to be a list with another separator than spaces, if none is set."""
+    """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
     value = str(row.values.get(name))
     if config.separator is not None or not row.has_cells or value.lstrip().startswith(("[", "(", "{")):
         return
     if sign := next((sign for sign in ",;|" if sign in value), None):
         raise row.location.error(
-            f'{name} is {short(value)}; set separator={sign!r} if that is between its items, or list them as ["a", "b"]'
+            f'{name} is {short(value)}; set separator={sign!r} if this separates its items, or list them as ["a", "b"]'
         )
 
 
@@ -391,8 +394,8 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
 
 
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """Yields the rows of a file with a sentence each. If rows are words, the rows of each sentence become one; a row without a
-    number of a sentence continues it. Raises UserError for a table whose sentences all have one word."""
+    """Yields the rows of a file with a sentence each. If each row is a word, the rows of a sentence are joined; a row without a
+    sentence number continues the sentence. Raises UserError for a table in which every sentence has only one word."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -411,16 +414,16 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         yield row
     if first.has_cells and is_single and count > 1:
         raise UserError(
-            f"{path}: each of its {count:,} sentences has one word; set sentence=COLUMN if a column numbers the sentences, or "
-            f"give JSON lines if they are whole; {_IN_COLUMNS}"
+            f"{path}: each of its {count:,} sentences has only one word; set sentence=COLUMN if a column numbers the sentences, "
+            f"or give JSON lines if the sentences are complete; {_IN_COLUMNS}"
         )
 
 
 _SENTENCE = "Sentence #"
-"""The column that numbers sentences in the best known table of entities."""
+"""The column that numbers the sentences in the best-known data set of entities."""
 _IN_COLUMNS = (
-    "a file with a word and its tag on each line has spaces or TABs between them, an empty line after each sentence, no names of "
-    "columns, and a name that ends in .conll"
+    "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
+    "are no column names, and the file name ends in .conll"
 )
 
 
@@ -494,7 +497,7 @@ _HEADER = (
     {"word", "words", "token", "tokens", "form", "text"},
     {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tag", "upos", "entity", "bio", "iob"},
 )
-"""Names of the columns of words and of tags."""
+"""Usual names of the columns of words and of tags."""
 
 
 def _column_count(train: str) -> int:
@@ -504,7 +507,7 @@ def _column_count(train: str) -> int:
 
 
 def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
-    """Returns whether a .tsv or .txt file has a word on each line and empty lines between sentences, and not a row of names."""
+    """Returns whether a .tsv or .txt file has a word on each line, empty lines between sentences, and no row of column names."""
     lines = split_lines(read_text(path).strip("\r\n"))
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
@@ -541,7 +544,7 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     choices = _choices(config, row) if single else tuple(row.text(name) for name in config.choices)
     if len(choices) < 2:
         raise row.location.error(
-            f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more"
+            f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more choices"
         )
     label, first = row.name(config.label, optional=optional), config.first_choice
     numbers = [str(i) for i in range(first, first + len(choices))]
@@ -558,14 +561,14 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
     value = row.values.get(name)
     if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
         raise row.location.error(
-            f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to what is between the choices, or name a '
-            "column for each with choices=[a,b]"
+            f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to the text between the choices, or name a '
+            "column for each choice with choices=[a,b]"
         )
     return row.texts(name) or ()
 
 
 def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Location, Example]] | None:
-    """Returns the questions of a file in the format of SQuAD; None for a file with a question a row."""
+    """Returns the questions of a file in the SQuAD format; None for a file with one question per row."""
     if suffix(path) not in JSON:
         return None
     text = read_text(path)
@@ -589,11 +592,11 @@ class Format:
     """The functions that read the data of a kind of head."""
 
     parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example]
-    """(settings, row, number of the row, whether the label may be absent, places of answers) -> example."""
+    """(settings, row, number of the row, whether the label may be absent, `AnswerPlaces`) -> example."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
     """Whether the labels are names."""
     read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Location, Example]] | None] = _no_whole_file
-    """Reads a file that has no rows with named columns; None for a file that has."""
+    """Reads a file without named columns; returns None for a file that has them."""
 
 
 FORMATS: Mapping[str, Format] = {

@@ -1,4 +1,4 @@
-"""Rows of the user's own data, with uniform access to table cells, JSON fields and Parquet columns.
+"""Rows of the user's own data. Table cells, JSON fields and Parquet columns are read through the same methods.
 
 Parquet and Arrow files are found in the layouts of the Hugging Face hub and `datasets`:
 
@@ -6,9 +6,8 @@ Parquet and Arrow files are found in the layouts of the Hugging Face hub and `da
     DIR                                     a folder of the hub: `data/train-00000-of-00008.parquet`, or CONFIG/train/0000.parquet
     DIR                                     what `save_to_disk` of a Dataset or a DatasetDict wrote
 
-A column of the type ClassLabel, or of lists of it, holds numbers; their names are in the schema of the file, and here its values
-are these names.
-"""
+A column of type ClassLabel, or of lists of ClassLabel, holds numbers. The class names are in the schema of the file; the rows
+returned here hold these names."""
 
 from __future__ import annotations
 
@@ -118,9 +117,8 @@ def read_columnar(
 ) -> Iterator[tuple[Location, JsonObject]]:
     """Yields the rows of a Parquet or Arrow file with their places, as values of Python.
 
-    wanted: the columns that are read, the others are None; None: all of them. by_name: replaces the numbers of classes by their
-    names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read.
-    """
+    wanted: the columns to read (all others are None); None: all columns. by_name: whether class numbers are replaced by their
+    names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read."""
     with _opened(path) as file:
         names = [name for name in file.schema.names if wanted is None or name in wanted]
         if repeated := [name for name in names if names.count(name) > 1]:
@@ -179,7 +177,7 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
         def decode(value: Any) -> Any:
             if isinstance(value, list):
                 return [decode(item) for item in value]
-            if value is None or value == -1:  # -1: unknown, as in the test sets of GLUE
+            if value is None or value == -1:  # -1: unknown, as in GLUE's test sets
                 return None
             if not isinstance(value, int):
                 return value
@@ -223,7 +221,7 @@ MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
     "NaT", "None", "n/a", "nan", "null",
 ))  # fmt: skip
-"""The texts that pandas reads as missing values, and so may have written for them."""
+"""Texts that pandas reads as missing values; pandas may also have written them for missing values."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
@@ -238,8 +236,8 @@ class Row:
 
     location: Location
     values: JsonObject
-    separator: str | None = None  # of the items of a list in a cell; None: a single space or more, if `has_cells`
-    has_cells: bool = False  # whether all values are the texts of a table's cells
+    separator: str | None = None  # separates the items of a list in a cell; None: one or more spaces, if `has_cells`
+    has_cells: bool = False  # whether all values are texts from the cells of a table
     classes: Container[str] = ()  # names of classes in the file's own description
     keeps_quotes: bool = False  # whether double quotes around a cell are part of its value
 
@@ -281,8 +279,7 @@ class Row:
         return found if found is None else self._label(name, found, known)
 
     def written(self, name: str) -> Any:
-        """Returns the value; of a text that is written as a list or an object, as JSON and Python write it, this list or
-        object."""
+        """Returns the value. If it is a text with a list or an object written in JSON or Python, returns that list or object."""
         value = self.value(name)
         bare = value.strip() if isinstance(value, str) else ""
         begins = bare[:2]
@@ -314,7 +311,7 @@ class Row:
             return label
         if label in MISSING or label in ("Infinity", "-Infinity"):
             raise self.location.error(
-                f"{name} is {label!r}, which marks a missing value; {_FILL_IN} (if it is a class, list all classes in "
+                f"{name} is {label!r}, which usually marks a missing value; {_FILL_IN} (if it is a class, list all classes in "
                 "label_names)"
             )
         if self.keeps_quotes and is_quoted(label):
@@ -322,8 +319,8 @@ class Row:
         return label
 
     def _items(self, name: str, *, optional: bool, remedy: str, strict: bool) -> list[str | int | float | bool] | None:
-        """Returns the items of a list: of a value that is one, of one that is written in a text as JSON or Python writes it, or
-        of a cell with a separator between them."""
+        """Returns the items of a list. The value may be a list, a text with a list written in JSON or Python, or a cell with a
+        separator between the items."""
         value = self.value(name, optional=optional)
         if value is None:
             return None
@@ -348,19 +345,18 @@ class Row:
         return list(listed)
 
     def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
-        """Returns the items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
+        """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
 
-        A text in square brackets that is not such a list is refused if it is `strict`, or has quotes, commas or brackets as a
-        list has them. Otherwise it is words, such as "[laughter]".
-        """
+        A text in square brackets that is not such a list is an error if `strict`, or if it has quotes, commas or brackets like a
+        list. Otherwise it is ordinary text, such as "[laughter]"."""
         bare = text.strip()
-        if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or words
+        if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
             items = _parse_list(bare[1:-1])
             if items is not None and (len(items) < 2 or "," in bare):
                 return items
         inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
         if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
-            return None  # brackets that are words
+            return None  # the brackets belong to the text
         items = None if inside is None else _parse_list(inside)
         if items is not None:
             return items
@@ -371,11 +367,11 @@ class Row:
 
 
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:
-    """Returns the items between the brackets of a list: in quotes, or numbers, true, false, null and NaN; None for another text.
+    """Returns the items between the brackets of a list, which are quoted strings, numbers, true, false, null or NaN; None for any
+    other text.
 
-    Items are separated by commas, or (numpy) by spaces only. Python joins two adjacent strings into one, so its own parser is
-    only used for a single string.
-    """
+    Items are separated by commas or, in numpy's format, only by spaces. Python joins two adjacent strings into one, so its own
+    parser is only used for a single string."""
     items: list[str | int | float | bool] = []
     commas = position = 0
     while not _END.match(inside, position):
@@ -428,7 +424,7 @@ def is_quoted(cell: str) -> bool:
 
 
 def _quotes_remedy(cell: str) -> str:
-    return f"{cell[:60]} is in double quotes; set quotes=true if they only enclose the cell, or quotes=false to keep them"
+    return f"{cell[:60]} is in double quotes; set quotes=true if they only enclose the cell, or quotes=false if they belong to it"
 
 
 def short(value: Json) -> str:
@@ -438,7 +434,7 @@ def short(value: Json) -> str:
 
 
 def suffix(path: pathlib.Path) -> str:
-    """Returns the suffix of a file's name, without the one of a compression."""
+    """Returns the suffix of a file name, without the suffix of a compression."""
     return pathlib.Path(bare_name(path.name)).suffix
 
 
@@ -453,7 +449,7 @@ def read_own_rows(
     by_name: bool = True,
     say: Say = note,
 ) -> Iterator[Row]:
-    """Yields the rows of a CSV, TSV, JSON, Parquet or Arrow file in its order; the suffix determines the format.
+    """Yields the rows of a CSV, TSV, JSON, Parquet or Arrow file, in the order of the file; the suffix determines the format.
 
     delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
     them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
@@ -479,7 +475,7 @@ def read_own_rows(
 def _table_rows(
     path: pathlib.Path, delimiter: str, *, quotes: bool | None, columns: Sequence[str], separator: str | None, say: Say
 ) -> Iterator[Row]:
-    """Yields the rows of a table. A first line `sep=;`, which Excel writes and reads, names the delimiter."""
+    """Yields the rows of a table. A first line `sep=;`, which Excel writes and reads, sets the delimiter."""
     stated = _SEPARATOR_LINE.match(_head(path).decode(errors="replace"))
     unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
     delimiter = stated[1] if stated else delimiter
@@ -487,7 +483,7 @@ def _table_rows(
 
     def refuse(location: Location, row: list[str]) -> None:
         raise location.error(
-            f"{counted(len(row), 'column')}, not the {len(table.columns)} of {', '.join(table.columns)}; "
+            f"{counted(len(row), 'column')}, but there are {len(table.columns)} names of columns ({', '.join(table.columns)}); "
             f"{_cells_remedy(row, table.columns, delimiter, quotes=quotes)}"
         )
 
@@ -510,7 +506,7 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file; empty if it cannot be read, which its reader will report."""
+    """Returns the first bytes of a file. If it cannot be read, returns none, and its reader will report the error."""
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
     return b""
@@ -522,13 +518,13 @@ def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
 
 
 def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *, quotes: bool) -> str:
-    """Returns the remedy for a row with another number of cells than columns."""
+    """Returns the remedy for a row whose number of cells differs from the number of columns."""
     if other := _other_delimiter(row, delimiter) or _other_delimiter(columns, delimiter):
-        return f"set delimiter={other!r} if that is between the columns, otherwise correct the line"
+        return f"set delimiter={other!r} if this separates the columns, otherwise correct the line"
     if len(row) == len(columns) + 1 and not row[-1].strip():
         return f"remove the {delimiter!r} at the end of the line"
     if not quotes and any(cell.startswith('"') and not is_quoted(cell) for cell in row):
-        return "set quotes=true if double quotes enclose a cell, otherwise correct the line"
+        return "set quotes=true if double quotes enclose cells, otherwise correct the line"
     return "correct the line, or remove it"
 
 
@@ -552,29 +548,29 @@ def _json_rows(path: pathlib.Path) -> Iterator[tuple[Location, JsonObject]]:
 
 
 def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> Any:
-    """Returns the value in a line. Raises UserError for a line that is not JSON, and for one that holds the whole file as one
+    """Returns the value in a line. Raises UserError for a line that is not JSON, and for a line that holds the whole file as one
     object."""
     try:
         value = parse_json(line)
     except ValueError as error:
         text = read_text(path)
         if line.lstrip()[:1] == "{" and isinstance(whole := _parsed(text), dict):
-            raise UserError(f"{path} is one object ({', '.join(whole)}); {_LIST_WANTED}") from error
+            raise UserError(f"{path} is a single object ({', '.join(whole)}); {_LIST_WANTED}") from error
         if number == 1 and suffix(path) == ".json":
             raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
         raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
     if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
-        raise UserError(f"{path} is one object ({', '.join(value)}); {_LIST_WANTED}")
+        raise UserError(f"{path} is a single object ({', '.join(value)}); {_LIST_WANTED}")
     if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
-        raise UserError(f"{path} is one object of columns, as pandas' to_json writes them; {_LIST_WANTED}")
+        raise UserError(f"{path} is a single object of columns, as written by pandas' to_json; {_LIST_WANTED}")
     return value
 
 
-_LIST_WANTED = "give one object per row, one per line or all in a list (pandas: to_json with orient='records')"
+_LIST_WANTED = "give one object per row, each on its own line or all in one list (pandas: to_json with orient='records')"
 
 
 def _problem(text: str) -> str:
-    """Returns why a text is not JSON as a whole."""
+    """Returns the reason why a text is not valid JSON."""
     try:
         parse_json(text)
     except ValueError as error:
@@ -583,7 +579,7 @@ def _problem(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Returns the value of a text that is JSON as a whole, otherwise None."""
+    """Returns the value of a text that is valid JSON, otherwise None."""
     try:
         return parse_json(text)
     except ValueError:
@@ -594,7 +590,7 @@ def _checked(location: Location, value: Any, has_escapes: bool) -> tuple[Locatio
     """Returns a row with its location. Raises UserError if it is not an object, or holds half a surrogate pair."""
     if not isinstance(value, dict):
         raise location.error(
-            f"{short(value)} is not an object; each {location.unit} is one object with the columns as its fields"
+            f"{short(value)} is not an object; each {location.unit} must be one object with the columns as its fields"
         )
     for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):

@@ -25,18 +25,17 @@ from bert_jax.tasks.readers.tables import Say, note
 _WORD = re.compile(r"\S+")
 _KINDS = {list: "a list", str: "a text", bool: "true or false", dict: "an object"}
 _UNITS = ("utf-16-le", 2), ("utf-8", 1)
-"""Encodings in which other programs count offsets, and the bytes of a unit."""
+"""The encodings in which other programs count offsets, and the number of bytes per unit."""
 
 
 def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
     """Returns the questions of a file, in its order.
 
-    A question whose `answers` is an empty list has no answer, as one with `is_impossible`, unless `is_impossible` is false: then,
-    and without the key `answers`, its answers are unknown. Answers are located by `AnswerPlaces`. An id may be a whole number; a
-    question without one, or with an empty one, has its number in the file, from 0. `say` reports these, and the numbers of
-    answers in another place and in none. Raises UserError for a file in another format, and for two questions with the same id,
-    by which predictions are scored.
-    """
+    A question whose `answers` is an empty list has no answer, like a question with `is_impossible`. If `answers` is missing, or
+    if it is empty although `is_impossible` is false, the answers are unknown. Answers are located by `AnswerPlaces`. An id may be
+    a whole number; a question without an id, or with an empty one, gets its number in the file, from 0. `say` reports such
+    questions, and how many answers are at another place or are not found. Raises UserError for a file in another format. Also
+    raises it for two questions with the same id, since predictions are scored by id."""
     path = pathlib.Path(path)
     try:
         content = parse_json(read_text(path))
@@ -53,7 +52,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
             raise UserError(f"{path}, {where}: another question has the id {cut(example.id)!r} too; each needs a unique id")
         examples[example.id] = example
     if unnamed:
-        say(f"{path}: {counted(unnamed, 'question')} without an id, named by the number in the file, from 0")
+        say(f"{path}: {counted(unnamed, 'question')} without an id; they get their numbers in the file, from 0")
     answers.report(path, say)
     if not examples:
         raise UserError(f"{path} has no questions; give a file of SQuAD")
@@ -65,7 +64,7 @@ def _not_json(path: pathlib.Path) -> str:
     first = next((line for line in split_lines(read_text(path)) if line.strip()), "")
     with contextlib.suppress(ValueError):
         if isinstance(parse_json(first), dict):
-            return "its first line is an object of its own: name it .jsonl if each line is one"
+            return "its first line is a complete object: name the file .jsonl if each line is one"
     if first.lstrip().startswith("<"):
         return "it is a web page: fetch the file itself"
     if not first.lstrip().startswith(("{", "[")):
@@ -75,19 +74,18 @@ def _not_json(path: pathlib.Path) -> str:
 
 @dataclass
 class AnswerPlaces:
-    """Finds answers in their contexts, and records those that are not at the stated place or missing."""
+    """Finds answers in their contexts. Records the answers that are not at the stated place, or not found."""
 
-    moved: list[str] = field(default_factory=list)  # ids of the questions, once for each answer
+    moved: list[str] = field(default_factory=list)  # the ids of the questions, one id per answer
     lost: list[str] = field(default_factory=list)
 
     def find(self, name: str, context: str, text: str, start: int | None) -> tuple[str, int | None]:
         """Returns (the answer as the context writes it, its first character), or (`text`, None) if the context does not contain
         it.
 
-        That is `text` at `start`, or, if the offset counts UTF-16 units or bytes, where that is; else the nearest place with
-        `text`, or the first if `start` is None. If there is none, the nearest place that differs in white space alone, as in
-        run_squad.py. name: the id of the question.
-        """
+        The result is `text` at `start`. If the offset counts UTF-16 units or bytes, it is the text there. Otherwise it is the
+        nearest place with `text`, or the first one if `start` is None. If there is no such place, it is the nearest place that
+        differs only in white space, as in run_squad.py. name: the id of the question."""
         found = None if start is None else _stated_place(context, text, start)
         if found is None:
             found = nearest_place(context, text, start or 0)
@@ -104,19 +102,19 @@ class AnswerPlaces:
         """Reports the numbers of moved and lost answers, if there are any."""
         if self.moved:
             say(
-                f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with their text, "
-                f"first one of {cut(self.moved[0])}"
+                f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with the same text; the first is one "
+                f"of {cut(self.moved[0])}"
             )
         if self.lost:
             say(
-                f"{path}: {counted(len(self.lost), 'answer')} not contained in the context, counted in scores only, first one "
-                f"of {cut(self.lost[0])}"
+                f"{path}: {counted(len(self.lost), 'answer')} not contained in the context, which only count in the scores; the "
+                f"first is one of {cut(self.lost[0])}"
             )
 
 
 def _stated_place(context: str, text: str, start: int) -> int | None:
-    """Returns the index of the character of `context` at which `text` begins, if that is at the offset `start`, counted in
-    characters, UTF-16 units or bytes; otherwise None."""
+    """Returns the character of `context` at which `text` starts, if this is the offset `start` when counted in characters, UTF-16
+    units or bytes; otherwise None."""
     if start < 0 or start > 4 * len(context):
         return None
     if context.startswith(text, start):
@@ -129,19 +127,19 @@ def _stated_place(context: str, text: str, start: int) -> int | None:
 
 
 def nearest_place(context: str, text: str, start: int) -> int | None:
-    """Returns the place of `text` in `context` that is nearest to `start`, the first of two at the same distance; None if there
-    is none. `start` may lie outside the context."""
+    """Returns the position of `text` in `context` that is nearest to `start`; the first one if two are equally near, None if
+    there is none. `start` may lie outside the context."""
     inside = min(max(start, 0), len(context))
     places = (context.rfind(text, 0, inside + len(text)), context.find(text, inside))
     return min((place for place in places if place >= 0), key=lambda place: abs(place - inside), default=None)
 
 
 def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the characters [start, end) of the part of `context` nearest to `start` that has the words of `text`, however much
-    white space is between them; None if there is none."""
+    """Returns the characters [start, end) of a part of `context` that has the same words as `text`, with any white space between
+    them. If there are several such parts, returns the one nearest to `start`; None if there is none."""
     spans = [match.span() for match in _WORD.finditer(context)]
     spaced = " ".join(context[slice(*span)] for span in spans)
-    ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # of the words in `spaced`
+    ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # the words in `spaced`
     word = max(0, bisect.bisect_right(spans, (start, len(context))) - 1)
     wanted = " ".join(text.split())
     near = ends[word] + min(max(0, start - spans[word][0]), spans[word][1] - spans[word][0]) if spans else 0
@@ -157,22 +155,22 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
 
 
 def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None]]:
-    """Returns the answers to a question, and the first character of each, None if it is not stated.
+    """Returns the answers to a question and, for each answer, the position of its first character; None if the position is not
+    stated.
 
-    given: a text, an object {"text": ..., "answer_start": ...}, a list of these, or an object of lists as data sets of the
-    Hugging Face hub have it. beside: the start of answers that state none. A start may be null, a whole number, or one written as
-    25.0 or "25". Raises ValueError, with the problem, for anything else.
-    """
+    given: a text, an object {"text": ..., "answer_start": ...}, a list of such objects, or an object of lists, as in data sets of
+    the Hugging Face hub. beside: the start, for answers that do not state one. A start may be null, a whole number, or one
+    written as 25.0 or "25". Raises ValueError, with the problem, for anything else."""
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
         if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise ValueError(f"is {short(given)}, with not as many answer_start as text")
+            raise ValueError(f"is {short(given)}, in which answer_start and text have different numbers of items")
         given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
     found = []
     for answer in given if isinstance(given, list) else [given]:
         text, start = (answer.get("text"), answer.get("answer_start", beside)) if isinstance(answer, dict) else (answer, beside)
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"has {short(text)} at {short(start)}, not a text and its start")
+            raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number")
         found.append((text, _offset(text, start)))
     return found
 
@@ -180,12 +178,12 @@ def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None
 def _offset(text: str, start: Any) -> int | None:
     if start is None or (isinstance(start, str) and not start.strip()) or (isinstance(start, float) and math.isnan(start)):
         return None
-    if isinstance(start, str):  # of a cell
+    if isinstance(start, str):  # for a cell
         number = decimal_number(start.strip())
         start = start if number is None else number
     if isinstance(start, int | float) and not isinstance(start, bool) and start == start // 1 and abs(start) < LARGEST:
         return int(start)
-    raise ValueError(f"has {short(text)} at {short(start)}, not a text and its start")
+    raise ValueError(f"has the text {short(text)} with the start {short(start)}; give a text and a whole number")
 
 
 def _id(value: Any) -> str | None:

@@ -10,8 +10,8 @@ from bert_jax.tasks.readers.tables import check_filled, not_empty, parse_integer
 
 
 def read_swag(path: str | os.PathLike[str]) -> list[ChoiceExample]:
-    """Returns the examples of a SWAG file (CSV): `sent1` is the prompt; a choice is `sent2`, the beginning of the next sentence,
-    with one of the endings. Labels are None in a file without the column `label`. Raises UserError for an invalid file."""
+    """Returns the examples of a SWAG file (CSV). The prompt is `sent1`. A choice is `sent2`, the start of the next sentence,
+    followed by one of the endings. Labels are None in a file without the column `label`. Raises UserError for an invalid file."""
     table = read_table(pathlib.Path(path), ",", quotes=True)
     endings = [f"ending{i}" for i in range(4)]
     table.require("sent1", "sent2", *endings)

@@ -39,7 +39,7 @@ def read_rows(
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file with named columns; they can be iterated over once.
+    """The rows of a file with named columns; they can only be iterated over once.
 
     Raises UserError for a row with a wrong number of columns, unless `skipped` is given.
     """
@@ -57,8 +57,8 @@ class Table:
                 self.skipped(location, row)
             else:
                 raise location.error(
-                    f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; "
-                    "correct the line, or remove it"
+                    f"{counted(len(row), 'column')}, but there are {len(self.columns)} names of columns "
+                    f"({', '.join(self.columns)}); correct the line, or remove it"
                 )
 
     def require(self, *names: str) -> None:

@@ -9,10 +9,9 @@ array on each chip before a reduce-scatter or after an all-gather) the model ass
     all-to-all                   through the narrowest cut of the longest dimension
     collective-permute           b / w                  w: one link, ICI_EFFICIENCY of its published rate
 
-plus ICI_LATENCY per hop. Between slices each chip sends its part through its share of the network card, before or after the part
-inside the slice. Assumptions: groups share no links, all chips start a collective at the same time, and nothing else uses the
-network.
-"""
+plus ICI_LATENCY per hop. Between slices, each chip sends its part of the array through its share of the network card, before or
+after the transfer inside the slice. Assumptions: groups share no links, all chips start a collective at the same time, and
+nothing else uses the network."""
 
 from __future__ import annotations
 
@@ -74,8 +73,8 @@ def _integers(text: str) -> tuple[int, ...]:
 def transfer(
     kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
 ) -> Transfer:
-    """Returns the cost of the collective `instruction` with `operand_bytes` in all its operands; `devices` are the mesh's, in
-    flat order."""
+    """Returns the cost of the collective `instruction`, whose operands have `operand_bytes` together; `devices` are the devices
+    of the mesh in flat order."""
     group = first_replica_group(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
         return _permute(operand_bytes, topology)
@@ -101,8 +100,8 @@ def transfer(
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
     """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
-    result. The compiler replaces the part of a collective between slices by such a pair, named after the collective, for a
-    run-time library."""
+    result. The compiler replaces the part of a collective that crosses slices by such a pair, which is named after the collective
+    and handled by a run-time library."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices
@@ -118,8 +117,8 @@ def _passes(kind: str) -> int:
 
 
 def _sent(kind: str, size: float, n: int) -> float:
-    """Returns the bytes that each of `n` members with operands of `size` bytes sends: its shard to all others in an all-gather,
-    the whole operand to one other member in a collective-permute."""
+    """Returns the bytes that each of `n` members with operands of `size` bytes sends. In an all-gather this is its shard, sent to
+    all others; in a collective-permute it is the whole operand, sent to one other member."""
     if kind == "all-gather":
         return size * (n - 1)
     return _passes(kind) * size * (n - 1) / n if kind in KINDS and kind != "collective-permute" else size

@@ -51,7 +51,7 @@ class Compiled:
 
 
 class Compiler:
-    """The TPU compiler for one topology; its library is loaded once in a process.
+    """The TPU compiler for one topology; the compiler's library is loaded once in a process.
 
     Raises UserError if the compiler is not installed, has a different version from the one this JAX needs, or does not know the
     topology.
@@ -84,11 +84,11 @@ class Compiler:
 
 # --------------------------------------------------------------------------------------------------------------- the calibration
 SIDE = 8_192
-"""The size of the square bfloat16 matrices of the product: 1.1e12 operations, arrays of 134 MB; real chips reach over 90 % of
-peak."""
+"""The size of the square bfloat16 matrices of the product. It takes 1.1e12 operations on arrays of 134 MB; real chips reach over
+90 % of peak."""
 STREAMED = 2**28
-"""The number of elements of the two float32 arrays of the addition: 2.1 GB read, 1.1 GB written; real chips reach over 80 % of
-the bandwidth."""
+"""The number of elements of the two float32 arrays of the addition. It reads 2.1 GB and writes 1.1 GB; real chips reach over 80 %
+of the bandwidth."""
 
 
 @dataclasses.dataclass(frozen=True)

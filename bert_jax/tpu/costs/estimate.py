@@ -5,14 +5,14 @@ The program runs its instructions in the order of the text. There are five kinds
     compute       the compiler's `estimated_cycles` of an instruction, at the chip's clock
     kernel        a Pallas kernel's schedule (`kernels.py`), or the transfer of its arrays from and to HBM if that is longer
     collective    the network model (`collectives.py`)
-    memory        instructions to which the compiler gives no cycles (gathers, reshapes): their bytes over the bandwidth of HBM
+    memory        instructions for which the compiler estimates no cycles (gathers, reshapes): their bytes divided by the
+        bandwidth of HBM
     copy          asynchronous copies between HBM and the chip's fast memory
 
 The time of a loop's body is multiplied by the loop's trip count. Asynchronous operations (collectives and copies) overlap with
-the following instructions, one after the other on the network and on the copy engine; only the part that is not finished when the
-program waits for it counts. Not modelled: the slowdown of compute by overlapping copies and collectives, the launch time of
-instructions, the host, the input, stragglers.
-"""
+the instructions after them. The network and the copy engine each run one operation after the other. Only the time that the
+program has to wait for an operation counts. The model leaves out: the slowdown of compute by overlapping copies and collectives,
+the launch time of instructions, the host, the input, stragglers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class Estimate:
     unread_loops: int
     unknown_kernels: int
     uncounted_collectives: int
-    """Collectives in the text of the program that the estimator did not reach; their time and bytes are not included."""
+    """Collectives in the text of the program that the estimator did not reach; the estimate does not include their time and
+    bytes."""
 
 
 class Estimator:
@@ -120,7 +121,7 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """Returns the names of the program's collectives, without their copies in the fusions that continue or end a
+        """Returns the names of the program's collectives, without the copies of them in fusions that continue or end a
         collective."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
@@ -139,9 +140,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """Returns the part of the model that an instruction comes from: by its own name, otherwise by an instruction fused into
-        it, otherwise by an operand. The compiler splits a collective over several slices into unnamed parts; these take the
-        name of their users."""
+        """Returns the part of the model that an instruction comes from. It is taken from the instruction's own name, otherwise
+        from an instruction fused into it, otherwise from an operand. The compiler splits a collective over several slices into
+        parts without names; each of these gets the name of its user."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -176,7 +177,8 @@ class Estimator:
         return self._compute(computation, i, line, times)
 
     def _cross(self, computation: Computation, i: Instruction, line: Timeline, times: int) -> None:
-        """Adds a message to the other slices and its result. Only the `recv-done` of the same rendezvous waits for them."""
+        """Adds a message to the other slices and the result that comes back. Only the `recv-done` of the same rendezvous waits
+        for the message."""
         rendezvous = f"rendezvous {i.rendezvous or i.name}"
         if i.opcode == "send":
             size = sum(a.bytes for a in computation.by_name[i.operands[0]].arrays)
@@ -221,8 +223,8 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """Returns the collective that an instruction is or contains. Returns None for fusions that only continue one, since the
-        collective counts where it starts."""
+        """Returns the collective that an instruction is or contains. Returns None for a fusion that only continues a collective,
+        since the collective counts where it starts."""
         if _kind(i.opcode):
             return i
         if i.opcode not in CARRYING or any(name.startswith(CONTINUING) for name in i.called):
@@ -320,8 +322,8 @@ def _moved(start: Instruction) -> float:
 
 
 def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[float, float]:
-    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times at the peak rates of a device: of `flops`
-    model operations, and of the estimate's bytes."""
+    """Returns (roofline, estimate) in seconds. The roofline is the longer of two times: `flops` model operations at the peak
+    FLOP/s of a device, and the estimate's bytes at its peak bandwidth."""
     chip = topology.chip
     return max(flops * chip.devices / chip.peak_flops, estimate.bytes * chip.devices / chip.bandwidth), estimate.seconds
 

@@ -1,4 +1,5 @@
-"""Compiles one step for a slice, and reports its cost, or its excess memory and the settings with which it would fit."""
+"""Compiles one step for a slice. Reports its cost if it fits, otherwise its excess memory and the settings with which it would
+fit."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from bert_jax.training.compilation import save_program
 
 
 def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
-    """Returns the record of one step: its cost, or its excess memory and remedies. Raises UserError if the compiler refuses the
-    program for a reason other than memory."""
+    """Returns the record of one step: its cost, or its excess memory and the settings that remedy it. Raises UserError if the
+    compiler refuses the program for a reason other than memory."""
     topology = compiler.topology
     program = case.lower(compiler.devices)
     step, arguments = case.step(program), program.arguments()
@@ -46,8 +47,8 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """Returns the settings with which a step fits. Each is verified by compiling with one layer per iteration of the loop over
-    layers, which compiles fast."""
+    """Returns the settings with which a step fits. Each setting is verified by compiling the step with it. The loop over layers
+    then has one layer per iteration, which compiles fast."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)
@@ -83,7 +84,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         trial({"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1}))
         for n in (mesh["fsdp"] * 2**j for j in range(1, 20))
         if program.mesh.size % (n * mesh["tensor"]) == 0
-        # sharding can remove at most the parameters, their gradients and the optimizer state
+        # sharding can save at most the memory of the parameters, of their gradients and of the optimizer state
         and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh["fsdp"] / n) < limit
     ]
     found = []
@@ -107,8 +108,8 @@ def as_flags(changes: JsonObject) -> str:
 
 # -------------------------------------------------------------------------------------------------------------------- the search
 CLOSE = 128
-"""Up to twice this many rows per device, the search for the largest batch is exact to a row; above that it is approximate, to
-save compilations."""
+"""The search for the largest batch is exact to a row up to twice this many rows per device; above that it is approximate, to save
+compilations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +138,9 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tuple[bool, int]:
-    """Compiles `lower()` and returns (whether it fits, bytes per device that it takes or would take, 0 if unknown). An invalid
-    experiment, or a program that the compiler refuses for a reason other than memory, counts as not fitting."""
+    """Compiles `lower()` and returns two values: whether it fits, and the bytes per device that it takes or would take (0 if
+    unknown). An invalid experiment, or a program that the compiler refuses for a reason other than memory, counts as not
+    fitting."""
     try:
         return True, used_bytes(compiler.compile(lower()).memory)
     except DoesNotFit as error:
@@ -160,7 +162,7 @@ def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | Non
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A batch of `rows` per device and its `bytes` per device, 0 where unknown."""
+    """A batch of `rows` per device and the `bytes` it takes per device (0 if unknown)."""
 
     rows: int
     bytes: float
@@ -168,12 +170,11 @@ class Size:
 
 def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: Size, limit: float) -> Size:
     """Returns the largest batch between one that `fits` and one that `does_not`. `measure(rows)` returns whether that many rows
-    fit and the bytes that they take, of `limit` bytes.
+    fit, and how many of the `limit` bytes they take.
 
-    The search is a bisection in which every other step interpolates: bytes grow about linearly with rows, so the next candidate
-    is where the line through both ends crosses the limit. This compiles three or four programs instead of log2(rows). The result
-    is exact up to 2 * CLOSE rows, and within 1/CLOSE above that.
-    """
+    The search is a bisection, but every other step interpolates: since bytes grow about linearly with rows, the next candidate is
+    where the line through both ends crosses the limit. The search compiles three or four programs instead of log2(rows). The
+    result is exact up to 2 * CLOSE rows, and within 1/CLOSE above that."""
     low, high, tried = fits, does_not, 0
     while high.rows - low.rows > max(1, low.rows // CLOSE):
         cut = (low.rows + high.rows) // 2
@@ -190,6 +191,6 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` bytes are independent of the number of
+    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` bytes do not depend on the number of
     rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

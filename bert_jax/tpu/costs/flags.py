@@ -1,4 +1,4 @@
-"""The flags of `aot`. Imports nothing slow, so that help and flag errors appear immediately."""
+"""The flags of `aot`. It imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def flag_parser(description: str | None) -> FlagParser:
     step.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
     of_step = "which step (default: train, or finetune for a fine-tuning file)"
     step.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
-    step.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, counted from 0 (default: all, and their sum)")
+    step.add_argument(
+        "--phase", type=PHASE, metavar="N", help="estimate only this phase, counted from 0 (default: all phases and their sum)"
+    )
     of_model = "the model to fine-tune: a size or a directory (default: init_from, else base)"
     step.add_argument("--model", type=nonempty, help=of_model)
     step.add_argument("--rows", type=ROWS, metavar="N", help="estimate N held-out rows, or fine-tuning on N examples")
@@ -64,7 +66,7 @@ def flag_parser(description: str | None) -> FlagParser:
     chips.add_argument("--slices", type=SLICES, metavar="N", help="the number of slices, instead of the prefix Nx (default: 1)")
     chips.add_argument("--price", type=PRICE, metavar="P", help="the price of a chip-hour, in any currency")
     others = parser.group("comparison")
-    of_against = "another experiment, reported next to this one; may be repeated"
+    of_against = "another experiment, reported next to the first one; may be repeated"
     others.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help=of_against)
     others.add_argument("--against.KEY", dest="_", metavar="VALUE", help="set one key of every --against")
     output = parser.group("output")

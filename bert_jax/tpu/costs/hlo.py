@@ -1,10 +1,9 @@
 """Parses the text of a scheduled, optimized HLO module: instructions, the compiler's cycle estimates, JAX's names.
 
-The text is the output of `jax.stages.Compiled.as_text()` for a TPU. The parser keeps the attributes that the estimates need and
-ignores all others, such as those of newer compilers. A *computation* is a named list of instructions in the order of execution;
-ENTRY is the program. If the layout of a result has the memory space `S(1)`, the result is in the chip's fast memory, otherwise in
-HBM.
-"""
+The text is the output of `jax.stages.Compiled.as_text()` for a TPU. The parser keeps the attributes that the estimates need. It
+ignores all others, including any that newer compilers add. A *computation* is a named list of instructions in the order of
+execution; ENTRY is the program. If the layout of a result has the memory space `S(1)`, the result is in the chip's fast memory,
+otherwise in HBM."""
 
 from __future__ import annotations
 
@@ -163,7 +162,7 @@ class Computation:
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose result is the computation's."""
+        """The instruction whose result is the result of the computation."""
         return next((i for i in self.instructions if i.root), self.instructions[-1])
 
 
@@ -183,7 +182,8 @@ def parse(text: str) -> Module:
     """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is not an HLO module."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
-    text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)  # each instruction of JAX's own kernels is one line
+    # each instruction of JAX's own kernels is on one line
+    text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)
     for line in text.splitlines():
         if beginning := _COMPUTATION.match(line):
             header, lines = beginning, []
@@ -246,9 +246,9 @@ def _array(dtype: str, shape: str, layout: str) -> Array:
 def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
     """Returns the trip count of the `while` instruction `loop` in the computation `inside`; None if it cannot be derived.
 
-    The compiler has recorded it (`known_trip_count`), or it is derived from the condition `counter < limit`: the limit is a
-    constant of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant to it.
-    """
+    It is the `known_trip_count` if the compiler has recorded one. Otherwise it is derived from the condition `counter < limit`:
+    the limit is a constant of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant
+    to it."""
     if loop.known_trips is not None:
         return loop.known_trips
     condition, body = (module.computations.get(loop.named(key)) for key in ("condition", "body"))
@@ -271,8 +271,8 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The source of a scalar in a loop's condition: a constant, or element `index` of the loop's carried state; both None for
-    anything else."""
+    """The source of a scalar in a loop's condition: a constant, or element `index` of the loop's carried state. Both are None if
+    the scalar comes from anything else."""
 
     index: int | None = None
     value: int | None = None
@@ -362,10 +362,9 @@ def place(op_name: str) -> str:
     `jit(train_step)/transpose(jvp(M))/M.encode/encoder/closed_call/layers/attention/output/dot_general` ->
     `layers/attention/output backward`.
 
-    Operations outside of the model's modules are `loss`, or `update` outside of the differentiated function (gradient norm,
-    optimizer). `layers/saved` is the saving and loading of activations by the loop over layers. Operations that the compiler has
-    added have no name from JAX, and are `(unnamed)`.
-    """
+    Operations outside the model's modules are `loss`, or `update` if they are also outside the differentiated function (gradient
+    norm, optimizer). `layers/saved` is the saving and loading of activations by the loop over layers. Operations that the
+    compiler has added have no name from JAX; their part is `(unnamed)`."""
     op_name = _MERGED.sub(r"/\1", op_name.split(";")[0])
     if not op_name.startswith(("jit(", "pjit(")):
         return f"parameters/{op_name.split('[')[0]}" if op_name.startswith(("state", "params")) else UNNAMED

@@ -1,5 +1,5 @@
-"""Compiles Pallas kernels one at a time with the compiler's dumps enabled, in a separate process: the compiler reads that setting
-only once.
+"""Compiles Pallas kernels one at a time with the compiler's dumps enabled. It runs as a separate process, because the compiler
+reads that setting only once.
 
     python -m bert_jax.tpu.costs.kernel_compiler TOPOLOGY < calls.json
 

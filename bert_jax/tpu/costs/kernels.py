@@ -1,12 +1,12 @@
-"""Estimates the cycles of Pallas kernels from the compiler's schedules, since their custom calls have no cycle estimate.
+"""Estimates the cycles of Pallas kernels from the schedules that the compiler writes, since the compiler gives no cycle estimate
+for a custom call.
 
 Writing schedules doubles the compilation time of a program. Instead, a separate process (`kernel_compiler.py`) compiles only the
-kernels once more, and the results are cached on disk. The schedule has a line for each bundle of instructions that the core
-issues together, which takes about one cycle. It marks each enclosing loop with a `>`, and shows the exit test of each loop. So
-the number of cycles is the sum over bundles of the product of the trip counts of the enclosing loops. Regions under a condition
-(`pl.when`) count as if always executed. Waiting for memory is not in the schedule, so the estimate is at least the time of the
-transfers between HBM and the chip.
-"""
+kernels once more, and the results are cached on disk. The schedule has a line for each bundle, that is, for the instructions that
+the core issues together in about one cycle. The schedule marks each enclosing loop with a `>`, and shows the exit test of each
+loop. A bundle is executed as often as the product of the trip counts of its enclosing loops; the number of cycles is the sum of
+these products over all bundles. Regions under a condition (`pl.when`) count as if they were always executed. The schedule does
+not include waiting for memory, so the estimate is at least the time of the transfers between HBM and the chip."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Schedule:
     bundles: int
     """The number of bundles in the text of the schedule."""
     cycles: int
-    """The cycles of one call: each bundle times the trip counts of its loops."""
+    """The cycles of one call: the sum over bundles of the trip counts of their loops, multiplied."""
     trips: tuple[int, ...]
     """The trip count of each loop, in the order of the text. If the kernel has a grid, the first loop is the one over the
     grid."""
@@ -64,13 +64,14 @@ class _Loop:
     bundles: int = 0
     over_grid: bool = False
     exit: tuple[str, str] | None = None
-    """The counter and its limit in the test of the branch back to its start, once that has been read."""
+    """The counter and its limit in the test of the branch back to the loop's start, once that test has been read."""
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the branch back to its start is still to come. Bundles of a lower depth before that branch are instructions
-        after the loop that the scheduler has moved into the loop's last bundles: they are issued in every trip."""
+        """Whether the branch back to its start has not been read yet. Bundles of a lower depth before that branch are
+        instructions from after the loop. The scheduler has moved them into the loop's last bundles, so they are issued in every
+        trip."""
         return self.has_body and self.exit is None
 
     def trips(self, steps: Mapping[str, int]) -> int | None:
@@ -81,11 +82,11 @@ class _Loop:
         return max(1, -(-limit // steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
 
     def whole(self) -> int:
-        """Returns the number of its bundles, including those of inner loops."""
+        """Returns the number of the loop's bundles, including the bundles of inner loops."""
         return self.bundles + sum(loop.whole() for loop in self.inner)
 
     def cycles(self, trips: int, steps: Mapping[str, int]) -> int:
-        """Returns the cycles of this many trips."""
+        """Returns the cycles that this many trips take."""
         return trips * (self.bundles + sum(loop.cycles(loop.trips(steps) or 1, steps) for loop in self.inner))
 
 
@@ -94,7 +95,7 @@ def read_schedule(text: str) -> Schedule:
     whole = _Loop()
     stack, all_loops = [whole], list[_Loop]()
     steps: dict[str, int] = {}
-    tests: dict[str, tuple[str, str]] = {}  # of all loops: the step of an outer loop's counter may be in an inner loop
+    tests: dict[str, tuple[str, str]] = {}  # over all loops, since the step of an outer loop's counter may be in an inner loop
     for line in text.splitlines():
         match = _BUNDLE.match(line)
         steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
@@ -141,7 +142,7 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Returns the configuration of a custom call with which the program compiled it: Mosaic's part, and its limit on vector
+    """Returns the configuration with which the program compiled a custom call: Mosaic's part of it, and the limit on vector
     memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
@@ -159,7 +160,7 @@ def _number(value: Json) -> Json:
 def kernel_schedules(
     module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None
 ) -> Mapping[str, Schedule]:
-    """Returns the schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. They are
+    """Returns the schedules of a program's kernels by their bodies; kernels that cannot be compiled alone are left out. They are
     cached in the directory `cache` for each compiler `version`, `READER` and chip."""
     cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}

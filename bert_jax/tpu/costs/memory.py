@@ -1,4 +1,4 @@
-"""Computes the use of a chip's memory: arguments by name, temporaries by the part of the step that computes them."""
+"""Computes how a chip's memory is used: by which arguments, and by which temporaries of each part of the step."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def program_memory(
 
 
 def used_bytes(statistics: Statistics) -> int:
-    """Returns the bytes per device that a program needs: the compiler's peak, which includes arguments, and the code. Adding up
-    the single statistics would give too much, since results reuse the memory of donated arguments, and temporaries reuse the
+    """Returns the bytes per device that a program needs: the compiler's peak, which includes arguments, and the code. The sum of
+    the single statistics would be too large, since results reuse the memory of donated arguments, and temporaries reuse the
     memory of dead parameters."""
     s = statistics
     parts = s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
@@ -76,7 +76,7 @@ def used_bytes(statistics: Statistics) -> int:
 
 
 def peak(module: Module) -> dict[str, int]:
-    """Returns the bytes of live temporaries in HBM at their peak while ENTRY runs in the order of its text. They are listed by
+    """Returns the bytes of live temporaries in HBM at their peak, while ENTRY runs in the order of its text. They are listed by
     origin: `activations` (forward pass), `gradients` (all of the backward pass), `update`.
 
     A result reuses the memory of an operand of the same size that is dead afterwards. Loops update their carried arrays in place

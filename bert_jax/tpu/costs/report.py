@@ -23,8 +23,8 @@ SUMMED = 8
 WASTEFUL = 0.2
 """The fraction of peak below which the report suggests a cheaper way."""
 REACHED = 0.8
-"""The fraction of the memory bandwidth that real chips reach in an addition of two long arrays. A calibration below it means that
-the estimates are pessimistic."""
+"""The fraction of the memory bandwidth that real chips reach when they add two long arrays. If the calibration is below it, the
+estimates are pessimistic."""
 METHOD = (
     "the sum over all operations of the compiler's cycle estimate times the trip counts of the enclosing loops; for Pallas "
     "kernels the cycles of their compiled schedules; for the network a model of rings of links at "
@@ -45,7 +45,7 @@ NOT_MODELLED = (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The facts about a step that are known before it is compiled."""
+    """What is known about a step before it is compiled."""
 
     name: str
     """The step's name, e.g. "phase 0, train step"."""
@@ -60,7 +60,7 @@ class Step:
     flops: float
     """Model FLOPs of the step, over all devices."""
     steps: int | None = None
-    """The number of executions; None if it depends on data that is not given."""
+    """The number of executions; None if it depends on data that the user has not described."""
     covers: str = "experiment"
     """The work that these executions cover: "experiment", "1 pass, 10,000 rows"."""
 
@@ -95,7 +95,7 @@ def header(step: Step, topology: Topology) -> JsonObject:
 def refused(
     step: Step, topology: Topology, error: DoesNotFit, arguments: Mapping[str, int], remedies: Sequence[str]
 ) -> JsonObject:
-    """Returns the record of a step that does not fit, with its `arguments` in bytes per device."""
+    """Returns the record of a step that does not fit; `arguments` are in bytes per device."""
     return header(step, topology) | {
         "fits": False,
         "needs_bytes": error.needs,
@@ -145,7 +145,8 @@ def record(
 
 
 def advice(step: Step, used: float, topology: Topology) -> str | None:
-    """Names a cheaper way to do the same work if the step uses less than WASTEFUL of the chips' peak; otherwise returns None."""
+    """Returns a sentence that names a cheaper way to do the same work, if the step uses less than WASTEFUL of the chips' peak;
+    otherwise None."""
     if not used < WASTEFUL:
         return None
     chips = step.chips(topology)
@@ -155,12 +156,12 @@ def advice(step: Step, used: float, topology: Topology) -> str | None:
 
 
 def _place(operation: Operation, kind: str) -> str:
-    # an evaluation has no differentiated function, so operations outside of the model's modules are named `update`
+    # an evaluation has no differentiated function, so its operations outside the model's modules are named `update`
     return "loss" if kind == "eval" and operation.place == "update" else operation.place
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
-    """Returns the modules of the model that take the most time in a step of that `kind`, with their fractions of the step's
+    """Returns the modules of the model that take the most time in a step of the given `kind`, with their fractions of the step's
     time."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -209,7 +210,7 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
-    """Returns the sizes in GiB as text, without those that round to 0.00; "" if all do."""
+    """Returns the sizes in GiB as text, without sizes that round to 0.00; "" if all of them do."""
     listed = {name: f"{size / GIB:.2f}" for name, size in sizes.items()}
     return ", ".join(f"{name} {size}" for name, size in listed.items() if size != "0.00")
 
@@ -290,8 +291,8 @@ def refusal(found: JsonObject) -> str:
 
 
 def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
-    """Returns the sums over all steps: hours, chip-hours and, at `price` per chip-hour, the cost; None if the number of any
-    step's executions is unknown."""
+    """Returns the sums over all steps: hours, chip-hours and the cost at `price` per chip-hour. Returns None if the number of
+    executions of any step is unknown."""
     known = all(one["steps"] is not None for one in found)
     hours, chip_hours = (sum(one[name] for one in found) if known else None for name in ("hours", "chip_hours"))
     whole = {"hours": hours, "chip_hours": chip_hours}
@@ -299,7 +300,7 @@ def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
 
 
 def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
-    """Returns the table of steps and their sums. If a number of steps is unknown, it names the flag that sets it."""
+    """Returns the table of steps and their sums. If a number of steps is unknown, the text names the flag that sets it."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
         return f"hours and price: the number of steps depends on the data; give --rows=N, the number of {what}"
@@ -318,13 +319,13 @@ def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
 
 
 def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
-    """Yields tables that compare the steps of the experiments with the steps of the first experiment, and sentences about steps
+    """Yields tables that compare the steps of the experiments with the steps of the first experiment, then sentences about steps
     that are left out."""
     for row in itertools.zip_longest(*experiments):
         there = [one for one in row if one]
         step, first = there[0]["step"], there[0]["config"]
         if lacking := [experiments[n][0]["config"] for n, one in enumerate(row) if not one]:
-            yield f"not compared: {', '.join(lacking)} has no step to compare with the {step} of {first}"
+            yield f"not compared: {', '.join(lacking)} has no {step}, which {first} has"
         if len(there) > 1:
             fits = there[0]["fits"]
             yield comparison(there) if fits else f"not compared: the {step} of {first}, the reference, does not fit"

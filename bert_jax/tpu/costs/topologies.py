@@ -28,12 +28,12 @@ FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 LARGEST = {"v4": (4, 4, 4), "v5p": (4, 5, 7), "v7x": (4, 6, 6)}
 """The pod of each generation in cubes of 4 x 4 x 4 chips, shortest side first."""
 LISTED = 9
-"""How many of the smallest slices an error lists, in addition to the largest one."""
+"""The number of the smallest slices that an error lists, in addition to the largest one."""
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
 NEAR = 0.75
-"""The ratio of `difflib` above which a name counts as a misspelling: `v3` and `v7` have 0.5, `v6p` and `v6` 0.8."""
+"""The ratio of `difflib` above which a name counts as a misspelling: `v3` and `v7` have a ratio of 0.5, `v6p` and `v6` of 0.8."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,8 @@ class Topology:
 
     @property
     def rings(self) -> tuple[bool, ...]:
-        """For each dimension, whether it is a ring; a three-dimensional slice that is not built from cubes of 4 has no rings."""
+        """For each dimension, whether it is a ring; a three-dimensional slice that is not built from cubes of 4 x 4 x 4 chips has
+        no rings."""
         closed = tuple(size % self.chip.whole_ring == 0 for size in self.shape)
         return closed if self.chip.dimensions == 2 or all(closed) else (False,) * len(closed)
 
@@ -86,18 +87,16 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
         count = re.fullmatch(r"(?:[0-9]+x)?([a-z0-9]+)-([0-9]{1,9})", text.strip().lower())
         if count and (name := _chip_name(count[1])):
             chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # for v4 and v5p the number counts cores
-            raise UserError(f"--topology={text} gives a number, not a shape; {_nearest(name, chips)}")
-        forms = "v5e:4x4, v5p:4x4x4 or, four slices, 4xv5e:16x16"
-        raise UserError(f"--topology={text} is not GENERATION:SHAPE, as {forms}; {_existing()}")
+            raise UserError(f"--topology={text} has a number where a shape is needed; {_nearest(name, chips)}")
+        forms = "v5e:4x4 or v5p:4x4x4, or 4xv5e:16x16 for four slices"
+        raise UserError(f"--topology={text} is not written as GENERATION:SHAPE, such as {forms}; {_existing()}")
     generation, shape = match[2], tuple(int(n) for n in match[3].split("x"))
     several = int(match[1] or (1 if slices is None else slices))
     if slices is not None and several != slices:
-        raise UserError(
-            f"--topology={text} has {counted(int(match[1]), 'slice')}, which contradicts --slices={slices}; give one of them"
-        )
+        raise UserError(f"--topology={text} says {counted(int(match[1]), 'slice')}, but --slices={slices}; give only one of them")
     if several < 1:
         flag = f"--topology={text}" if match[1] else f"--slices={slices}"
-        raise UserError(f"{flag} asks for {counted(several, 'slice')}; there must be at least 1")
+        raise UserError(f"{flag} is {counted(several, 'slice')}; give at least 1")
     name = _chip_name(generation)
     if not name:
         close = difflib.get_close_matches(generation, [*CHIPS, *SPELT], cutoff=NEAR)
@@ -142,7 +141,7 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
     """Returns every slice of a generation, smallest first. Two-dimensional slices come from the list. Three-dimensional slices
-    are 2x2x1 to 2x4x4, and beyond that boxes of cubes of 4, up to the pod."""
+    are 2x2x1 to 2x4x4; larger ones are boxes built from cubes of 4 x 4 x 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
@@ -151,7 +150,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """Returns the part of an error that names the slices with the nearest numbers of chips."""
+    """Returns the part of an error that names the slices whose number of chips is nearest."""
     chip = CHIPS[name]
     known = known_shapes(chip)
     best = min(known, key=lambda shape: abs(math.log(math.prod(shape) / chips)) if chips else math.prod(shape))
@@ -173,19 +172,19 @@ def require_compiler() -> str:
 
     remedy = f"`tpu_scripts/run.sh aot` installs it; in an environment of your own: pip install 'jax[tpu]=={jax.__version__}'"
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError(f"the TPU compiler, the package libtpu, is not installed; it runs on any CPU: {remedy}")
+        raise UserError(f"the TPU compiler (the package libtpu) is not installed; it runs on any CPU: {remedy}")
     version = importlib.metadata.version("libtpu")
     for line in importlib.metadata.requires("jax") or []:
         wanted = re.match(r"libtpu\s*==\s*([\d.]+?)(?:\.\*)?\s*;", line)
         if wanted and not f"{version}.".startswith(f"{wanted[1]}."):
-            raise UserError(f"libtpu {version} is not the one that jax {jax.__version__} compiles with, {wanted[1]}.*; {remedy}")
+            raise UserError(f"libtpu has version {version}, but jax {jax.__version__} needs {wanted[1]}.*; {remedy}")
     return version
 
 
 def prepare_compiler(dumps: str = "") -> None:
-    """Sets the environment variables that the TPU compiler reads when it is loaded: this machine has no TPU, no metadata server
-    is queried, and other processes may load the compiler too. With `dumps`, the compiler writes schedules to that directory,
-    which doubles the compilation time."""
+    """Sets the environment variables that the TPU compiler reads when it is loaded. They say that this machine has no TPU, that
+    no metadata server is to be queried, and that other processes may load the compiler too. With `dumps`, the compiler writes
+    schedules to that directory, which doubles the compilation time."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -226,7 +225,7 @@ def topology_devices(topology: Topology) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drops what C++ libraries write to stderr inside the context."""
+    """Discards everything that C++ libraries write to stderr inside the context."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as sink:

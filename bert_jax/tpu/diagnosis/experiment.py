@@ -37,7 +37,7 @@ from bert_jax.training.steps import TrainState
 
 # ------------------------------------------------------------------------------------------------------------------- directories
 PROBE = ".doctor"
-"""The prefix of the name of the object that is written to a bucket, read and removed."""
+"""The prefix of the name of a test object, which is written to a bucket, read and removed."""
 
 
 def workdir_check(processes: Processes, workdir: AnyPath) -> Check:
@@ -62,8 +62,8 @@ def corpus_check(processes: Processes, directory: str) -> Check:
             require_bucket(directory)
         elif not pathlib.Path(directory).is_dir():
             raise UserError(
-                f"config.corpus.directory={missing_path(directory)} is not there; make it with "
-                "`tpu_scripts/run.sh corpus`, or name a place that all hosts see, such as gs://BUCKET/PATH"
+                f"config.corpus.directory={missing_path(directory)} does not exist; build the corpus with `tpu_scripts/run.sh "
+                "corpus`, or give a directory that all hosts can read, such as gs://BUCKET/PATH"
             )
 
     faults = _everywhere(processes, look)
@@ -72,7 +72,8 @@ def corpus_check(processes: Processes, directory: str) -> Check:
 
 @contextlib.contextmanager
 def made(directory: AnyPath) -> Iterator[None]:
-    """Creates a local directory with its parents. At the end, those that did not exist before are removed if they are empty."""
+    """Creates a local directory with its parents. At the end, those directories that did not exist before are removed if they are
+    empty."""
     if is_remote(directory):
         yield
         return
@@ -81,7 +82,7 @@ def made(directory: AnyPath) -> Iterator[None]:
         pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise UserError(f"--workdir={directory} cannot be made ({reason}); name a directory you may write to") from error
+        raise UserError(f"--workdir={directory} cannot be created ({reason}); give a directory that you may write to") from error
     try:
         yield
     finally:
@@ -100,11 +101,11 @@ def _bucket(directory: AnyPath, process: int) -> None:
     finally:
         remove(probe)
     if content is None or content.data != b"1":
-        raise UserError(f"--workdir={directory} does not return what was written; name another bucket")
+        raise UserError(f"the bucket of --workdir={directory} does not return what was written to it; give another bucket")
 
 
 def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
-    """Returns the UserErrors that `look` raises in any process, each once. Every process has to call this function."""
+    """Returns the UserErrors that `look` raises in any process, without duplicates. Every process has to call this function."""
     message = ""
     try:
         look()
@@ -115,10 +116,10 @@ def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, 
 
 # --------------------------------------------------------------------------------------------------------------------- the steps
 LONGEST = 20.0
-"""No step is run if it would take more seconds than this, according to the measured FLOP/s."""
+"""A step is not run if the measured FLOP/s predict that it takes more seconds than this."""
 STEPS = 3
 ESTIMATE_SECONDS = 900
-"""Seconds after which the estimate is given up; it compiles the step for the slice."""
+"""The number of seconds after which the estimate, which compiles the step for the slice, is given up."""
 
 
 def fit_checks(
@@ -133,10 +134,9 @@ def fit_checks(
 ) -> list[Check]:
     """Returns a check for each step of the experiment file `given`: whether it fits, and how long it takes. Compiles the steps.
 
-    `flops` is the measured rate of all devices together. If there is a `workdir`, its disk must have room for a checkpoint. If
+    `flops` is the rate measured for all devices together. If there is a `workdir`, its disk must have room for a checkpoint. If
     `estimated` is set, the first process also runs `aot` for this slice, on TPUs only. Kernels that were `rejected` here are not
-    chosen. Every process has to call this function.
-    """
+    chosen. Every process has to call this function."""
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
     found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
     return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]
@@ -183,8 +183,8 @@ def _check(
 
 
 def step_bytes(statistics: Statistics) -> int:
-    """Returns the bytes per device that a step needs. Only on TPUs does the compiler's peak include everything; elsewhere the sum
-    of arguments, results and temporaries is used."""
+    """Returns the bytes per device that a step needs. On TPUs this is the compiler's peak; on other devices that peak does not
+    include everything, so the sum of arguments, results and temporaries is used."""
     if jax.default_backend() == "tpu":
         return used_bytes(statistics)
     s = statistics
@@ -202,8 +202,8 @@ def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
 
 
 def least_free(processes: Processes) -> float | None:
-    """Returns the number of free bytes of the device with the least, over all processes. A CPU device counts with its share of
-    the machine's free memory."""
+    """Returns the free bytes of the device that has the least free memory, over all processes. A CPU device counts with its share
+    of the machine's free memory."""
     free: list[float] = []
     for device in jax.local_devices():
         if stats := device.memory_stats():
@@ -233,8 +233,8 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
 
 # ----------------------------------------------------------------------------------------------------------- the estimate of aot
 def slice_name(devices: Sequence[jax.Device]) -> str | None:
-    """Returns the slice that the TPU devices form, in the notation of `aot --topology`; None for other devices, and if they form
-    only a part of a slice."""
+    """Returns the slice that the TPU devices form, in the notation of `aot --topology`. Returns None for other devices, or if the
+    TPU devices form only a part of a slice."""
     chip = find_chip(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
@@ -246,7 +246,7 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
 
 
 def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
-    """Returns the estimate of `aot` for this slice, as the end of a sentence; "" for devices without one."""
+    """Returns the estimate of `aot` for this slice, as the end of a sentence; "" if there is no estimate for these devices."""
     name = slice_name(jax.devices())
     if name is None:
         return ""

@@ -1,4 +1,4 @@
-"""The flags of `doctor`. Imports nothing slow, so that help and flag errors appear immediately."""
+"""The flags of `doctor`. It imports nothing slow, so that help and flag errors appear immediately."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def flag_parser(description: str | None) -> FlagParser:
     of_workdir = "a directory, or gs://BUCKET/PATH: try all operations of a run there"
     checks.add_argument("--workdir", type=nonempty, metavar="DIR", help=of_workdir)
     chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
-    checks.add_argument("--chips", type=chips, metavar="N", help="the number of chips that all hosts should have together")
-    checks.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
+    checks.add_argument("--chips", type=chips, metavar="N", help="the number of chips that all hosts together should have")
+    checks.add_argument("--no-estimate", action="store_true", help="do not let aot estimate the time of a step (on TPUs)")
     output = parser.group("output")
     output.add_argument("--json", type=nonempty_path, metavar="FILE", help="write all numbers to FILE")
     add_process_flags(parser)

@@ -46,12 +46,12 @@ SLOWER, SLOWER_CPU = 0.85, 0.5
 """A device is slow if its rate is below this fraction of the median of the others. The fraction for CPUs is lower, since they
 share their cores with other programs."""
 OF_PUBLISHED = {"flops": 0.5, "bandwidth": 0.5, "links": 0.1}
-"""A device is slow if its rate is below this fraction of the published figure; the products and additions measured here reach
-over 0.8."""
+"""A device is slow if its rate is below this fraction of the published figure; the products and additions used here reach over
+0.8 on good devices."""
 CLOCK_SECONDS = 2.0
-"""The maximum difference between clocks in seconds; the comparison itself has an error of the time of a small collective."""
+"""The largest accepted difference between clocks, in seconds; the comparison is only exact to the time of a small collective."""
 LEAST_DISK = 2 << 30
-"""The free bytes needed for caches of packages and for compiled programs."""
+"""The number of free bytes needed for package caches and compiled programs."""
 
 Processes = Sequence[JsonObject]
 
@@ -82,7 +82,7 @@ def versions(processes: Processes) -> Check:
         if odd:
             theirs = ", ".join(sorted({value for value in values if value != usual}))
             faults.append(
-                f"{name} is {theirs} in {_listed(odd)}, and {usual} elsewhere; bring the same checkout to all hosts and let "
+                f"{name} is {theirs} in {_listed(odd)}, and {usual} elsewhere; copy the same checkout to all hosts and let "
                 "tpu_scripts/run.sh install there"
             )
     mine = processes[0]["facts"].items()
@@ -100,12 +100,12 @@ def devices(processes: Processes, chips: int | None = None) -> Check:
         expected, platform = process["expected"], process["devices"][0]["platform"]
         if expected and platform == "cpu":
             faults.append(
-                f"{_name(processes, i)} has {counted(expected, 'accelerator')}, and JAX uses its CPU; install JAX for them: "
+                f"{_name(processes, i)} has {counted(expected, 'accelerator')}, but JAX runs on the CPU; install JAX for them: "
                 "BERT_JAX_DEVICE=tpu (or cuda13, cuda12) tpu_scripts/run.sh doctor"
             )
         elif expected and process["seen"] < expected:
             faults.append(
-                f"{_name(processes, i)} has {counted(expected, 'chip')}, and JAX sees {process['seen']}; end other programs that "
+                f"{_name(processes, i)} has {counted(expected, 'chip')}, but JAX sees {process['seen']}; end other programs that "
                 "use them, and restart the host if that does not help"
             )
         faults += [
@@ -119,11 +119,11 @@ def devices(processes: Processes, chips: int | None = None) -> Check:
     usual = statistics.mode(seen)
     odd = [f"{_name(processes, i)} has {count}" for i, count in enumerate(seen) if count != usual]
     if odd:
-        faults.append(f"most processes see {counted(usual, 'chip')}, but {_listed(odd)}; a mesh needs as many in each")
-    if chips is not None and sum(seen) != chips:
         faults.append(
-            f"{counted(sum(seen), 'chip')} seen, and --chips={chips} expected; look for hosts that are missing or degraded"
+            f"most processes see {counted(usual, 'chip')}, but {_listed(odd)}; a mesh needs the same number in every process"
         )
+    if chips is not None and sum(seen) != chips:
+        faults.append(f"{counted(sum(seen), 'chip')} seen, but --chips={chips}; look for hosts that are missing or degraded")
     cores = f" ({processes[0]['cores']} cores)" if processes[0]["devices"][0]["platform"] == "cpu" else ""
     text = f"{sum(seen)} x {' and '.join(kinds)}{cores} in {counted(len(processes), 'process')}"
     return Check("devices", text, tuple(faults))
@@ -151,7 +151,7 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
     if figure:
         faults += [
             f"{device} reaches {prefixed(rate, unit)} ({name}), {100 * rate / figure:.0f} % of the published "
-            f"{prefixed(figure, unit)}; end other programs on it, look at its temperature and clocks, or take another one"
+            f"{prefixed(figure, unit)}; end other programs on it, check its temperature and clocks, or take another device"
             for device, (rate, _, _) in measured.items()
             if rate < OF_PUBLISHED[key] * figure
         ]
@@ -179,7 +179,7 @@ def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float,
 
 
 def links(processes: Processes) -> list[Check]:
-    """Checks the bandwidth of a sum over the devices of each process, and over all devices."""
+    """Checks the bandwidth of a sum over the devices of each process, and of a sum over all devices."""
     inside = {_name(processes, i): process["links"] for i, process in enumerate(processes) if process.get("links")}
     whole = processes[0].get("links_of_all")
     if not inside and not whole:
@@ -200,8 +200,8 @@ def links(processes: Processes) -> list[Check]:
         parts.append(f"up to {prefixed(figure, 'B/s')} published over all links of a chip")
         if rate < OF_PUBLISHED["links"] * figure:
             faults.append(
-                f"a sum over all devices reaches {100 * rate / figure:.1f} % of the published {prefixed(figure, 'B/s')}; use one "
-                "slice"
+                f"a sum over all devices reaches {100 * rate / figure:.1f} % of the published {prefixed(figure, 'B/s')}; run on "
+                "one slice instead of several"
             )
     return [Check("links", f"{'; '.join(parts)} (sent per device in a sum)", tuple(faults))]
 
@@ -247,8 +247,8 @@ def clocks(processes: Processes) -> list[Check]:
     times = [process["clock"] for process in processes]
     usual = statistics.median_low(times)
     faults = [
-        f"the clock of {_name(processes, i)} is {abs(at - usual):.1f} s {'ahead of' if at > usual else 'behind'} the others; set "
-        "it by NTP: timedatectl set-ntp true"
+        f"the clock of {_name(processes, i)} is {abs(at - usual):.1f} s {'ahead of' if at > usual else 'behind'} the others; "
+        "synchronize it by NTP: timedatectl set-ntp true"
         for i, at in enumerate(times)
         if abs(at - usual) > CLOCK_SECONDS
     ]

@@ -1,4 +1,5 @@
-"""Records the facts of one process: its host and versions, the devices that it sees and that its machine has, memory, disks."""
+"""Records facts about one process: its host and versions, the devices that it sees, the devices that its machine has, memory,
+disks."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def chips(devices: list[jax.Device]) -> set[object]:
 
 
 def expected_chips(used: str) -> int | None:
-    """Returns the accelerators of this machine according to its device files; None if JAX was configured to use specific ones, or
-    if the machine has only a CPU. `used` is the platform that JAX uses."""
+    """Returns the accelerators of this machine according to its device files. Returns None if JAX was configured to use specific
+    ones, or if the machine has only a CPU. `used` is the platform that JAX uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
     ):
@@ -82,7 +83,7 @@ def host_memory() -> int | None:
 
 
 def free_disk(path: pathlib.Path) -> int:
-    """Returns the free bytes on the disk of `path`, which need not exist."""
+    """Returns the free bytes on the disk of `path`; `path` itself need not exist."""
     return shutil.disk_usage(next(place for place in (path, *path.absolute().parents) if place.exists())).free
 
 

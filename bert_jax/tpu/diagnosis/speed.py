@@ -1,4 +1,4 @@
-"""Measures FLOP/s and memory bandwidth of one device at a time, and the bandwidth of the links between devices."""
+"""Measures the FLOP/s and the memory bandwidth of each device, one at a time, and the bandwidth of the links between devices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 SECONDS = 0.15
-"""Seconds of one measurement; the best of `TRIES` counts."""
+"""The seconds that one measurement takes; the best of `TRIES` measurements counts."""
 TRIES = 3
 CPU_SIDE, SIDE = 1024, 8192
 """The size of the square matrices of the product: float32 on a CPU, bfloat16 elsewhere (1.1e12 operations)."""
 CPU_STREAMED, STREAMED = 2**25, 2**27
-"""The number of elements of the float32 arrays of the addition: more than caches hold."""
+"""The number of elements of the float32 arrays of the addition; it is larger than what caches hold."""
 CPU_SENT, SENT = 2**20, 2**24
 """The number of elements of the float32 array that each device adds in a sum over all devices."""
 
@@ -26,10 +26,10 @@ CPU_SENT, SENT = 2**20, 2**24
 def flops(device: jax.Device) -> float:
     """Returns the operations per second of a product of two square matrices on `device`."""
     side, dtype = (CPU_SIDE, jnp.float32) if device.platform == "cpu" else (SIDE, jnp.bfloat16)
-    with jax.default_device(device):  # a random matrix, and one that keeps the size of its elements in every product
+    with jax.default_device(device):  # a random matrix, and a matrix that keeps the size of its elements in every product
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
         y = x * jnp.asarray(side**-0.5, dtype)
-    x, y = jax.device_put((x, y), device)  # a program whose arrays are bound to no device runs on the first one
+    x, y = jax.device_put((x, y), device)  # if no array of a program is bound to a device, the program runs on the first one
 
     @jax.jit
     def multiply(x: Float[Array, "_ _"], y: Float[Array, "_ _"], times: Int[Array, ""]) -> Float[Array, ""]:
@@ -54,7 +54,7 @@ def bandwidth(device: jax.Device) -> float:
 
 def links(devices: Sequence[jax.Device]) -> float | None:
     """Returns the bytes per second that each device sends in a sum over `devices`; None for one device. All processes of these
-    devices have to call it. A ring sends every array 2 (n - 1) / n times."""
+    devices have to call this function. A ring sends every array 2 (n - 1) / n times."""
     n = len(devices)
     if n == 1:
         return None
@@ -79,8 +79,7 @@ def _seconds(run: Callable[[int], Array], times: int = 0) -> float:
     """Returns the seconds of one repetition inside the compiled program `run`: the shortest of `TRIES`.
 
     If `times` is not given, the number of repetitions is chosen so that they take `SECONDS`; processes that wait for each other
-    need the same number.
-    """
+    must pass the same `times`."""
 
     def spent(times: int) -> float:
         start = time.perf_counter()

@@ -181,7 +181,7 @@ def test_windows_are_full_start_between_sentences_and_own_every_word_once(room):
 
 def test_texts_without_measurable_mentions_are_refused(analyser, tmp_path):
     alone = write(tmp_path, conllu("Paris/PROPN/0/(1-place-1)"))
-    with pytest.raises(UserError, match="holds no mention with an antecedent"):
+    with pytest.raises(UserError, match="has no mention with an antecedent"):
         analyser.coreference(alone)
     with pytest.raises(UserError, match="there is only one document"):
         analyser.coreference(write(tmp_path, PARIS))

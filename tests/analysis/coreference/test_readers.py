@@ -139,7 +139,7 @@ def test_split_antecedents_are_counted_and_left_out(tmp_path):
     file = CorefudFile(path)
     assert file.notes == ()
     assert list(file) == list(file)
-    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together are no antecedent",)
+    assert file.notes == ("1 split antecedent (SplitAnte) left out: several mentions together do not count as an antecedent",)
 
 
 TREE = ["(TOP(S(NP(NP*", "*)", "(PP*", "(NP*)))", "(VP*", "(NP(NP*", "*)", "*))", "*))"]
@@ -233,7 +233,7 @@ def test_conll_2012_coordinations_are_plural_and_entities_last_to_their_bracket(
 
 
 def test_conll_2012_needs_a_document_but_no_end_mark(tmp_path):
-    with pytest.raises(UserError, match="has no document that can be read; give a file of CoNLL-2012"):
+    with pytest.raises(UserError, match="has no document that can be read; give a CoNLL-2012 file"):
         list(Conll2012File(write(tmp_path, "\n\n")))
     (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))
     assert (document.words, len(problems)) == (tuple(WORDS), 1)
@@ -250,7 +250,10 @@ def test_conll_2012_needs_a_document_but_no_end_mark(tmp_path):
             "#begin document x\n#end document\n" + conll2012(rows()).partition("\n")[2],
             "line 3: a sentence outside of '#begin doc",
         ),
-        (conll2012(rows()).replace("#end document\n", ""), "line 11: the file ends without '#end document'; is it whole?"),
+        (
+            conll2012(rows()).replace("#end document\n", ""),
+            "line 11: the file ends without '#end document'; check that it is complete",
+        ),
     ],
 )
 def test_unreadable_parts_of_conll_2012_are_reported_and_left_out(tmp_path, text, problem):
@@ -286,7 +289,7 @@ def test_an_unreadable_row_of_gap_is_left_out(tmp_path):
     texts, problems = read(tmp_path, HEADER + "".join(rows))
     assert len(texts) == 1
     assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5", "line 6", "line 7"]
-    assert "line 7: line 4 has the ID '1' too, by which predictions are named; give each its own" in problems
+    assert "line 7: the ID '1' is also in line 4, but predictions are named by ID; give each row its own" in problems
 
 
 def test_the_format_is_recognised_by_the_first_line(tmp_path):
@@ -356,7 +359,9 @@ def test_a_parse_may_nest_deeper_than_the_recursion_limit():
 def test_unseparated_sentences_of_conll_2012_are_reported(tmp_path):
     one = ["a NN * * (1)", "b NN * * -"]
     (document,), problems = read(tmp_path, conll2012(one, one, one).replace("\n\n", "\n", 1))
-    assert problems == ["line 4: the word 0 follows 1; end the sentence before it with an empty line; the sentence is left out"]
+    assert problems == [
+        "line 4: the word 0 follows the word 1; end the previous sentence with an empty line; the sentence is left out"
+    ]
     assert document.words == ("a", "b")
 
 

@@ -75,11 +75,11 @@ def test_a_vocabulary_is_trained_once_and_stored_with_the_corpus(tmp_path, text_
     assert tokenizer.vocabulary.lowercase
     assert tokenizer.size <= 120
     run_corpus(*flags)
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
-        UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
+        UserError, match=r"tokenizer was trained with other settings: size was 120, and now is 130; choose another --output"
     ):
         run_corpus(*flags)
 
@@ -99,10 +99,12 @@ def test_interrupted_vocabulary_training_can_restart_with_other_flags(tmp_path, 
     assert asked == [3_000_000]
     assert not (tmp_path / "corpus").exists()
     assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+    with pytest.raises(UserError, match="was trained with other settings: megabytes was 200, and now is 3; choose"):
         run_corpus(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
-    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; choose"):
+    with pytest.raises(
+        UserError, match="was trained with other settings: kind was set by another command, and now is wordpiece; choose"
+    ):
         run_corpus(*flags, "--vocab-megabytes=3")
 
 
@@ -129,7 +131,9 @@ def test_a_vocabulary_can_be_trained_separately_and_given_to_hosts(tmp_path, tex
     assert "done: 1 of 2 shards" in run_corpus(*build, "--shard=0/2")
     assert "sentencepiece, 89 pieces, cased" in run_corpus(*build, "--shard=1/2")
     with pytest.raises(
-        UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
+        UserError,
+        match=r"--train-vocab does not work with --shard; train the vocabulary once with --vocab-only, then give "
+        r"all hosts --vocab=",
     ):
         run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
 
@@ -205,7 +209,7 @@ def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vo
     monkeypatch.setattr(verification, "_TICK", 0.02)
     run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
-    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
+    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and its vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
     vocabulary = tmp_path / "corpus" / "tokenizer" / "vocab.txt"
     text = vocabulary.read_text()
     vocabulary.write_text(text + "another\n")
@@ -216,7 +220,7 @@ def test_verify_checks_a_corpus_without_other_flags(tmp_path, text_file, tiny_vo
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
         run_corpus(f"--verify={tmp_path}/corpus")
-    with pytest.raises(UserError, match="builds nothing: use it without"):
+    with pytest.raises(UserError, match="only verifies a corpus; leave out"):
         run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
@@ -248,13 +252,17 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
         with pytest.raises(UserError, match=message):
             run_corpus(*flags, source)
     assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
-    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was started with other settings: sources was"):
+    with pytest.raises(
+        UserError,
+        match=r"was trained with other settings: sources was|was started with other settings: "
+        r"sources was",
+    ):
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
 def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
-    said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
+    said = f"WARNING: {text_file} is matched by more than one --source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300

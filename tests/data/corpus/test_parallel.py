@@ -238,8 +238,8 @@ def test_the_report_shows_each_language(tmp_path, tokenizer):
 def test_a_vocabulary_made_for_one_language_gives_a_warning(tmp_path, tokenizer):
     greek = [(source, "".join(chr(0x3B1 + ord(c) % 20) for c in target)) for source, target in PAIRS]
     build(tmp_path / "corpus", write_lines(tmp_path, "a", greek), tokenizer, pairs={"max_length_ratio": 100.0})
-    (warning,) = (line for line in files.read_json(tmp_path / "corpus" / "report.json")["warnings"] if "made for one" in line)
-    assert warning.startswith("the vocabulary cuts de into ")
+    (warning,) = (x for x in files.read_json(tmp_path / "corpus" / "report.json")["warnings"] if "made for only one" in x)
+    assert warning.startswith("the vocabulary needs ")
 
 
 def test_each_side_is_tokenised_by_the_tokenizer_of_its_language(tmp_path):
@@ -254,7 +254,7 @@ def test_each_side_is_tokenised_by_the_tokenizer_of_its_language(tmp_path):
 
 def test_a_tokenizer_with_two_vocabularies_is_refused(tmp_path):
     marian = load_tokenizer(write_marian(tmp_path, separate=True))
-    with pytest.raises(UserError, match="Marian model with a vocabulary for each language, and a corpus has one vocabulary"):
+    with pytest.raises(UserError, match="Marian model with one vocabulary per language, but a corpus has a single vocabulary"):
         build(tmp_path / "corpus", write_lines(tmp_path, "a", PAIRS), marian)
 
 
@@ -263,12 +263,16 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     (tmp_path / "b.txt").write_text("A text of its own.\n")
     text = TextConfig(ReadOptions(), CleaningConfig(), 0.0)
     both = tuple(map(parse_source, (source, f"text:{tmp_path}/b.txt")))
-    with pytest.raises(UserError, match=r"a.en holds pairs of a text and its translation, and .*b.txt documents; build a corpus"):
+    with pytest.raises(
+        UserError,
+        match=r"a.en holds pairs of a text and its translation, but .*b.txt holds documents; build "
+        r"one corpus",
+    ):
         build_corpus(
             BuildConfig(both, text, 1, enough_eval=False), tokenizer, tmp_path / "corpus", workers=1, host=(0, 1), command=""
         )
     held_out = (parse_source(f"text:{tmp_path}/b.txt"),)
-    with pytest.raises(UserError, match="--eval-source is documents, and --source pairs, en to de; hold out texts of the"):
+    with pytest.raises(UserError, match="--eval-source is documents, but --source is pairs, en to de; hold out texts of the"):
         build_corpus(
             BuildConfig(both[:1], text, 1, enough_eval=False, eval_sources=held_out),
             tokenizer,
@@ -284,7 +288,7 @@ def test_pairs_and_documents_are_not_mixed(tmp_path, tokenizer):
     [
         ("{not JSON", r"the first record of .*a.jsonl is not JSON \(.*\); correct it, or name the fields with --pair-fi"),
         ("[1, 2]", "the first record of .*a.jsonl is a JSON list, not an object; correct it"),
-        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field of text \(en\); choose two with --pair-fields"),
+        ('{"en": "a dog"}', r"the first record of .*a.jsonl has 1 field with text \(en\); choose two with --pair-fields"),
     ],
 )
 def test_a_first_record_without_two_texts_is_refused_unless_fields_are_named(line, says, tmp_path, tokenizer):
@@ -315,8 +319,8 @@ def test_a_bad_line_is_named_or_skipped(form, tmp_path, tokenizer):
     path.write_bytes(b"\n".join(lines))
     says = {
         "lines": r"a.de is not UTF-8 in line 42 \(0xe9\); convert it",
-        "columns": "a.tsv: line 42 has 1 column, and --pair-fields=3,2 needs 3; correct it, or pass --on-bad-records=skip",
-        "fields": "a.jsonl: line 42 has no text in its field 'en' but 1; correct it, or pass --on-bad-records=skip",
+        "columns": "a.tsv: line 42 has 1 column, but --pair-fields=3,2 needs 3; correct it, or pass --on-bad-records=skip",
+        "fields": "a.jsonl: line 42 has 1 instead of text in its field 'en'; correct it, or pass --on-bad-records=skip",
     }[form]
     with pytest.raises(UserError, match=says):
         build(tmp_path / "corpus", source, tokenizer, options=options)

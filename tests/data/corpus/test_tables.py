@@ -254,7 +254,11 @@ def test_an_arrow_file_truncated_while_read_is_an_error_without_a_crash(tmp_path
     read = tables.read_texts("arrow", str(path), "text", 0, 200)
     next(read)
     os.truncate(path, 5_000)
-    with pytest.raises(UserError, match=r"is not a whole Arrow file \(it was cut while it was read\); fetch it again"):
+    with pytest.raises(
+        UserError,
+        match=r"is not a whole Arrow file \(the file was cut while it was being read\); fetch it "
+        r"again",
+    ):
         list(read)
 
 

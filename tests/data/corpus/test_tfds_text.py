@@ -146,10 +146,10 @@ def test_a_wrong_split_or_feature_is_refused_with_the_available_ones(prepared, n
 
 
 def test_an_unprepared_data_set_is_refused_immediately_without_a_network(tmp_path):
-    with pytest.raises(UserError, match=r"lm1b is not prepared in .*, and cannot be fetched .*--tfds-directory"):
+    with pytest.raises(UserError, match=r"lm1b is not prepared in .*, and it cannot be downloaded .*--tfds-directory"):
         tfds_text.open_text_set("lm1b", str(tmp_path))
     for name in ("lm1bb", "lm1bb/plain_text"):
-        with pytest.raises(UserError, match=r"cannot be fetched .*; did you mean 'lm1b'"):
+        with pytest.raises(UserError, match=r"cannot be downloaded .*; did you mean 'lm1b'"):
             tfds_text.open_text_set(name, str(tmp_path))
 
 

@@ -344,7 +344,9 @@ def test_bos_and_eos_serve_as_cls_and_sep(tmp_path):
     plain(tmp_path, LLAMA, tokenizer_config=config)
     assert roles(load_tokenizer(tmp_path)) == expected
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.notes == ("tokenizer.json frames texts as 'a', this program as '<|begin_of_text|> a <|end_of_text|>'",)
+    assert tokenizer.notes == (
+        "tokenizer.json puts special tokens around texts as in 'a', but this program as in '<|begin_of_text|> a <|end_of_text|>'",
+    )
     tokenizer.save(tmp_path / "saved")
     assert "unk_token" not in json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
     assert roles(load_tokenizer(tmp_path / "saved")) == expected
@@ -370,7 +372,7 @@ def test_a_missing_special_token_and_one_that_is_not_a_piece_are_refused(tmp_pat
     with pytest.raises(UserError, match=says.replace("261", r"\d+")):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[MASK]"}')
-    with pytest.raises(UserError, match=r"have mask_token='\[MASK\]', which is not in it; correct one"):
+    with pytest.raises(UserError, match=r"have mask_token='\[MASK\]', but this piece is not in the vocabulary; correct one"):
         load_tokenizer(tmp_path)
 
 

@@ -245,7 +245,7 @@ def test_tokenizer_config_takes_precedence_over_tokenizer_json_as_in_transformer
     assert (info.lowercase, info.strip_accents, info.split_cjk) == rules
     followed = "tokenizer.json" if "tokenizer_class" in config else "tokenizer_config.json"
     assert tokenizer.notes == (
-        f"tokenizer_config.json has {stated}, unlike tokenizer.json; {followed} is followed, as in transformers",
+        f"tokenizer_config.json has {stated}, unlike tokenizer.json; {followed} is used, as in transformers",
     )
 
 
@@ -382,7 +382,7 @@ def test_the_shifted_vocabulary_of_xlm_r_is_refused_in_every_form(tmp_path):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
     pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
     unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
-    says = "shifted by one .fairseq's order .* joined by </s></s>, neither of which is supported here; use the model with tran"
+    says = "shifted by one .fairseq's order .* it joins pairs with </s></s>; neither is supported here; use the model with tran"
 
     def refused(path: pathlib.Path) -> None:
         with pytest.raises(UserError, match=says):
@@ -474,7 +474,11 @@ def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"id 5 is 'a', but '\[E1\]' in the added tokens"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 5}), lowercase=False)
     (tmp_path / "alone").mkdir()
-    with pytest.raises(UserError, match=rf"add '\[E2\]' with the id {len(PIECES)}, which it lacks; take all from one model"):
+    with pytest.raises(
+        UserError,
+        match=rf"add '\[E2\]' with the id {len(PIECES)}, but this file has no such token; take all files from "
+        rf"one model",
+    ):
         load_tokenizer(write(tmp_path / "alone", tokenizer=tokenizer_json(), added_tokens={"[E2]": len(PIECES)}))
     with pytest.raises(UserError, match="ids are missing"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 999}), lowercase=False)

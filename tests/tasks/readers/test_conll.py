@@ -84,7 +84,7 @@ def test_sentences_have_the_number_of_their_document(tmp_path: pathlib.Path):
 def test_a_missing_column_is_refused_with_the_available_ones(tmp_path: pathlib.Path, words: int, tags: int):
     (tmp_path / "a.conll").write_text("a O\nb O\n")
     wrong = f"word={words}" if words else f"tag={tags}"
-    with pytest.raises(UserError, match=f"a.conll has 2 columns, none of them {wrong}; give one from -2 to 1"):
+    with pytest.raises(UserError, match=f"a.conll has 2 columns, but no column {wrong}; give a number from -2 to 1"):
         read_conll(tmp_path / "a.conll", word=words, tag=tags)
 
 
@@ -93,13 +93,13 @@ def test_a_line_with_id_1_starts_a_sentence(tmp_path: pathlib.Path):
 
 
 def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"a.conll, line 1: 1 column where other lines have 4; correct the line"):
+    with pytest.raises(UserError, match=r"a.conll, line 1: 1 column, but other lines have 4; correct the line"):
         read(tmp_path, f"a\tb\n{WORDS}\n")
-    with pytest.raises(UserError, match=r"line 3: 1 column where other lines have 4; correct the line"):
+    with pytest.raises(UserError, match=r"line 3: 1 column, but other lines have 4; correct the line"):
         read(tmp_path, f"{WORDS}c\tO\n")
     with pytest.raises(UserError, match=r"line 3: 5 columns .* 4; correct the line, or put the comment before the first word"):
         read(tmp_path, f"{WORDS}# a comment too late\n")
-    with pytest.raises(UserError, match=r"line 3: 1 column where other lines have 2; correct the line"):
+    with pytest.raises(UserError, match=r"line 3: 1 column, but other lines have 2; correct the line"):
         read(tmp_path, "a\tB-X\nb\tI-X\nc O\n")
     path = tmp_path / "b.conll"
     path.write_text(f"# O O\tO\n{WORDS}c _ _ PLACE\nd _ _ O\n")
@@ -114,7 +114,11 @@ def test_blank_lines_with_spaces_end_a_sentence_and_are_reported(tmp_path: pathl
 
 @pytest.mark.parametrize("blank", ["\u00a0", "\u3000", "\u2028", "\x85", "\f", " \u00a0\t"])
 def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
-    with pytest.raises(UserError, match=r"line 3: the line holds only white space \(U\+.*\), neither a word nor the empty line"):
+    with pytest.raises(
+        UserError,
+        match=r"line 3: the line has only white space \(U\+.*\), and is neither a word nor the empty "
+        r"line",
+    ):
         read(tmp_path, f"{WORDS}{blank}\n{WORDS}")
     letter = blank.strip(" \t")
     with pytest.raises(UserError, match=r"line 3: the word is empty; correct the line"):

@@ -34,8 +34,8 @@ def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list
 @pytest.mark.parametrize(
     ("faulty", "problem"),
     [
-        (GOOD + GOOD, "line 3: the ID 1 follows 2; end the sentence before it with an empty line"),
-        (GOOD + "# text = b\n" + GOOD, "line 4: the ID 1 follows 2; end the sentence before it with an empty line"),
+        (GOOD + GOOD, "line 3: the ID 1 follows the ID 2; end the previous sentence with an empty line"),
+        (GOOD + "# text = b\n" + GOOD, "line 4: the ID 1 follows the ID 2; end the previous sentence with an empty line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows 1; number the words of a sentence from 1"),
         (row(2, "a"), "line 1: the ID 2 follows 0; number the words of a sentence from 1"),
         (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... follows 0; number the words of a sentence from 1"),
@@ -89,10 +89,10 @@ def test_a_file_may_lack_all_tags_but_not_a_single_one(tmp_path: pathlib.Path):
     path = tmp_path / "x.conllu"
     path.write_text(GOOD.replace("NOUN", "_"))
     assert [example.labels for example in read_conllu(path, may_lack_tags=True)] == [None]
-    with pytest.raises(UserError, match=r"line 1: 'the' has no upos; give the other column, or tag the file first"):
+    with pytest.raises(UserError, match=r"line 1: 'the' has no upos; choose the other column, or tag the file first"):
         read_conllu(path)
     path.write_text(GOOD + row(3, "burns").replace("NOUN", "_"))
-    with pytest.raises(UserError, match=r"line 3: 'burns' has no upos; give the other column, or tag the file first"):
+    with pytest.raises(UserError, match=r"line 3: 'burns' has no upos; choose the other column, or tag the file first"):
         read_conllu(path, may_lack_tags=True)
 
 

@@ -144,7 +144,7 @@ def test_quoted_swag_cells_may_contain_commas_quotes_and_line_ends(tmp_path: pat
     path = put(tmp_path / "val.csv", comma_separated(SWAG, (0, "v", 'Ada, "the first"', "She", "gold", *endings, 2)).encode())
     assert read_swag(path) == [ChoiceExample("0", 'Ada, "the first"', tuple(f"She {ending}" for ending in endings), 2)]
     torn = put(tmp_path / "torn.csv", comma_separated(SWAG).encode() + b'0,v,"Ada sits,She,gold,a,b,c,d,2\n')
-    with pytest.raises(UserError, match=r"torn\.csv, line 2: the quotes of this row do not match"):
+    with pytest.raises(UserError, match=r"torn\.csv, line 2: the quotes in this row are not balanced"):
         read_swag(torn)
 
 

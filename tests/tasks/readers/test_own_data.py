@@ -54,7 +54,7 @@ def test_a_quoted_cell_may_have_line_ends_and_any_length(tmp_path: pathlib.Path)
     with pytest.raises(UserError, match=r"a\.csv, line 5: label is \"\", not a text"):
         read_own_data(OwnDataConfig(train=path), "sequence", "train")
     torn = put(tmp_path / "b.csv", "text,label", "fine,x", '"torn,x', "more,x")
-    with pytest.raises(UserError, match=r"b\.csv, line 3: the quotes of this row do not match"):
+    with pytest.raises(UserError, match=r"b\.csv, line 3: the quotes in this row are not balanced"):
         read_own_data(OwnDataConfig(train=torn), "sequence", "train")
 
 
@@ -158,8 +158,8 @@ def test_answers_are_located_in_their_context(tmp_path: pathlib.Path):
     answers = [(("two", 12), ("one", 0)), (("two", 4),), (), (("one", 8),), (("six", None),)]
     assert read == [QuestionExample(str(i), "q", context, given, given == ()) for i, given in enumerate(answers)]
     assert [line.split(": ")[1].split(" ")[0] for line in said] == ["moved", "1"]
-    assert "moved 1 answer to the nearest place with their text, first one of 3" in said[0]
-    assert "first one of 4" in said[1]
+    assert "moved 1 answer to the nearest place with the same text; the first is one of 3" in said[0]
+    assert "the first is one of 4" in said[1]
     path = put(tmp_path / "a.csv", "question,context,answers,start", f"q,{context},two,12", f"q,{context},,")
     read = read_own_data(OwnDataConfig(train=path, answer_start="start"), "span", "train")
     assert [e.answers for e in read if isinstance(e, QuestionExample)] == [(("two", 12),), ()]
@@ -235,19 +235,23 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.tsv", ["words\tlabels", "a\tO", "", "b\tO"]),
         ("b.csv", ["s,words,labels", "1,a,O", "2,b,O"]),
     ):
-        with pytest.raises(UserError, match=r"each of its 2 sentences has one word; set sentence=COLUMN .*, an empty line after"):
+        with pytest.raises(
+            UserError,
+            match=r"each of its 2 sentences has only one word; set sentence=COLUMN .*, an empty line "
+            r"follows",
+        ):
             labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
     said: list[str] = []
     path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": ["O"]} for word in "ab"))
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
-    assert said == [f"WARNING: {path}: each of its 2 sentences has one word, so no word has a context"]
+    assert said == [f"WARNING: {path}: each of its 2 sentences has only one word, so no word has a context"]
 
 
 @pytest.mark.parametrize(
     ("name", "rows", "settings", "message"),
     [
-        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a; a file with a word and its tag on each line has"),
-        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a; a file with a word and its tag on each line has"),
+        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a; in a file with a word and its tag on each line"),
+        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a; in a file with a word and its tag on each line"),
         ("a.conll", ["word tag", "a B-X", "", "b O"], {}, "line 1: 'word' is the name of a column; remove the line"),
         (
             "a.conll",
@@ -414,7 +418,7 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
         (["a,[x]"], "line 2: label is .*, not a list that can be read"),
         (["a,set()"], "line 2: label is .*, not a list that can be read"),
         (["a,\"['x' 'y' ... 'z']\""], "line 2: label is .*, not a list that can be read"),
-        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, not the name of a label"),
+        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, which is not the name of a label"),
         (["a,"], r"no row of .*a\.csv has a label"),
     ],
 )
@@ -488,7 +492,7 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
     said.clear()
     path = put(tmp_path / "a.csv", "text,label", "a,x", "b,y")
     load_own_data(OwnDataConfig(train=path, label_names=("x", "y", "z")), "sequence", say=said.append)
-    assert said == [f"WARNING: {path} has no example of z, which label_names lists"]
+    assert said == [f"WARNING: label_names lists z, but {path} has no example of it"]
 
 
 def test_the_line_of_excel_names_the_delimiter(tmp_path: pathlib.Path):
@@ -531,9 +535,9 @@ def test_json_is_lines_or_a_list_under_any_name(tmp_path: pathlib.Path, name: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"data": [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
-        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is one object \(data\); give one object per row"),
-        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is one object of columns, as pandas' to_json writes them"),
+        ('{"data": [{"text": "a", "label": "x"}]}', r"is a single object \(data\); give one object per row"),
+        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is a single object \(data\); give one object per row"),
+        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is a single object of columns, as written by pandas' to_json"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
         ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),
@@ -602,7 +606,7 @@ def test_missing_settings_are_refused_by_name(tmp_path: pathlib.Path):
         read_own_data(OwnDataConfig(), "tokens", "train")
     with pytest.raises(UserError, match=r"own.problem='regresion' is not one of .*; did you mean 'regression'"):
         OwnDataConfig(problem="regresion")
-    with pytest.raises(UserError, match=r"label_names=\[pos\] is one label, .*; name two or more as \[a,b\], or none"):
+    with pytest.raises(UserError, match=r"label_names=\[pos\] is only one label, .*; name two or more as \[a,b\], or leave"):
         OwnDataConfig(label_names=("pos",))
     with pytest.raises(UserError, match="there is no split 'training'; did you mean 'train'"):
         read_own_data(OwnDataConfig(), "sequence", "training")

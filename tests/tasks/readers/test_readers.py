@@ -54,7 +54,7 @@ def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_match(tmp_path: p
     said: list[str] = []
     assert read_squad(path, say=said.append)[0].answers == (("two", 8), ("one", 12), ("six", None))
     assert len(said) == 2
-    assert "moved 2 answers to the nearest place with their text" in said[0]
+    assert "moved 2 answers to the nearest place with the same text" in said[0]
     assert "1 answer not contained in the context" in said[1]
 
 
@@ -87,7 +87,7 @@ def test_an_invalid_squad_file_is_refused_with_the_position(tmp_path: pathlib.Pa
 def test_two_questions_of_one_id_and_an_empty_answer_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="another question has the id 'same' too"):
         read_squad(squad(tmp_path / "a.json", "c", {"id": "same"}, {"id": "same"}))
-    with pytest.raises(UserError, match=r"qas\[0\]\.answers: has \"\" at 0, not a text and its start"):
+    with pytest.raises(UserError, match=r"qas\[0\]\.answers: has the text \"\" with the start 0; give a text and a whole number"):
         read_squad(squad(tmp_path / "a.json", "c", {"answers": [answer("", 0)]}))
 
 
@@ -115,10 +115,10 @@ def test_tabs_separate_columns_and_words_may_contain_hashes_and_unusual_spaces(t
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\tO\nb\n", "line 2: 1 column where other lines have 2"),
+        ("a\tO\nb\n", "line 2: 1 column, but other lines have 2"),
         ("a\tO\n\n\tO\n", "line 3: the word is empty"),
         ("a\tO\nb\t\n", "line 2: the tag is empty"),
-        ("a\tB-x,I-y\n", "line 1: B-x,I-y are several tags"),
+        ("a\tB-x,I-y\n", "line 1: B-x,I-y has several tags"),
         ("-DOCSTART- O\n", "holds no words"),
     ],
 )
@@ -136,7 +136,7 @@ def test_the_mark_of_a_document_may_have_fewer_columns_than_a_word(tmp_path: pat
 
 
 def test_a_missing_column_is_refused(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"has 2 columns, none of them tag=3; give one from -2 to 1"):
+    with pytest.raises(UserError, match=r"has 2 columns, but no column tag=3; give a number from -2 to 1"):
         read_conll(put(tmp_path / "a.conll", "a\tO\n"), tag=3)
 
 
@@ -166,7 +166,7 @@ def test_conllu_words_leave_out_ranges_and_empty_nodes(tmp_path: pathlib.Path):
     ("good", "faulty", "message"),
     [
         ("\tNo\tno", "\t\tno", "line 10: column 2, the word, is empty; correct the line"),
-        ("\tPRON\t", "\t\t", "line 3: 'I' has no upos; give the other column, or tag the file first"),
+        ("\tPRON\t", "\t\t", "line 3: 'I' has no upos; choose the other column, or tag the file first"),
         ("1\tI", "x\tI", "line 3: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
     ],
 )
@@ -232,7 +232,7 @@ def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=14)))
     with pytest.raises(UserError, match="A-coref and B-coref are both TRUE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("TRUE", offset=15)))
-    with pytest.raises(UserError, match=r"line 3: line 2 has the ID 't-1' too, .*; give each its own"):
+    with pytest.raises(UserError, match=r"line 3: the ID 't-1' is also in line 2, .*; give each row its own"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=15) * 2))
     for offset in ("9" * 5_000, "²", "-1"):
         with pytest.raises(UserError, match=r"line 2: Pronoun-offset is .*, not an integer from 0; correct the row"):

@@ -49,7 +49,7 @@ def as_table(question: dict[str, Any]) -> str:
 def test_question_ids_may_be_numbers_and_default_to_the_position(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": 401}, {"id": None}, {}, {"id": ""}, {"id": " "}, {"id": 7.0}, {"id": float("nan")})
     assert [question.id for question in questions] == ["401", "1", "2", "3", "4", "7", "6"]
-    assert said == ["5 questions without an id, named by the number in the file, from 0"]
+    assert said == ["5 questions without an id; they get their numbers in the file, from 0"]
     with pytest.raises(UserError, match=r"qas\[1\]: another question has the id '5' too"):
         squad(tmp_path, {"id": 5}, {"id": "5"})
 
@@ -76,7 +76,7 @@ def test_an_offset_may_be_a_float_or_a_text_in_every_format(tmp_path: pathlib.Pa
 @pytest.mark.parametrize("start", [11.5, True, "x", "1_1", "²", 10**30, float("inf"), [11], "9" * 5000])
 def test_an_invalid_offset_is_refused_in_every_format(tmp_path: pathlib.Path, start: Any):
     answer = {"text": "Bo", "answer_start": start}
-    problem = r'answers.* has "Bo" at .*, not a text and its start'
+    problem = r'answers.* has the text "Bo" with the start .*; give a text and a whole number'
     with pytest.raises(UserError, match=problem):
         squad(tmp_path, {"answers": [answer]})
     with pytest.raises(UserError, match=f"x.jsonl, line 1: {problem}"):
@@ -109,7 +109,7 @@ def test_an_answer_may_differ_from_the_context_in_white_space(tmp_path: pathlib.
 def test_an_answer_with_other_words_counts_only_in_scores(tmp_path: pathlib.Path):
     questions, said = squad(tmp_path, {"id": "q", "answers": [{"text": "Adaran", "answer_start": 0}]})
     assert questions[0].answers == (("Adaran", None),)
-    assert said == ["1 answer not contained in the context, counted in scores only, first one of q"]
+    assert said == ["1 answer not contained in the context, which only count in the scores; the first is one of q"]
 
 
 # -------------------------------------------------------------------------------------------------------------- no answer
@@ -130,7 +130,7 @@ def test_answers_are_unknown_if_the_file_lacks_them(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        (as_lines({"answers": ["Bo"]}) * 2, "its first line is an object of its own: name it .jsonl if each line is one"),
+        (as_lines({"answers": ["Bo"]}) * 2, "its first line is a complete object: name the file .jsonl if each line is one"),
         ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
         ("<!DOCTYPE html>\n", "it is a web page: fetch the file itself"),
         ('{"data": [', "fetch it again"),

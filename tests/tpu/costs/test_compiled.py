@@ -50,7 +50,11 @@ def test_a_saved_program_is_loaded_only_for_its_own_step(tmp_path: pathlib.Path)
     file = save_program(tmp_path, lowered, lowered.compile(), one)
     program = load_program(tmp_path, step.lower(*arguments), one)
     np.testing.assert_array_equal(program(*arguments)[0], [1, 2, 3, 4])
-    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*, but of another step \(configuration or code differ\)"):
+    with pytest.raises(
+        UserError,
+        match=r"holds programs for 1 x cpu, .*, but for a different step \(configuration or code "
+        r"differ\)",
+    ):
         load_program(tmp_path, other.lower(*arguments), one)
     with pytest.raises(UserError, match=r"for 1 x cpu, .*; this run needs a program of its step for 8 x cpu, .*: make"):
         load_program(tmp_path, lowered, jax.devices())
@@ -93,7 +97,7 @@ def test_pretrain_starts_with_a_saved_program_of_its_own_configuration_only(tmp_
     status, said = as_a_person("pretrain", *flags, f"--workdir={tmp_path / 'other'}", "--config.phases.0.learning_rate=1e-2")
     assert status == 2
     assert "error: --compiled=" in said
-    assert "of another step (configuration or code differ)" in said
+    assert "for a different step (configuration or code differ)" in said
     assert "Traceback" not in said
 
 

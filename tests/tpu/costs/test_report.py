@@ -268,7 +268,7 @@ def unfit(config: str = "a.py", remedies: tuple[str, ...] = ()) -> dict[str, Any
 def test_a_step_that_does_not_fit_is_refused_with_figures_and_remedies():
     found = unfit(remedies=("--config.mesh.fsdp=2 (9.0 GiB)",))
     said = refusal(found)
-    needs = "needs 20.00 GiB of HBM, and there are 16.00 GiB per device"
+    needs = "needs 20.00 GiB of HBM, but there are 16.00 GiB per device"
     assert f"does not fit. It {needs}, with 4,096 rows of 512 tokens per step, 256 per chip." in said
     assert "The arguments of the step take, in GiB: parameters 1.50, optimizer 2.00; temporaries" in said
     assert said.endswith(
@@ -285,7 +285,7 @@ def test_parts_without_a_comparison_are_reported():
     pair = as_text([[one()], [one(config="b.py")]], options)
     assert "rows/s relative to [1]" in pair[-1]
     lonely = as_text([[one(), one()], [one(config="b.py")]], options)
-    assert lonely[-1] == "not compared: b.py has no step to compare with the phase 0, train step of a.py"
+    assert lonely[-1] == "not compared: b.py has no phase 0, train step, which a.py has"
     assert "rows/s relative to [1]" in lonely[-2]
     without = as_text([[unfit()], [one(config="b.py")]], options)
     assert without[-1].startswith("not compared: the phase 0, train step of a.py, the reference, does not fit")

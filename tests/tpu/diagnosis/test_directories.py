@@ -43,7 +43,7 @@ def test_an_unsuitable_directory_is_a_fault(tmp_path: pathlib.Path, monkeypatch:
     assert there.is_dir()
     monkeypatch.setattr("bert_jax.storage.checks._renames", lambda file: False)
     (fault,) = workdir_check(ALONE, there).faults
-    assert "does not rename a directory that holds files, as every checkpoint is completed" in fault
+    assert "cannot rename a directory that holds files, which is needed to complete a checkpoint" in fault
     assert workdir_check(ALONE, there).text == str(there)
 
 
@@ -63,14 +63,14 @@ def test_a_directory_that_cannot_be_created_is_a_fault_with_the_reason(
 
     monkeypatch.setattr(pathlib.Path, "mkdir", fails)
     (fault,) = workdir_check(ALONE, tmp_path / "new").faults
-    assert fault == f"--workdir={tmp_path / 'new'} cannot be made ({reason}); name a directory you may write to"
+    assert fault == f"--workdir={tmp_path / 'new'} cannot be created ({reason}); give a directory that you may write to"
 
 
 def test_a_bucket_must_return_the_written_data(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for content in (None, types.SimpleNamespace(data=b"2")):
         monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
         (fault,) = workdir_check(ALONE, as_path(bucket)).faults
-        assert fault == f"--workdir={bucket} does not return what was written; name another bucket"
+        assert fault == f"--workdir={bucket} does not return what was written to it; give another bucket"
 
 
 @pytest.mark.parametrize(("count", "faults", "asked"), [(1, (), 0), (2, (), 1), (2, ("no room",), 0), (1, ("no room",), 0)])

@@ -73,10 +73,12 @@ def test_an_experiment_is_compiled_and_timed_and_every_fault_is_found_at_once(
     said = capsys.readouterr().out
     assert "fits; a step takes" in said
     assert "4 faults:" in said
-    assert f"--workdir={tmp_path / 'file'} cannot be made (a file is in the way); name a directory you may write to" in said
+    assert (
+        f"--workdir={tmp_path / 'file'} cannot be created (a file is in the way); name a directory that you may write to"
+    ) in said
     assert "config.corpus.directory=nowhere (looked for in " in said
-    assert "is not there; make it with `tpu_scripts/run.sh corpus`" in said
-    assert "8 chips seen, and --chips=1000 expected" in said
+    assert "does not exist; build the corpus with `tpu_scripts/run.sh corpus`" in said
+    assert "8 chips seen, but --chips=1000" in said
     assert "the training step of phase 1 does not fit in memory: it needs 1048576.00 GiB of host memory" in said
     assert "--config.phases.1.batch_size=4" in said
 

@@ -90,7 +90,7 @@ def test_a_step_that_would_take_too_long_is_not_run(given: dict[str, Any]):
 
 def test_a_step_that_is_too_large_is_a_fault(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     given["needs"] = 4 * GIB + 1
-    fault = "a.py 32: needs 4.00 GiB of host memory, and there are 4.00 GiB"
+    fault = "a.py 32: needs 4.00 GiB of host memory, but there are 4.00 GiB"
     assert checked() == Check("phase 1", "a.py: 4.00 of 4.00 GiB per device, which is too much", (fault,))
     monkeypatch.setattr(experiment.jax, "default_backend", lambda: "tpu")
     assert checked().faults == (fault.replace("host memory", "HBM"),)
@@ -104,7 +104,7 @@ def test_only_memory_errors_of_the_compiler_are_faults(given: dict[str, Any], mo
         monkeypatch.setattr(Program, "compile", staticmethod(compile))
 
     refuses("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm.")
-    fault = "a.py 32: needs 20.25 GiB of HBM, and there are 15.75 GiB"
+    fault = "a.py 32: needs 20.25 GiB of HBM, but there are 15.75 GiB"
     assert checked() == Check("phase 1", "a.py does not fit", (fault,))
     refuses("INTERNAL: a bug")
     with pytest.raises(jax.errors.JaxRuntimeError):
@@ -153,7 +153,7 @@ def test_the_advice_on_a_too_large_step_fits_its_kind(monkeypatch: pytest.Monkey
     program: Any = Program()
     said = experiment.too_large(FINETUNING, program, DoesNotFit(2 * GIB, GIB, "hbm"))
     assert said == (
-        "the training step does not fit in memory: it needs 2.00 GiB of HBM, and there are 1.00 GiB; "
+        "the training step does not fit in memory: it needs 2.00 GiB of HBM, but there are 1.00 GiB; "
         "lower --config.training.batch_size below 32, or set --config.training.accumulation=6"
     )
     advice = types.SimpleNamespace(message=lambda shortage: f"the advice on {shortage}")

@@ -90,17 +90,21 @@ def change(pod: list[dict[str, Any]], path: str, value: Any) -> None:
             0.6 * HBM,
             "bandwidth: device 0 of process 2 (host-2) reaches 491 GB/s (bandwidth), 71 % of the",
         ),
-        ("0.seen", 3, "devices: process 0 (host-0) has 4 chips, and JAX sees 3; end other programs that use them"),
+        ("0.seen", 3, "devices: process 0 (host-0) has 4 chips, but JAX sees 3; end other programs that use them"),
         ("1.devices.3.error", "out of memory", "devices: device 3 of process 1 (host-1) cannot be measured: out of memory; end"),
         ("2.links", 20e9, "links: the links between the devices of process 2 (host-2) reach 20 GB/s, 22 % of the median"),
-        ("1.clock", 1e9 + 34, "clocks: the clock of process 1 (host-1) is 34.0 s ahead of the others; set it by NTP"),
+        ("1.clock", 1e9 + 34, "clocks: the clock of process 1 (host-1) is 34.0 s ahead of the others; synchronize it by NTP"),
         ("1.clock", 1e9 - 2.5, "clocks: the clock of process 1 (host-1) is 2.5 s behind the others"),
         ("2.disks.temporary files", (2 << 30) - 1, "disk: the disk for the temporary files of process 2 (host-2) has 2.0 GiB"),
-        ("0.links_of_all", 19e9, "links: a sum over all devices reaches 9.5 % of the published 200 GB/s; use one slice"),
+        (
+            "0.links_of_all",
+            19e9,
+            "links: a sum over all devices reaches 9.5 % of the published 200 GB/s; run on one slice instead of several",
+        ),
         ("1.devices.2.kind", "TPU v4", "devices: the devices are of 2 kinds (TPU v4, TPU v5 lite); a run needs devices of one"),
         ("2.facts.flax", "0.12", "versions: flax is 0.12 in process 2 (host-2), and absent elsewhere"),
         ("1.disks.cache", 1 << 30, "disk: the disk for the cache of process 1 (host-1) has 1.0 GiB free; free at least 2.0 GiB"),
-        ("2.facts.jax", "0.9", "versions: jax is 0.9 in process 2 (host-2), and 0.10.2 elsewhere; bring the same checkout"),
+        ("2.facts.jax", "0.9", "versions: jax is 0.9 in process 2 (host-2), and 0.10.2 elsewhere; copy the same checkout"),
         ("0.facts.code", "bb", "versions: code is bb in process 0 (host-0), and aa elsewhere"),
         (
             "1.kernels.attention.reason",
@@ -150,10 +154,10 @@ def test_all_values_that_differ_from_the_majority_are_listed(pod: list[dict[str,
     pod += [process(f"host-{i}") for i in range(13, 24)]
     versions = judge(pod)[0]
     shown = ", ".join(f"process {i} (host-{i})" for i in range(2, 10))
-    assert versions.faults[1].startswith(f"flax is 0.11, 0.12 in {shown} and 1 more, and absent elsewhere; bring")
+    assert versions.faults[1].startswith(f"flax is 0.11, 0.12 in {shown} and 1 more, and absent elsewhere; copy")
     assert versions.text == "python 3.12, jax 0.9, libtpu 0.0.42.1, code aa"
     change(pod, "10.facts.flax", "absent")
-    assert judge(pod)[0].faults[1].startswith(f"flax is 0.12 in {shown}, and absent elsewhere; bring")
+    assert judge(pod)[0].faults[1].startswith(f"flax is 0.12 in {shown}, and absent elsewhere; copy")
 
 
 def test_a_device_that_cannot_be_measured_has_no_rate(pod: list[dict[str, Any]]):
@@ -232,7 +236,7 @@ def test_a_uniformly_slow_slice_is_found_by_published_figures(pod: list[dict[str
 
 
 def test_missing_chips_are_reported(pod: list[dict[str, Any]]):
-    assert any("12 chips seen, and --chips=16 expected" in fault for fault in faults(pod, 16))
+    assert any("12 chips seen, but --chips=16" in fault for fault in faults(pod, 16))
     change(pod, "1.seen", 2)
     change(pod, "1.expected", None)
     assert any("most processes see 4 chips, but process 1 (host-1) has 2" in fault for fault in faults(pod))
@@ -242,7 +246,8 @@ def test_accelerators_unused_by_jax_are_reported():
     alone = process("laptop", kind="cpu", platform="cpu") | {"expected": 2, "kernels": {}, "links": None, "links_of_all": None}
     found = faults([alone])
     assert found == [
-        "devices: this machine (laptop) has 2 accelerators, and JAX uses its CPU; install JAX for them: BERT_JAX_DEVICE=tpu (or "
+        "devices: this machine (laptop) has 2 accelerators, but JAX runs on the CPU; install JAX for them: BERT_JAX_DEVICE=tpu "
+        "(or "
         "cuda13, cuda12) tpu_scripts/run.sh doctor"
     ]
     texts = {check.name: check.text for check in judge([alone])}

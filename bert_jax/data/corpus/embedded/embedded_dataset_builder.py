@@ -20,7 +20,7 @@ from bert_jax.data.corpus.embedded import prose
 from bert_jax.files import locked
 from bert_jax.interface.progress import Progress
 
-# import name -> distribution. All are in requirements.txt or dependencies of it.
+# import name -> distribution. All are in requirements.txt, or are dependencies of packages in it.
 PACKAGES = {
     "numpy": "numpy",
     "scipy": "scipy",
@@ -51,7 +51,7 @@ _SKIPPED = frozenset(
     {"test", "tests", "testing", "site-packages", "_vendor", "vendored", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 )
 _MIN_CHARACTERS = 300  # of a document
-_REVISION = 1  # of the extraction: increase it when the same sources give different text
+_REVISION = 1  # the version of the extraction: increase it when the same sources give different text
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
