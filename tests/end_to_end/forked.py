@@ -83,7 +83,10 @@ class Signal:
     def send(self) -> None:
         """Sends the signal to this process."""
         deadline = time.monotonic() + 60
-        while not all(as_path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
+        while not all(as_path(path).exists() for path in self.once_there):
+            if time.monotonic() > deadline:
+                os.write(2, f"{self.once_there} are not there after a minute\n".encode())
+                os._exit(1)
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 
@@ -170,18 +173,19 @@ def start(
     at: Signal | None = None,
     prepare: Callable[[], None] | None = None,
     slow: str = "",
-    around: Surroundings = Surroundings(),
+    around: Surroundings | Sequence[Surroundings] = Surroundings(),
 ) -> Started:
     """Starts running `commands` in one process with this many devices; their output goes to files in `directory`.
 
     prepare: a function of a module, which the process calls first. slow: files and directories whose name contains this appear a
-    second late, as on a slow disk.
+    second late, as on a slow disk. around: the environment of all commands, or one for each.
     """
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
     names = [str(path) for path in outputs]
     environment = {"XLA_FLAGS": xla_flags(devices), CACHE: os.environ[CACHE]}
-    arguments = ([list(command) for command in commands], names, environment, at, prepare, slow, around)
+    each = [around] * len(commands) if isinstance(around, Surroundings) else list(around)
+    arguments = ([list(command) for command in commands], names, environment, at, prepare, slow, each)
     child = SERVER.Process(target=_child, args=arguments)
     child.start()
     return Started(child, outputs)
@@ -194,7 +198,7 @@ def run(
     at: Signal | None = None,
     prepare: Callable[[], None] | None = None,
     slow: str = "",
-    around: Surroundings = Surroundings(),
+    around: Surroundings | Sequence[Surroundings] = Surroundings(),
     timeout: float = 600,
 ) -> list[Done]:
     """Runs `commands` as `start` does, and waits for them."""
@@ -223,7 +227,7 @@ def _child(
     at: Signal | None,
     prepare: Callable[[], None] | None,
     slow: str,
-    around: Surroundings,
+    around: Sequence[Surroundings],
 ) -> None:
     """Runs the commands in the new process. Their output goes to `outputs`, and their statuses to files next to it."""
     gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
@@ -240,18 +244,30 @@ def _child(
         at.arm()
     if slow:
         _slow_down(slow)
-    for (command, *arguments), output in zip(commands, outputs, strict=True):
+    for (command, *arguments), output, surroundings in zip(commands, outputs, around, strict=True):
         with pathlib.Path(output).open("wb") as file:
             sys.stdout.flush()
             sys.stderr.flush()
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        around.enter()
+        if surroundings is not around[0]:
+            _forget()
+        surroundings.enter()
         status = _do(command, arguments)
         for stream in (sys.stdout, sys.stderr):
             if stream:
                 stream.flush()
         pathlib.Path(output).with_suffix(".status").write_text(str(status))
+
+
+def _forget() -> None:
+    """Clears the caches of the package's functions: some have names of files as keys, which are other files in another
+    directory."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("bert_jax."):
+            for value in list(vars(module).values()):
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
 
 
 def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:

@@ -91,7 +91,7 @@ def test_phases_report_their_rows_and_masks_and_the_model_has_the_last_rotary_ba
 
 
 def test_a_run_killed_in_every_phase_equals_the_uninterrupted_run(experiment: pathlib.Path, trunk: Ended):
-    for step, saved in ((6, 5), (13, 12), (20, 20)):
+    for step, saved in ((6, 5), (13, 12), (21, 20)):
         death = Signal(ASKED, argument=step, once_there=(f"{experiment.parent}/killed/checkpoints/{saved}",), after=True)
         assert run(experiment, "killed", at=death).status == -signal.SIGKILL
     ended = run(experiment, "killed")

@@ -99,7 +99,7 @@ def test_states_logits_attention_loss_and_all_gradients_equal_pytorch(case: str)
         same = name.rsplit(".", 2)[0] if ".q_proj." in name or ".k_proj." in name else name
         scale = max(np.abs(x).max() for other, x in theirs.items() if other.startswith(same))
         assert np.abs(ours[name] - gradient).max() <= 2e-6 * scale, name
-    maps = attention_maps(model.params, model.config, batch)
+    maps = jax.jit(attention_maps, static_argnums=1)(model.params, model.config, batch)
     for name, found_maps in zip(("encoder_attentions", "decoder_attentions", "cross_attentions"), maps, strict=True):
         real = source if name == "encoder_attentions" else predicted
         weights, wanted = (np.asarray(x).swapaxes(2, 3)[:, real] for x in (np.stack(found_maps), stored[name]))

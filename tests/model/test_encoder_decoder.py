@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def parameters(config: ModelConfig = TINY) -> Any:
-    return nn.unbox(initial_parameters(config, jax.random.key(3)))
+    return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(3)))
 
 
 def side(ids: Any, prefix: str = "", lengths: Any = None) -> dict[str, jax.Array]:
@@ -62,8 +62,12 @@ def pairs(config: ModelConfig = TINY, rows: int = 3, source: int = 9, target: in
 
 
 def outputs(config: ModelConfig, params: Any, batch: dict[str, jax.Array], seed: Any = None) -> dict[str, np.ndarray]:
-    found: Any = EncoderDecoder(config).apply({"params": params}, batch, seed)
-    return {name: np.asarray(x) for name, x in found.items()}
+    return {name: np.asarray(x) for name, x in _applied(config, params, batch, seed).items()}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _applied(config: ModelConfig, params: Any, batch: dict[str, jax.Array], seed: Any) -> Any:
+    return EncoderDecoder(config).apply({"params": params}, batch, seed)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("transformer_base", 63_082_496), ("transformer_big", 214_245_376)])
@@ -98,7 +102,8 @@ def test_a_target_token_reads_the_source_and_the_targets_up_to_it(name):
 
 def test_encoding_a_source_alone_equals_encoding_it_with_its_target():
     batch = pairs()
-    np.testing.assert_array_equal(encode(parameters(), TINY, Tokens.of(batch)), outputs(TINY, parameters(), batch)["last"])
+    alone = jax.jit(encode, static_argnums=1)(parameters(), TINY, Tokens.of(batch))
+    np.testing.assert_array_equal(alone, outputs(TINY, parameters(), batch)["last"])
 
 
 @pytest.mark.parametrize("name", ["paper", "modern"])
@@ -128,11 +133,11 @@ def test_scanned_layers_compute_the_same_with_dropout(fields):
     batch, seed = pairs(), jnp.uint32(9)
 
     def gradients(config: ModelConfig) -> Any:
-        def loss(params: Any) -> jax.Array:
+        def loss(params: Any, batch: Any) -> jax.Array:
             found: Any = EncoderDecoder(config).apply({"params": params}, batch, seed)
             return jnp.square(found["logits"]).sum()
 
-        return jax.grad(loss)(parameters(TINY if not fields else dataclasses.replace(TINY, **fields)))
+        return jax.jit(jax.grad(loss))(parameters(TINY if not fields else dataclasses.replace(TINY, **fields)), batch)
 
     loops, unrolled = gradients(dataclasses.replace(config, scan_layers=True, remat="full")), gradients(config)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * float(jnp.abs(b).max()) + 1e-6), loops, unrolled)
@@ -152,11 +157,11 @@ def test_the_start_token_and_the_logits_bias_are_not_trained():
     batch = side([[5, 6]]) | side([[7]], DECODER)
     config = dataclasses.replace(TINY, tied_decoder=False)
 
-    def loss(params: Any) -> jax.Array:
+    def loss(params: Any, batch: Any) -> jax.Array:
         found: Any = EncoderDecoder(config).apply({"params": params}, batch)
         return jnp.square(found["logits"]).sum()
 
-    found = jax.grad(loss)(parameters(config))
+    found = jax.jit(jax.grad(loss))(parameters(config), batch)
     table = np.asarray(found["embeddings"]["word_embeddings"]["embedding"])
     assert np.abs(table[[5, 6]]).max(-1).min() > 0
     assert not table[7].any()
@@ -165,7 +170,7 @@ def test_the_start_token_and_the_logits_bias_are_not_trained():
 
 
 def test_attention_maps_of_both_sides_and_between_them():
-    maps = attention_maps(parameters(), dataclasses.replace(TINY, scan_layers=True), pairs())
+    maps = jax.jit(attention_maps, static_argnums=1)(parameters(), dataclasses.replace(TINY, scan_layers=True), pairs())
     assert [len(part) for part in maps] == [2, 3, 3]
     assert [part[0].shape for part in maps] == [(3, 4, 9, 9), (3, 4, 7, 7), (3, 4, 7, 9)]
     for part in maps:

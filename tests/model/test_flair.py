@@ -74,18 +74,21 @@ def test_the_language_model_equals_the_bilm():
     )
     assert found == wanted
     models = (pretraining_model(config, next_sentence=False) for config in (FLAIR, BILM))
-    outputs = [model.apply({"params": own}, batch) for model, own in zip(models, (params, plain), strict=True)]
+    outputs = [
+        jax.jit(lambda p, b, model=model: model.apply({"params": p}, b))(own, batch)
+        for model, own in zip(models, (params, plain), strict=True)
+    ]
     assert np.array_equal(outputs[0]["mlm_logits"], outputs[1]["mlm_logits"])
     assert not np.array_equal(outputs[0]["last"], outputs[1]["last"])
 
 
 def test_the_lstm_of_a_head_reads_one_vector_per_word():
     head = TokenHead(labels=("a", "b"), lstm=3)
-    drawn = nn.unbox(initial_label_parameters(FLAIR, head, jax.random.key(0)))
+    drawn = nn.unbox(jax.jit(initial_label_parameters, static_argnums=(0, 1))(FLAIR, head, jax.random.key(0)))
     params = {**drawn, "embeddings": flair_params()["embeddings"], "encoder": flair_params()["encoder"]}
     batch = rows()
     logits = jax.jit(lambda p, b: BertWithHead(FLAIR, head).apply({"params": p}, b)["logits"])(params, batch)
-    last, _ = Bert(FLAIR).apply({"params": params}, Tokens.of(jax.tree.map(jnp.asarray, batch)), method="encode")
+    last, _ = jax.jit(lambda p, b: Bert(FLAIR).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
     own = params["token_head"]
     for row, columns in texts_of(batch):
         words = words_of(batch["input_ids"][row, columns])

@@ -72,12 +72,12 @@ def test_custom_positions_act_equally_on_all_and_on_selected_columns(monkeypatch
     config = dataclasses.replace(TINY, attention="plain", scan_layers=scan_layers)
     params, tokens = random_parameters(dataclasses.replace(config, positions="none")), Tokens.of(random_batch())
     columns = jnp.array([[3, 0, 7]] * len(tokens.ids))
-    whole: Any = Bert(config).apply({"params": params}, tokens, method="encode")[0]
-    some: Any = Bert(config).apply({"params": params}, tokens.reading(columns), method="encode_queried")
+    whole, states = jax.jit(lambda p, t: Bert(config).apply({"params": p}, t, method="encode"))(params, tokens)
+    read = jax.jit(lambda p, t: Bert(config).apply({"params": p}, t, method="encode_queried"))
+    some: Any = read(params, tokens.reading(columns))
     np.testing.assert_allclose(some, jnp.take_along_axis(whole, columns[..., None], axis=1), atol=1e-5)
-    first = attention_weights(params, config, tokens)[0]
-    embedded = Bert(config).apply({"params": params}, tokens, method="encode")[1][0]
-    np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(embedded), tokens), atol=1e-4)
+    first = jax.jit(attention_weights, static_argnums=1)(params, config, tokens)[0]
+    np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(states[0]), tokens), atol=1e-4)
 
 
 def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens: Tokens) -> np.ndarray:

@@ -25,6 +25,7 @@ from tests.random_rows import (
     TINY,
     forward,
     gradients_of,
+    initial_parameters_of,
     largest_difference,
     logits_of,
     outputs_of,
@@ -78,13 +79,7 @@ def test_the_table_has_the_24_miniatures_base_and_large():
 
 
 def test_parameters_start_truncated_at_two_deviations_with_zero_biases():
-    from bert_jax.model.pretraining import initial_parameters
-
-    config = ModelConfig(**published("tiny"), vocab_size=5000)
-    params = jax.tree.map(
-        np.asarray,
-        jax.tree.map(lambda x: x.value, initial_parameters(config, jax.random.key(0)), is_leaf=lambda x: hasattr(x, "value")),
-    )
+    params = jax.tree.map(np.asarray, initial_parameters_of(ModelConfig(**published("tiny"), vocab_size=5000)))
     words = params["embeddings"]["word_embeddings"]["embedding"]
     assert np.abs(words).max() <= 0.04 + 1e-7
     assert words.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # the deviation of a normal cut at 2, not rescaled

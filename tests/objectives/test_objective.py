@@ -27,9 +27,9 @@ OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
 def test_the_built_in_objectives_fulfil_the_contract(measure: str, pairs: bool):
     objective = objective_of(measure, pairs and measure == "mlm")
     objective.check("it")
-    params = nn.unbox(objective.initial_parameters(jax.random.key(0)))
+    params = nn.unbox(jax.jit(objective.initial_parameters)(jax.random.key(0)))
     batch = with_centres(random_batch()) if measure == "skip_gram" else random_batch()
-    scores = objective.summarise({**objective.sums(params, batch, jnp.uint32(1)), **objective.counts(batch)})
+    scores = objective.summarise({**jax.jit(objective.sums)(params, batch, jnp.uint32(1)), **objective.counts(batch)})
     assert {f"{measure}_loss", f"{measure}_accuracy", "loss"} <= scores.keys()
     assert ("nsp_accuracy" in scores) == (pairs and measure == "mlm")
     assert np.isfinite(list(scores.values())).all()
@@ -108,8 +108,8 @@ def test_replaced_tokens_detects_the_words_changed_by_its_generator():
     kind = load_named(OWN, {}, "config.objective")
     objective, batch = dataclasses.replace(kind(), generator_size=0.5).for_model(Model(TINY)), random_batch()
     objective.check("it")
-    params = nn.unbox(objective.initial_parameters(jax.random.key(0)))
-    sums, counts = objective.sums(params, batch, jnp.uint32(3)), objective.counts(batch)
+    params = nn.unbox(jax.jit(objective.initial_parameters)(jax.random.key(0)))
+    sums, counts = jax.jit(objective.sums)(params, batch, jnp.uint32(3)), objective.counts(batch)
     original, masked = with_predictions(batch, batch["masked_targets"]), np.asarray(batch["masked_targets"]) >= 0
     places = np.asarray(batch["masked_positions"])
     for row in range(len(masked)):

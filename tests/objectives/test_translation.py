@@ -39,7 +39,7 @@ OBJECTIVE = Translation().for_model(Model(CONFIG))
 
 @pytest.fixture(scope="module")
 def params():
-    return nn.unbox(OBJECTIVE.initial_parameters(jax.random.key(0)))
+    return nn.unbox(jax.jit(OBJECTIVE.initial_parameters)(jax.random.key(0)))
 
 
 def on_device(batch):
@@ -48,12 +48,12 @@ def on_device(batch):
 
 def test_the_loss_is_the_mean_smoothed_cross_entropy_over_target_tokens(params):
     batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
-    logits = np.asarray(OBJECTIVE.logits(params, batch, None), np.float64)[..., :1_500]
+    logits = np.asarray(jax.jit(OBJECTIVE.logits)(params, batch, None), np.float64)[..., :1_500]
     of_classes = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     used = np.asarray(batch["targets"]) >= 0
     chosen = -np.take_along_axis(of_classes, np.maximum(np.asarray(batch["targets"]), 0)[..., None], -1)[..., 0][used]
     smoothed = 0.9 * chosen + 0.1 * -of_classes.mean(-1)[used]
-    sums, counts = OBJECTIVE.sums(params, batch, None), OBJECTIVE.counts(batch)
+    sums, counts = jax.jit(OBJECTIVE.sums)(params, batch, None), OBJECTIVE.counts(batch)
     assert float(OBJECTIVE.loss(sums, counts)) == pytest.approx(smoothed.mean(), rel=1e-5)
     scores = OBJECTIVE.summarise({name: float(value) for name, value in (sums | counts).items()})
     assert scores["translation_loss"] == pytest.approx(chosen.mean(), rel=1e-5)
@@ -81,8 +81,8 @@ def test_packed_pairs_have_the_loss_and_gradient_of_separate_pairs(params):
 
 def test_row_losses_are_means_over_their_tokens(params):
     batch = on_device(BatchSource(CORPUS, PACKED, 8, seed=0).at(0))
-    losses, used = OBJECTIVE.row_losses(params, batch)["translation_loss"], (batch["targets"] >= 0).sum(1)
-    total = OBJECTIVE.sums(params, batch, None)["translation_loss"]
+    losses, used = jax.jit(OBJECTIVE.row_losses)(params, batch)["translation_loss"], (batch["targets"] >= 0).sum(1)
+    total = jax.jit(OBJECTIVE.sums)(params, batch, None)["translation_loss"]
     assert float((losses * used).sum()) == pytest.approx(float(total), rel=1e-5)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,12 +36,15 @@ def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any
 
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
-    """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit."""
+    """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit. Models that differ
+    from another in their tables alone are asked in two ways."""
     stored, seen = golden(case), set()
     for name, wanted in stored.items():
         if not name.startswith("generated/"):
             continue
         _, *settings = name.removeprefix("generated/").split("_")
+        if case not in ("shared", "untied") and settings not in ([], ["4", "1.0", "False"]):
+            continue
         if not settings:
             found = search(case)
         else:
@@ -49,7 +53,7 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
         ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0  # after the end transformers pads with other ids
         np.testing.assert_array_equal(np.asarray(found.ids)[:, :NEW], np.where(ended, PAD, wanted), name)
         seen.add(name)
-    assert len(seen) == 9
+    assert len(seen) == (9 if case in ("shared", "untied") else 2)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -91,19 +95,18 @@ def test_decoding_with_a_cache_equals_decoding_without_one(fields):
     """There are two hypotheses per source; the second step continues either of them."""
     config = dataclasses.replace(TINY, **fields)
     params, batch = parameters(config), pairs(config)
-    source = Tokens.of(batch)
-    cache = start_targets(unstacked_layers(params), config, source, 2, 5)
-    rng, texts = np.random.default_rng(1), [np.zeros((3, 2, 0), np.int32)]
-    for _ in range(4):
-        ids = rng.integers(1, 40, (3, 2)).astype(np.int32)
-        texts.append(np.concatenate([texts[-1], ids[..., None]], axis=2))
-        found, cache = read_targets(unstacked_layers(params), config, cache, jnp.asarray(ids))
+    layers, read = unstacked_layers(params), jax.jit(read_targets, static_argnums=1)
+    cache = jax.jit(start_targets, static_argnums=(1, 3, 4))(layers, config, Tokens.of(batch), 2, 5)
+    rng, texts = np.random.default_rng(1), np.zeros((3, 2, 4), np.int32)  # 0 where nothing has been read yet
+    for step in range(4):
+        texts[:, :, step] = rng.integers(1, 40, (3, 2))
+        found, cache = read(layers, config, cache, jnp.asarray(texts[:, :, step]))
         for beam in range(2):
-            whole = outputs(config, params, batch | side(texts[-1][:, beam], DECODER))["logits"]
-            np.testing.assert_allclose(found[:, beam], whole[:, -1], atol=2e-5)
+            whole = outputs(config, params, batch | side(texts[:, beam], DECODER, [step + 1] * 3))["logits"]
+            np.testing.assert_allclose(found[:, beam], whole[:, step], atol=2e-5)
         parents = rng.integers(0, 2, (3, 2))
         cache = continue_targets(cache, jnp.asarray(parents))
-        texts[-1] = np.take_along_axis(texts[-1], parents[..., None], axis=1)
+        texts = np.take_along_axis(texts, parents[..., None], axis=1)
 
 
 @pytest.mark.parametrize("case", ["untied", "shared"])

@@ -76,7 +76,7 @@ def test_present_workers_learn_who_is_missing():
 
 def test_a_worker_reports_a_missing_first_process_in_time():
     (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
-    assert "this is worker 1 of 2, and worker 0 at 127.0.0.1" in told
+    assert "this is worker 1 of 2, but worker 0 at 127.0.0.1" in told
     assert "did not answer within 1 s" in told
     assert "THE REMEDY" in told
 
@@ -162,6 +162,7 @@ class First:
             try:
                 connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
             except ConnectionRefusedError:
+                assert self._thread.is_alive(), f"process 0 listens no more: {self.error}"
                 time.sleep(0.01)
             else:
                 connection.sendall(data)
@@ -223,6 +224,7 @@ def test_with_a_secret_other_callers_are_ignored(monkeypatch: pytest.MonkeyPatch
 
 def test_answers_without_the_secret_are_ignored(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
+    monkeypatch.setattr(messages, "ANSWER", 0.1)  # seconds, of 15
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         thread = threading.Thread(target=lambda: stranger.accept()[0].sendall(framed(["", ""])))
         thread.start()

@@ -37,7 +37,6 @@ MESHES = {
     "data 4 x tensor 2": MeshConfig(data=4, tensor=2),
     "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
     "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2),
-    "fsdp 4 x tensor 2": MeshConfig(data=1, fsdp=4, tensor=2),
     "fsdp 2 x tensor 4": MeshConfig(data=1, fsdp=2, tensor=4),
 }
 PARAMETERS_WITHIN = 2e-4  # relative to each array's largest after three steps: Adam's first steps divide rounding by rounding

@@ -174,7 +174,7 @@ def teacher_of_pretraining(rate: float, seed: int) -> Any:
     teacher = Teacher(config, {part: params[part] for part in TEACHER_PARTS})
     objective = Distillation(objective_for(TINY), settings, teacher).for_model(Model(TINY, True))
     student = jax.tree.map(lambda x: 0.5 * x, params)
-    return objective.sums(student, ROWS, jnp.uint32(seed))
+    return jax.jit(objective.sums)(student, ROWS, jnp.uint32(seed))
 
 
 def teacher_of_a_task(rate: float, seed: int) -> Any:
@@ -194,7 +194,7 @@ def frozen_encoder(rate: float, seed: int) -> Any:
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "model": dropout, "training": training})
     config = experiment.model_config(with_rate(rate), "cpu")
     objective = Labels(config, LABELLED_HEAD, LabelLoss(), ("embeddings", "encoder"))
-    return objective.sums(random_label_parameters(LABELLED_HEAD), LABELLED, jnp.uint32(seed))
+    return jax.jit(objective.sums)(random_label_parameters(LABELLED_HEAD), LABELLED, jnp.uint32(seed))
 
 
 def evaluation_of(**changed: Any) -> Callable[[float, int], Any]:

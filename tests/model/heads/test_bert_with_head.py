@@ -107,8 +107,8 @@ def test_training_logits_equal_the_full_model_with_dropout(kind):
     config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
     params, batch = random_params(config, head), two_texts(head)
     for seed in (None, jnp.uint32(7)):
-        whole = BertWithHead(config, head).apply({"params": params}, batch, seed)
-        few = BertWithHead(config, head).apply({"params": params}, batch, seed, method="logits")
+        whole = jax.jit(BertWithHead(config, head).apply)({"params": params}, batch, seed)
+        few = jax.jit(functools.partial(BertWithHead(config, head).apply, method="logits"))({"params": params}, batch, seed)
         np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
 
 
@@ -258,12 +258,12 @@ def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(h
     config = dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head, norm_bias=False, head_dense_bias=False)
     head = head_of(kind)
     batch = two_texts(head)
-    drawn = nn.unbox(initial_label_parameters(config, head, jax.random.key(0)))
+    drawn = nn.unbox(jax.jit(initial_label_parameters, static_argnums=(0, 1))(config, head, jax.random.key(0)))
     reads_tokens = kind == "token" and how in ("cls", "mean") and mlm_head == "bert"
     assert ("pooler" in drawn) == head.has_pooler(config) == (kind == "sequence" or reads_tokens)
     rng = np.random.default_rng(5)
     params = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), drawn)
-    outputs = BertWithHead(config, head).apply({"params": params}, batch)
+    outputs = jax.jit(BertWithHead(config, head).apply)({"params": params}, batch)
     last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.subtree]["dense"]
 
     def pooled(x: np.ndarray) -> np.ndarray:
@@ -291,5 +291,5 @@ def test_the_input_of_a_classifier_follows_the_classifier_pooling_of_the_model(h
         read = np.array(rows)
     wanted = read @ np.asarray(dense["kernel"], np.float64) + np.asarray(dense["bias"])
     np.testing.assert_allclose(outputs["logits"], wanted, rtol=1e-4, atol=1e-4)
-    trained = BertWithHead(config, head).apply({"params": params}, batch, method="logits")
+    trained = jax.jit(functools.partial(BertWithHead(config, head).apply, method="logits"))({"params": params}, batch)
     np.testing.assert_allclose(trained, outputs["logits"], rtol=1e-4, atol=1e-4)

@@ -287,8 +287,11 @@ def test_a_last_layer_of_selected_tokens_equals_the_plain_one(kinds: tuple[str, 
         def encode(params: Any, x: Any) -> Any:
             return Encoder(config).apply({"params": params}, x, tokens_of(ids).reading(queried), None, method="queried")
 
-        outputs, backward = jax.vjp(encode, params, x)
-        return outputs, *backward(direction)
+        def both(params: Any, x: Any) -> Any:
+            outputs, backward = jax.vjp(encode, params, x)
+            return outputs, *backward(direction)
+
+        return jax.jit(both)(params, x)
 
     asked: list[Any] = []
 

@@ -1,0 +1,444 @@
+"""All files of experiments/extensions in one run, used as a user does, through the command line with files outside the package:
+killed and resumed, on one device and on eight; and what each of them is refused for."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import pathlib
+import random
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.data.corpus.store import open_splits
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import import_model
+from bert_jax.model.kernels.dispatch import choose_attention
+from bert_jax.pretraining.replay import Batches, load_experiment
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import ASKED, command
+from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.runs import REPOSITORY, assert_same_weights, learned, records, results, weights, write_experiment
+
+EXTENSIONS = REPOSITORY / "experiments" / "extensions"
+VOCABULARY = REPOSITORY / "tests" / "data" / "tiny_cased_vocab.txt"
+WORDS = "the river is wide and people read in quiet rooms near Paris France London with many small towns"
+STEPS = 16
+EXPERIMENT = '''
+"""One phase; a checkpoint every six steps, a line of metrics every step."""
+
+def get_config():
+    return {{
+        "corpus": {{"directory": {corpus!r}}},
+        "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32,
+                  "max_position": 32, "scan_layers": True, "initializer_range": 0.1}},
+        "phases": [{{"steps": 16, "length": 32, "batch_size": 8, "max_predictions": 5, "learning_rate": 3e-3}}],
+        "evaluation": {{"every": 16, "rows": 8, "batch_size": 8}},
+        "checkpoints": {{"every": 6, "keep_at": [6]}},
+        "log_every": 1,
+    }}
+'''
+SCORES = ("rtd_accuracy", "rtd_loss", "generator_loss")
+BAD = """import dataclasses
+
+from bert_jax.objectives.objective import Objective
+
+
+class Unknown(Objective):
+    scores = {"my loss": ("mine", "masked")}
+
+    def sums(self, params, batch, seed):
+        return {"mine": self.model.encode(params, batch, seed).sum() + nothing}
+
+    def loss(self, sums, counts):
+        return sums["mine"] / counts["masked"]
+
+
+class Electra(Unknown):
+    exported = "ElectraForPreTraining"
+
+    def sums(self, params, batch, seed):
+        return {"mine": self.model.encode(params, batch, seed).sum()}
+
+
+class Words(Electra):
+    exported = "BertForMaskedLM"
+
+
+class Unnamed(Electra):
+    scores = {"my loss": ("mine", "masket")}
+
+
+class Half(Objective):
+    scores = {"my loss": ("mine", "masked")}
+
+
+def function():
+    pass
+"""
+
+
+def write_subtitles(path: pathlib.Path, seed: int) -> None:
+    """Writes a talk in SubRip: a sentence over two subtitles, with times, numbers and mark-up."""
+    rng = random.Random(seed)
+    words = WORDS.split()
+    blocks = []
+    for i in range(24):
+        spoken = " ".join(rng.choices(words, k=rng.randint(4, 9)))
+        text = f"<i>{spoken.capitalize()}</i>" if i % 2 == 0 else f"{spoken}."
+        blocks.append(f"{i + 1}\r\n00:00:{i:02},000 --> 00:00:{i:02},900\r\n{text}\r\n")
+    path.write_text("\ufeff" + "\r\n".join(blocks), newline="")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Returns a user's folder with copies of the files, a file of bad objectives, and talks."""
+    directory = tmp_path_factory.mktemp("extensions")
+    for path in EXTENSIONS.glob("*.py"):
+        shutil.copy(path, directory)
+    (directory / "bad.py").write_text(BAD)
+    (directory / "talks").mkdir()
+    for talk in range(40):
+        write_subtitles(directory / "talks" / f"{talk:02}.srt", seed=talk)
+    return directory
+
+
+# --------------------------------------------------------------------------------------------------------------- a source of text
+def build_command(
+    folder: pathlib.Path, output: str, *flags: str, source: str = "transcripts.py:transcripts:talks/*.srt"
+) -> list[str]:
+    value = f"{folder}/{source.replace('talks/', f'{folder}/talks/')}"
+    usual = [f"--source={value}", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--workers=1"]
+    return ["corpus", *usual, *flags, f"--output={folder / output}"]
+
+
+@pytest.fixture(scope="module")
+def experiment(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the experiment on a corpus of the talks, built with three shards; "whole" is the same with one."""
+    shards = {"corpus": "--shards=3", "whole": "--shards=1"}
+    for done in forked.run(folder, *(build_command(folder, name, flag) for name, flag in shards.items())):
+        assert done.status == 0, done.output
+    return write_experiment(folder / "experiment.py", folder / "corpus", EXPERIMENT)
+
+
+def test_a_corpus_holds_the_documents_of_a_user_source_for_any_number_of_shards(folder: pathlib.Path, experiment: pathlib.Path):
+    texts = []
+    for name in ("corpus", "whole"):
+        manifest = json.loads((folder / name / "manifest.json").read_text())
+        assert manifest["read"]["documents"] == 40
+        assert manifest["own_files"][0][0] == str(folder / "transcripts.py")
+        assert len(manifest["own_files"][0][1]) == 64
+        corpora = open_splits(folder / name)
+        ids = [np.concatenate([corpus.tokens.shard(k) for k in range(len(corpus.tokens.bounds) - 1)]) for corpus in corpora]
+        texts.append([corpora[0].tokenizer.decode(part.tolist()) for part in ids])
+    assert texts[0] == texts[1]
+    assert "-->" not in texts[0][0]
+    assert "<" not in texts[0][0]
+
+
+SOURCES = {
+    "def f(glob): return 3 / 0": "raises ZeroDivisionError; correct the file here:",
+    "def f(): return []": "the function cannot be called with the argument 'x' (too many positional arguments)",
+    "def f(glob): yield 7": "document 1 is of type int; yield one string per document",
+    "def f(glob): return None": "the function returns NoneType; yield one string per document",
+    "def f(glob): return 'a text'": "the function returns a string; yield one string per document",
+    "def f(glob): return []": "the corpus is empty: there is no text in",
+    "def g(glob): return []": "has no 'f'; known: g",
+    "import nothing_of_this_name": "raises ModuleNotFoundError; correct the file here:",
+    "n = 9\ndef f(glob):\n    global n\n    n -= 1\n    return ['The river is wide. People read near Paris.'] * n": (
+        "the first count gave 8, but reading gave 7 documents; the function must yield the same documents in the same order"
+    ),
+}
+
+
+def written(folder: pathlib.Path, bodies: Sequence[str], name: str) -> list[str]:
+    """Writes each body to a file of its own. Returns the names of the files."""
+    names = [f"{name}_{n}.py" for n in range(len(bodies))]
+    for file, body in zip(names, bodies, strict=True):
+        (folder / file).write_text(body)
+    return names
+
+
+@pytest.fixture(scope="module")
+def sources(folder: pathlib.Path) -> dict[str, Done]:
+    """Builds a corpus from each of SOURCES. Returns how it ended."""
+    commands = [build_command(folder, f"of-{file}", source=f"{file}:f:x") for file in written(folder, [*SOURCES], "source")]
+    return dict(zip(SOURCES, forked.run(folder, *commands), strict=True))
+
+
+@pytest.mark.parametrize("body", SOURCES)
+def test_an_unusable_user_source_is_refused(sources: dict[str, Done], body: str):
+    done = sources[body]
+    assert done.status == 2, done.output
+    assert SOURCES[body] in done.output
+
+
+def test_a_corpus_build_does_not_resume_with_a_changed_source(folder: pathlib.Path, experiment: pathlib.Path):
+    shutil.copytree(folder / "corpus", folder / "changed")
+    before = (folder / "transcripts.py").read_text()
+    try:
+        (folder / "transcripts.py").write_text(before + "# another\n")
+        (done,) = forked.run(folder, build_command(folder, "changed", "--shards=3"))
+    finally:
+        (folder / "transcripts.py").write_text(before)
+    assert done.status == 2, done.output
+    assert "was started with other settings: own_files were 1, are 1; the first difference was [['" in done.output
+
+
+# --------------------------------------------------------------------------------- objective, optimizer, schedule, log, positions
+def own(folder: pathlib.Path) -> dict[str, str]:
+    """Returns the keys that name the user's files."""
+    return {
+        "objective": f"{folder}/replaced_tokens.py:ReplacedTokens",
+        "optimizer.name": f"{folder}/muon.py:muon",
+        "phases.0.schedule": f"{folder}/wsd.py:warmup_stable_decay",
+        "log.sinks": f"tensorboard,{folder}/csv_log.py:Csv",
+        "model.positions": f"{folder}/alibi.py:Alibi",
+        "examples.masking": f"{folder}/entities.py:entities",
+    }
+
+
+def run(experiment: pathlib.Path, name: str, keys: dict[str, str], **how: Any) -> Done:
+    """Trains in the directory `name` next to the experiment."""
+    flags = (f"--config.{key}={value}" for key, value in keys.items())
+    return forked.run(experiment.parent, command(experiment, experiment.parent / name, *flags), **how)[0]
+
+
+@pytest.fixture(scope="module")
+def whole(experiment: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Returns the workdirs of the uninterrupted runs with all files, by the number of devices."""
+    workdirs = {}
+    for devices in (1, 8):
+        done = run(experiment, f"whole-{devices}", own(experiment.parent), devices=devices)
+        assert done.status == 0, done.output
+        assert f"held out after step {STEPS}: RTD accuracy" in done.output
+        assert "(one answer for all " in done.output
+        workdirs[devices] = experiment.parent / f"whole-{devices}"
+    return workdirs
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_killed_run_with_all_files_of_a_user_resumes_bit_for_bit(
+    experiment: pathlib.Path, whole: dict[int, pathlib.Path], devices: int
+):
+    name, keys = f"killed-{devices}", own(experiment.parent)
+    killed = experiment.parent / name
+    death = Signal(ASKED, argument=8, once_there=(f"{killed}/checkpoints/6",))
+    assert run(experiment, name, keys, devices=devices, at=death).status == -9
+    done = run(experiment, name, keys, devices=devices)
+    assert done.status == 0, done.output
+    assert "resuming from step 6" in done.output
+    assert_same_weights(killed, whole[devices])
+    assert learned(killed) == learned(whole[devices])
+    logged = [
+        (record["step"], name, value)
+        for record in map(json.loads, (killed / "metrics.jsonl").read_text().splitlines())
+        for name, value in record.items()
+        if name != "step"
+    ]
+    assert table(killed) == logged
+
+
+def table(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
+    """Returns what the user's log sink has written."""
+    with (workdir / "log.csv").open() as file:
+        return [(int(row["step"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
+
+
+def test_the_objective_trains_and_is_recorded(folder: pathlib.Path, whole: dict[int, pathlib.Path]):
+    for workdir in whole.values():
+        trained = [record for record in records(workdir) if "train/loss" in record]
+        assert len(trained) == STEPS
+        for name in SCORES:
+            early, late = (np.mean([record[f"train/{name}"] for record in part]) for part in (trained[:3], trained[-3:]))
+            assert late > early if name == "rtd_accuracy" else late < early, name
+        found = results(workdir)
+        assert found["eval"].keys() == {*SCORES, "loss", "rtd_accuracy_baseline"}
+        assert found["files"]["objective"]["path"] == str(folder / "replaced_tokens.py")
+        assert found["files"]["objective"]["source"] == (folder / "replaced_tokens.py").read_text()
+        assert "config.objective replaced_tokens.py (" in (workdir / "model" / "README.md").read_text()
+        assert not {name for name in weights(workdir) if "generator" in name or "detector" in name or "cls." in name}
+
+
+def test_eight_devices_train_as_one_device(whole: dict[int, pathlib.Path]):
+    """Later, a difference in rounding may change a word that the generator draws."""
+    one, eight = ([record["train/loss"] for record in records(whole[n]) if "train/loss" in record][:6] for n in (1, 8))
+    assert one == pytest.approx(eight, rel=1e-3)
+
+
+def test_the_schedule_sets_the_rate(whole: dict[int, pathlib.Path]):
+    of_steps = [record for record in records(whole[1]) if "train/learning_rate" in record]
+    rates = {record["step"]: record["train/learning_rate"] for record in of_steps}
+    assert (rates[1], rates[4]) == (0, pytest.approx(3e-3))
+    assert rates[STEPS] == pytest.approx(3e-3 * (1 - ((STEPS - 1 - 0.8 * STEPS) / (0.2 * STEPS)) ** 0.5), rel=1e-4)
+
+
+def test_the_rows_have_the_masks_of_the_policy(whole: dict[int, pathlib.Path]):
+    experiment, corpus = load_experiment(whole[1], [], ())
+    without = dataclasses.replace(experiment, examples=dataclasses.replace(experiment.examples, masking="tokens"))
+    ours, theirs = (Batches(one, corpus, 0).at(3) for one in (experiment, without))
+    np.testing.assert_array_equal(ours["cls_positions"], theirs["cls_positions"])
+    assert not np.array_equal(ours["masked_positions"], theirs["masked_positions"])
+
+
+def test_the_model_loads_only_with_this_package_and_the_same_file(folder: pathlib.Path, whole: dict[int, pathlib.Path]):
+    exported = whole[1] / "model"
+    model = import_model(exported)
+    assert model.config.positions == f"{folder}/alibi.py:Alibi"
+    assert "position_embeddings" not in model.params["embeddings"]
+    fields = json.loads((exported / "config.json").read_text())
+    assert fields["model_type"] == "bert_jax"
+    assert all(name.startswith("bert_jax.") for name in weights(whole[1]))
+    reason = (
+        f"since model.positions={folder}/alibi.py:Alibi changes the scores, which the fused attention kernels keep on the chip"
+    )
+    choice = choose_attention(model.config, jax.local_devices()[0], 32)
+    assert choice.why == reason
+    changed = shutil.copytree(exported, whole[1] / "changed")
+    fields["bert_jax"]["positions_file"]["sha256"] = "0" * 64
+    (changed / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=r"alibi\.py:Alibi computes the positions of this model, but the file is missing"):
+        import_model(changed)
+
+
+def test_transformers_refuses_a_model_with_user_positions(whole: dict[int, pathlib.Path]):
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises((ValueError, KeyError), match="bert_jax"):
+        transformers.AutoModel.from_pretrained(whole[1] / "model")
+
+
+@pytest.fixture(scope="module")
+def generator(experiment: pathlib.Path) -> pathlib.Path:
+    """Trains with the objective alone, of which only the generator learns, without dropout. Returns the workdir."""
+    done = run(experiment, "generator", still(experiment))
+    assert done.status == 0, done.output
+    return experiment.parent / "generator"
+
+
+def still(experiment: pathlib.Path) -> dict[str, str]:
+    keys = {"objective": own(experiment.parent)["objective"], "objective_options.weight": "0"}
+    return keys | {"model.hidden_dropout": "0", "model.attention_dropout": "0"}
+
+
+def test_four_devices_with_two_microbatches_train_as_one_device(experiment: pathlib.Path, generator: pathlib.Path):
+    done = run(experiment, "parts", still(experiment) | {"phases.0.accumulation": "2"}, devices=4)
+    assert done.status == 0, done.output
+    ours, theirs = (
+        [record["train/generator_loss"] for record in records(workdir) if "train/generator_loss" in record]
+        for workdir in (generator, experiment.parent / "parts")
+    )
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_a_step_is_replayed_and_converted_from_another_directory(
+    experiment: pathlib.Path, generator: pathlib.Path, tmp_path: pathlib.Path
+):
+    replay = ["pretrain", f"--workdir={generator}", f"--replay={STEPS - 1}"]
+    replayed, converted = forked.run(tmp_path, replay, ["convert", f"--from={generator}", "--step=6", f"--to={tmp_path / 'six'}"])
+    assert replayed.status == 0, replayed.output
+    assert "the largest generator loss first" in replayed.output
+    assert converted.status == 0, converted.output
+    assert json.loads((tmp_path / "six" / "config.json").read_text())["architectures"] == ["BertModel"]
+
+    file = experiment.parent / "replaced_tokens.py"
+    text = file.read_text()
+    try:
+        file.write_text(text + "\n")
+        again = command(experiment, generator, *(f"--config.{key}={value}" for key, value in still(experiment).items()))
+        replayed, resumed = forked.run(tmp_path, replay, again)
+    finally:
+        file.write_text(text)
+    assert replayed.status == 2
+    assert f"another {file}: the file that config.objective names has changed" in replayed.output
+    assert resumed.status == 2
+    assert "or resume with the new file: --changed-files" in resumed.output
+    assert json.loads((generator / "config.json").read_text())["files"]["objective"]["source"] == text
+
+
+def test_an_optimizer_a_schedule_and_a_log_sink_serve_fine_tuning_too(toys: pathlib.Path, folder: pathlib.Path):
+    data = tuple(f"--config.task.own.{split}={toys}/{split}.csv" for split in ("train", "dev"))
+    task = ("--config=experiments/finetune/own_text.py", f"--config.init_from={toys}/model", *data)
+    mine = own(folder)
+    files = (
+        f"--config.optimizer.name={mine['optimizer.name']}",
+        f"--config.training.schedule={mine['phases.0.schedule']}",
+        f"--config.log.sinks={mine['log.sinks']}",
+    )
+    workdir = toys / "own"
+    small = ("--config.task.length=32", "--config.training.batch_size=8", "--config.training.epochs=1")
+    short = ("--config.log_every=1", "--config.model.scan_layers=true", *small, f"--workdir={workdir}")
+    (done,) = forked.run(toys, ["finetune", *task, *files, *short])
+    assert done.status == 0, done.output
+    assert {step for step, _, _ in table(workdir)} == {record["step"] for record in records(workdir)}
+    rates = [record["train/learning_rate"] for record in records(workdir) if "train/learning_rate" in record]
+    assert 0 < rates[-1] < max(rates)
+
+
+# ---------------------------------------------------------------------------------------------------------------- what is refused
+REFUSED = {
+    "objective=electra": "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation;",
+    "objective=MINE/replaced_tokens.py:Replaced": "has no 'Replaced'; did you mean 'ReplacedTokens'?",
+    "objective=MINE/bad.py:function": "is <function function",
+    "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; write them as described in Objective",
+    "objective=MINE/bad.py:Electra": "exported='ElectraForPreTraining' is not a class that this project writes: ",
+    "objective=MINE/bad.py:Words": "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective",
+    "objective=MINE/bad.py:Unnamed": "which neither sums nor counts returns; did you mean 'masked'?",
+    "objective=MINE/replaced_tokens.py:ReplacedTokens --config.objective_options.wight=3": (
+        "there is no 'wight' in config.objective_options; did you mean 'weight'?"
+    ),
+    "objective=MINE/bad.py:Unknown": "/bad.py raises NameError; correct the file here:",
+    "optimizer.name=muon": "config.optimizer.name='muon' is not one of bert_adam, adamw, lamb, stable_adamw",
+    "phases.0.schedule=cosinus": "config.phases.0.schedule='cosinus' is not one of nothing, original, linear",
+    "optimizer.name=MINE/muon.py:mun": "muon.py has no 'mun'; did you mean 'muon'?",
+    "phases.0.schedule=MINE/wsd.py": "does not name an object in the file; write config.phases.0.schedule=",
+    "log.sinks=wandb": "config.log.sinks names wandb, whose package is not installed; `pip install wandb`",
+    "model.positions=MINE/alibi.py:Alabi": "/alibi.py has no 'Alabi'; did you mean 'Alibi'?",
+}
+"""Flags, where MINE is the user's folder -> a part of the error. The run does not begin."""
+POLICIES = {
+    "def f(example, rate, rng): return [0]": "returned the position 0, the token '[CLS]' of an example of ",
+    "def f(example, rate, rng): return [999]": "returned the position 999, outside of an example of ",
+    "def f(example, rate, rng): return [1.5]": "returned [1.5], not a sequence of integers",
+    "def f(example, rate): return []": "is not a function of three arguments (too many positional arguments); write `",
+    "def f(example, rate, rng): return example.wrds": "raises AttributeError; correct the file here:",
+    "f = 3": "is not a function of three arguments (3 is not a callable object); write `def f(example, rate, rng)`",
+}
+
+
+@pytest.fixture(scope="module")
+def refused(experiment: pathlib.Path) -> dict[str, tuple[Done, pathlib.Path]]:
+    """Returns how a run with each of REFUSED and POLICIES ended, and its workdir."""
+    folder = experiment.parent
+    flags = {name: f"--config.{name.replace('MINE', str(folder))}".split() for name in REFUSED}
+    for body, file in zip(POLICIES, written(folder, [*POLICIES], "policy"), strict=True):
+        flags[body] = [f"--config.examples.masking={folder}/{file}:f"]
+    workdirs = [folder / f"refused-{n}" for n in range(len(flags))]
+    ends = forked.run(folder, *(command(experiment, at, *given) for at, given in zip(workdirs, flags.values(), strict=True)))
+    return dict(zip(flags, zip(ends, workdirs, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_an_unusable_file_is_refused_in_one_sentence(refused: dict[str, tuple[Done, pathlib.Path]], flags: str):
+    done, workdir = refused[flags]
+    assert done.status == 2, done.output
+    assert REFUSED[flags] in done.output
+    assert "Traceback" not in done.output
+    assert "compiling" not in done.output
+    assert not workdir.exists()
+
+
+def test_an_error_in_the_user_file_shows_its_line(refused: dict[str, tuple[Done, pathlib.Path]]):
+    assert "seed).sum() + nothing" in refused["objective=MINE/bad.py:Unknown"][0].output
+
+
+@pytest.mark.parametrize("body", POLICIES)
+def test_an_unusable_mask_policy_is_refused_in_one_sentence(refused: dict[str, tuple[Done, pathlib.Path]], body: str):
+    done, _ = refused[body]
+    assert done.status == 2, done.output
+    assert POLICIES[body] in done.output
