@@ -94,7 +94,7 @@ CASES = [
         "--source=txt:a",
         "--source=txt:a: no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, parquet:GLOB, arrow:DIR,",
     ),
-    Case("a source without its files", "--source=text:", "--source=text:: write text:GLOB"),
+    Case("a source without its files", "--source=text:", "--source=text: is incomplete; write text:GLOB"),
     Case(
         "a source without a kind",
         "--source=$text",
@@ -326,7 +326,7 @@ CASES = [
     Case(
         "text in UTF-16",
         "--source=text:a.txt",
-        "a.txt is not UTF-8 at byte 0 (0xff): it begins like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
+        "a.txt is not UTF-8 at byte 0 (0xff): it starts like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
         files={"a.txt": "A sentence of words.\n".encode("utf-16")},
         leaves="corpus*",
     ),
@@ -659,7 +659,7 @@ CASES = [
     Case(
         "pairs without a file",
         "--source=parallel:",
-        "--source=parallel: needs one or two patterns; write parallel:GLOB.en:GLOB.de",
+        "--source=parallel: is incomplete; write parallel:GLOB.en:GLOB.de",
     ),
     Case(
         "pairs in a file of one language",
@@ -791,7 +791,7 @@ CASES = [
     Case(
         "held-out texts of an unknown kind", "--eval-source=txt:a", "--eval-source=txt:a: no source 'txt'; did you mean 'text'?"
     ),
-    Case("held-out texts without files", "--eval-source=text:", "--eval-source=text:: write text:GLOB"),
+    Case("held-out texts without files", "--eval-source=text:", "--eval-source=text: is incomplete; write text:GLOB"),
     Case("held-out texts that no file has", "--eval-source=text:b.txt", "--eval-source=text:b.txt: no file matches b.txt"),
     Case(
         "held-out pairs of unlike numbers of lines",

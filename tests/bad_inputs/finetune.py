@@ -861,7 +861,7 @@ CASES = [
     Case(
         "an ID of more digits than Python reads",
         f"--config.task.name=pos {OFFICIAL_DATA}",
-        "data/a-train.conllu, line 1: the ID 11111111111111111... follows 0; number the words of a sentence from 1",
+        "data/a-train.conllu, line 1: the ID 11111111111111111... is the first; number the words of a sentence from 1",
         files={"data/a-train.conllu": "1" * 5000 + TREE, "data/a-dev.conllu": TREE},
     ),
     Case(

@@ -99,7 +99,7 @@ def test_fields_that_later_versions_of_the_format_leave_out_default_to_a_plain_b
     assert config_from_json(fields, "") == CONFIG
 
 
-def test_a_missing_shape_a_wrong_type_and_an_impossible_shape_name_the_file_and_field():
+def test_missing_wrong_and_impossible_shapes_name_file_and_field():
     fields = as_json()
     with pytest.raises(UserError, match=r"c\.json: num_hidden_layers is missing"):
         config_from_json({name: value for name, value in fields.items() if name != "num_hidden_layers"}, "c.json")

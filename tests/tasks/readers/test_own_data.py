@@ -167,12 +167,6 @@ def test_answers_are_located_in_their_context(tmp_path: pathlib.Path):
     assert read_own_data(OwnDataConfig(test=path), "span", "test") == [QuestionExample("0", "q", context)]
 
 
-def test_a_json_file_of_questions_has_the_squad_format(tmp_path: pathlib.Path):
-    entry = {"id": "x", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
-    path = put(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": "a b", "qas": [entry]}]}]})
-    assert load_own_data(OwnDataConfig(train=path), "span").train == [QuestionExample("x", "q", "a b", (("b", 2),))]
-
-
 def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp_path: pathlib.Path):
     lists = put(tmp_path / "a.jsonl", {"prompt": "p", "choices": ["x", "y", "z"], "label": 2})
     cells = put(tmp_path / "a.csv", "prompt,c0,c1,c2,label", "p,x,y,z,3")
@@ -655,7 +649,7 @@ def test_questions_are_rows_or_squad_format_under_any_name(tmp_path: pathlib.Pat
     for text, ending in ((squad, ".json"), (squad, ".jsonl"), (rows, ".json"), (rows, ".jsonl"), (f"[{rows}]", ".json")):
         path = tmp_path / f"a{ending}"
         path.write_text(text)
-        read = load_own_data(OwnDataConfig(train=str(path), id="id"), "span").train
+        read = load_own_data(OwnDataConfig(train=str(path), id=None if text == squad else "id"), "span").train
         assert read == [QuestionExample("x", "q", "a b", (("b", 2),))]
 
 
