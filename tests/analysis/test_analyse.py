@@ -91,7 +91,7 @@ def test_neighbours_are_pieces_without_a_text_and_words_with_one(tmp_path, capsy
 
 
 @pytest.mark.usefixtures("loaded")
-def test_dependencies_of_a_treebank_become_tables_a_figure_and_lines_for_controls(tmp_path, capsys):
+def test_dependencies_writes_tables_a_figure_and_lines_for_controls(tmp_path, capsys):
     good = row(1, "the", 2, "det") + row(2, "river", 0, "root") + row(3, "!", 2, "punct")
     long = "".join(row(i, "the", 59, "det") for i in range(1, 59)) + row(59, "cab", 0, "root")
     (tmp_path / "x.conllu").write_text("\n".join([*[good] * 9, row(1, "a", 1), long]))
@@ -216,7 +216,7 @@ def test_a_probe_control_is_written_to_its_own_folder(tmp_path, capsys, monkeypa
 
 
 @pytest.mark.usefixtures("loaded")
-def test_coreference_of_documents_becomes_tables_figures_and_lines_for_rules_and_controls(tmp_path, capsys):
+def test_coreference_writes_tables_figures_and_lines_for_rules_and_controls(tmp_path, capsys):
     damaged = conllu("a/NOUN/0/(1-x-1", name="f")
     path = write(tmp_path, PARIS + PARIS.replace("id = d", "id = e") + damaged)
     out = tmp_path / "out"

@@ -319,7 +319,7 @@ def test_a_missing_head_is_refused_with_a_hint_if_there_are_few_heads():
     assert read_head("2-3", 2, 3) == (2, 3)
     for name in ("0-3", "3-1", "2-4", "1-0"):
         with pytest.raises(
-            UserError, match=f"--head={name} does not exist: the model has layers 1 to 2 with heads 1 to 3; did you mean"
+            UserError, match=f"--head={name} does not exist: the model has layers 1 to 2, each with heads 1 to 3; did you mean"
         ):
             read_head(name, 2, 3)
     with pytest.raises(UserError, match="heads 1 to 20; did you mean '20-20'"):

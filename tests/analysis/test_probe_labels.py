@@ -29,7 +29,7 @@ TRAINING = tagged("a/X b/Y a/X", "a/Y c/_")
 EVALUATION = tagged("a/X b/Y d/X d/Z a/_")
 
 
-def test_labels_are_numbered_by_the_training_part_and_new_labels_cannot_be_predicted():
+def test_labels_that_the_training_part_lacks_cannot_be_predicted():
     labels = numbered("tag", TRAINING, EVALUATION)
     assert labels.classes == ("X", "Y")
     assert labels.training.tolist() == [0, 1, 0, 1, NONE]
@@ -80,7 +80,7 @@ def test_the_control_task_gives_each_word_type_one_label_of_the_same_distributio
     assert (other.training != control.training).any()
 
 
-def test_a_limit_of_words_takes_whole_sentences_of_all_lengths_from_all_parts_of_a_file():
+def test_a_word_limit_takes_whole_sentences_from_all_parts_of_a_file():
     lengths = np.random.default_rng(5).integers(1, 40, 900)
     sentences = [Annotated(("w",) * int(n), {}) for n in lengths]
     assert list(spread(sentences, int(lengths.sum()))) == sentences

@@ -106,7 +106,7 @@ def test_the_root_is_the_word_of_least_depth_without_punctuation():
     assert root_is_found(depths, [1, -1, 1], [False, False, True]).tolist() == [True, False]
 
 
-def test_scores_of_a_right_branching_sentence_are_perfect_for_the_chain_and_not_for_its_opposite():
+def test_a_right_branching_sentence_scores_fully_for_the_chain_only():
     scores = TreeScores()
     distances, depths = chain(6)
     heads = [-1, 0, 1, 2, 3, 4]

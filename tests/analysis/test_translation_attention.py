@@ -227,8 +227,9 @@ def test_parts_and_heads_can_be_selected(translating, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--head=4-1"], r"--head=4-1 does not exist: the encoder has layers 1 to 2 with heads 1 to 4; did you mean '2-1'\?$"),
-        (["--part=cross", "--head=4-1"], r"--head=4-1 does not exist: the decoder has layers 1 to 3 with heads"),
+        (["--head=4-1"], r"--head=4-1 does not exist: the encoder has layers 1 to 2, each with heads 1 to 4; did you mean "
+                         r"'2-1'\?$"),
+        (["--part=cross", "--head=4-1"], r"--head=4-1 does not exist: the decoder has layers 1 to 3, each with heads"),
     ],
 )
 def test_a_missing_head_is_refused_with_the_heads_of_its_part(translating, tmp_path, flags, says):

@@ -34,14 +34,15 @@ CASES = [
     Case(
         "a head of more digits than Python reads",
         f"{ATTENTION} --head=1-{'9' * 5000}",
-        f"--head=1-{'9' * 55}... does not exist: the model has layers 1 to 1 with heads 1 to 2",
+        f"--head=1-{'9' * 55}... does not exist: the model has layers 1 to 1, each with heads 1 to 2",
     ),
     Case(
         "a layer out of range",
         f"{ATTENTION} --head=2-1",
-        "--head=2-1 does not exist: the model has layers 1 to 1 with heads 1 to 2; did you mean '1-1'?",
+        "--head=2-1 does not exist: the model has layers 1 to 1, each with heads 1 to 2; did you mean '1-1'?",
     ),
-    Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 does not exist: the model has layers 1 to 1 with heads"),
+    Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 does not exist: the model has layers 1 to 1, each with "
+                                                           "heads"),
     Case("a part that is none", f"{ATTENTION} --part=encode", "--part=encode is unknown: did you mean 'encoder'?"),
     Case(
         "a part of a model without a decoder",
@@ -66,7 +67,7 @@ CASES = [
     Case(
         "a head that one of the parts does not have",
         "attention --model=$translator --head=2-1 'the house'",
-        "--head=2-1 does not exist: the encoder has layers 1 to 1 with heads 1 to 2 ... or choose --part=decoder,cross",
+        "--head=2-1 does not exist: the encoder has layers 1 to 1, each with heads 1 to 2 ... or choose --part=decoder,cross",
     ),
     *(
         Case(

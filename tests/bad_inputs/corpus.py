@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut
+from tests.bad_inputs.damage import cut, link
 from tests.compressed import zstd
 
 
@@ -94,7 +94,7 @@ CASES = [
         "--source=txt:a",
         "--source=txt:a: no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, parquet:GLOB, arrow:DIR,",
     ),
-    Case("a source without its files", "--source=text:", "--source=text:: write text:GLOB"),
+    Case("a source without its files", "--source=text:", "--source=text: is incomplete; write text:GLOB"),
     Case(
         "a source without a kind",
         "--source=$text",
@@ -277,6 +277,20 @@ CASES = [
         "--source='text:nowhere/*.txt'",
         "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern; ** matches",
     ),
+    *(
+        Case(
+            f"a link to nothing, {name}",
+            f"--source={source}",
+            f"{path} (a link to gone, which does not exist) cannot be read; restore its target, or remove the link",
+            files={f"d/a.{suffix}": "A sentence of words.\n"},
+            spoil=link(path, "gone"),
+        )
+        for name, source, path, suffix in (
+            ("by its name", "text:d/b.txt", "d/b.txt", "txt"),
+            ("among the files of a pattern", "text:d/*.txt", "d/b.txt", "txt"),
+            ("among the Parquet files of a directory", "parquet:d", "d/b.parquet", "parquet"),
+        )
+    ),
     Case(
         "a directory for a pattern",
         "--source=text:$tables",
@@ -312,7 +326,7 @@ CASES = [
     Case(
         "text in UTF-16",
         "--source=text:a.txt",
-        "a.txt is not UTF-8 at byte 0 (0xff): it begins like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
+        "a.txt is not UTF-8 at byte 0 (0xff): it starts like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
         files={"a.txt": "A sentence of words.\n".encode("utf-16")},
         leaves="corpus*",
     ),
@@ -586,7 +600,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, and use --source=jsonl:",
+        "a.json is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(
@@ -632,7 +646,7 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another --source: embedded, text: or "
+        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another source: embedded, text: or "
         "jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text
@@ -645,7 +659,7 @@ CASES = [
     Case(
         "pairs without a file",
         "--source=parallel:",
-        "--source=parallel: needs one or two patterns; write parallel:GLOB.en:GLOB.de",
+        "--source=parallel: is incomplete; write parallel:GLOB.en:GLOB.de",
     ),
     Case(
         "pairs in a file of one language",
@@ -777,7 +791,7 @@ CASES = [
     Case(
         "held-out texts of an unknown kind", "--eval-source=txt:a", "--eval-source=txt:a: no source 'txt'; did you mean 'text'?"
     ),
-    Case("held-out texts without files", "--eval-source=text:", "--eval-source=text:: write text:GLOB"),
+    Case("held-out texts without files", "--eval-source=text:", "--eval-source=text: is incomplete; write text:GLOB"),
     Case("held-out texts that no file has", "--eval-source=text:b.txt", "--eval-source=text:b.txt: no file matches b.txt"),
     Case(
         "held-out pairs of unlike numbers of lines",

@@ -487,7 +487,7 @@ CASES = [
     Case(
         "an objective of another direction",
         "--config.objective=next_token",
-        "config.objective=next_token cannot train a model with direction=both; leave it out (then it is bert), or set",
+        "config.objective=next_token cannot train a model with direction=both; leave it out (then it is bert), or change",
     ),
     Case(
         "a kernel without a left-to-right mask",

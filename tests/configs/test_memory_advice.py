@@ -57,7 +57,7 @@ def test_a_run_accepts_the_advised_settings(mesh: dict[str, int], batch_size: in
 
 
 @pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2), (16, 1), (72, 3)])
-def test_the_next_number_of_microbatches_and_the_largest_batch_within_a_half_are_advised(batch_size: int, accumulation: int):
+def test_more_microbatches_or_at_most_half_the_batch_is_advised(batch_size: int, accumulation: int):
     whole = experiment(batch_size, accumulation, evaluation={"batch_size": batch_size})
     advised = flags(pretraining_advice(whole, 1, make_mesh(whole.mesh)).remedies)
     per_device = batch_size // 8

@@ -363,7 +363,7 @@ def test_phases_have_their_own_masks_and_share_those_of_held_out_rows():
     assert [one.max_predictions for one in eval_split] == [19, 20, 19, 21], "a phase with the same masks has its own"
 
 
-def test_held_out_rows_may_have_another_masked_fraction_and_as_many_predictions_as_it_needs():
+def test_held_out_rows_may_have_another_masked_fraction():
     phase = {"steps": 1, "masked_fraction": 0.3, "max_predictions": 60}
     found = of_phases(phase, examples={"masking": "words"}, evaluation={"masked_fraction": 0.1})
     assert (found.eval_config(0).masked_fraction, found.eval_config(0).max_predictions) == (0.1, 20)
@@ -384,7 +384,7 @@ def test_schedule_pieces_follow_the_phases_and_a_ramp_shares_its_warmup():
     assert (spans[1].peak, spans[1].end_fraction) == (5e-5, 0.1)
 
 
-def test_the_microbatches_of_a_ramp_are_whole_and_have_at_most_the_rows_of_its_phase():
+def test_a_batch_ramp_has_whole_microbatches_of_at_most_the_phase_rows():
     steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "accumulation": 8}
     stages = batch_ramp(steady, sizes=[3, 10, 12, 20], tokens=33_000)
     assert [(stage["batch_size"], stage["accumulation"]) for stage in stages] == [(3, 1), (10, 2), (12, 3), (20, 4), (40, 8)]

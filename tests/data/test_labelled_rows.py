@@ -173,7 +173,7 @@ def test_a_row_has_slots_for_twice_the_average_number_of_features():
     assert row_shape([feature_of(128)], LAYOUTS["token"]).features == 2
 
 
-def test_a_choice_has_a_slot_for_each_of_the_most_candidates_and_needs_room_for_all_of_them():
+def test_choices_have_slots_for_the_largest_number_of_candidates():
     shape = row_shape([feature_of(10, 10), feature_of(20, 20, 20, 20)], LAYOUTS["choice"])
     assert (shape.length, shape.features, shape.candidates, shape.slots) == (128, 5, 4, 20)  # 2 * 128 / mean 50
 

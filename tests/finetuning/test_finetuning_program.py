@@ -120,7 +120,7 @@ def test_a_frozen_encoder_does_not_change_and_the_head_trains_without_its_gradie
     }
 
 
-def test_compiled_functions_depend_on_the_steps_per_epoch_only_with_gradual_unfreezing():
+def test_only_gradual_unfreezing_recompiles_for_other_steps_per_epoch():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
 
     def differ(one: FinetuningExperiment) -> bool:

@@ -126,7 +126,7 @@ def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made
 def test_too_many_steps_are_refused(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jobs, "MAX_COUNT", 12)
     assert job_in(tmp_path).last_step == 12
-    with pytest.raises(UserError, match=r"config\.training\.epochs=5 are 15 steps, above 12; lower it"):
+    with pytest.raises(UserError, match=r"config\.training\.epochs=5 gives 15 steps, but at most 12 are possible; lower it"):
         job_in(tmp_path, training={"epochs": 5})
 
 

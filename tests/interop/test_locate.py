@@ -247,7 +247,7 @@ def test_pytorch_weights_are_fetched_if_there_are_no_others(hub, tmp_path):
     assert {"pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"} < {path.name for path in directory.iterdir()}
 
 
-def test_an_old_model_of_sentence_transformers_is_fetched_with_the_folder_of_its_transformer(hub, tmp_path):
+def test_an_old_sentence_transformers_model_is_fetched_with_its_transformer_folder(hub, tmp_path):
     old = tmp_path / "served" / "old"
     (old / "1_Pooling").mkdir(parents=True)
     shutil.copytree(hub.models["lab/whole"], old / "0_BERT")

@@ -111,7 +111,7 @@ def test_offsets_are_read_from_json_and_must_be_counts(tmp_path):
     assert line.problem == "5 texts between TABs, more than the 4 of text TAB pronoun TAB a TAB b"
 
 
-def test_one_name_twice_a_pronoun_that_is_a_name_and_a_model_that_cannot_resolve_are_refused(labelled):
+def test_equal_names_and_models_without_a_trained_mention_head_are_refused(labelled):
     model, predictor = labelled(HEAD)
     with pytest.raises(UserError, match="b='is' is the pronoun itself; give the two names that it may refer to"):
         predictor.resolve([(" ".join(WORDS), "is", "river", "is")])

@@ -223,10 +223,10 @@ def test_the_next_sentence_baseline_exists_only_for_pairs():
     assert found == {"bert": words | {"nsp_majority_accuracy"}, "next_token": words, "bilm": words, "skip_gram": set()}
 
 
-@pytest.mark.parametrize("length", [3, 4, 5, 6])
+@pytest.mark.parametrize("length", [3, 4])
 @pytest.mark.parametrize("objective", MODELS)
 def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int):
-    """The test covers every kind of model on rows of one to four tokens between [CLS] and [SEP]."""
+    """The test covers every kind of model on rows of one and of two tokens between [CLS] and [SEP]."""
     train, eval_split = training_and_eval()
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     predictions = 1 if objective == "bert" else length - 1

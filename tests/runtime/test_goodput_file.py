@@ -24,7 +24,7 @@ def a_start(workdir: pathlib.Path, clock: Clock) -> tuple[GoodputRecorder, Goodp
     return recorder, GoodputFile(workdir, recorder)
 
 
-def test_a_later_line_replaces_the_earlier_ones_of_its_start_and_a_new_start_continues(tmp_path: pathlib.Path):
+def test_the_last_line_of_a_start_counts_and_a_new_start_continues(tmp_path: pathlib.Path):
     clock = Clock()
     for _ in range(2):
         recorder, file = a_start(tmp_path, clock)

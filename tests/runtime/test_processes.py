@@ -59,7 +59,7 @@ def test_processes_that_announce_their_end_do_not_disturb_others(order: tuple[in
     assert capfd.readouterr().err == ""
 
 
-def test_the_first_process_exits_last_and_no_other_before_the_first_one_has_reached_its_end():
+def test_processes_exit_after_the_first_has_finished_and_the_first_exits_last():
     """JAX's service in it would abort them."""
     with group() as three:
         early = three.exit(2)

@@ -76,7 +76,7 @@ def test_present_workers_learn_who_is_missing():
 
 def test_a_worker_reports_a_missing_first_process_in_time():
     (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
-    assert "this is worker 1 of 2, and worker 0 at 127.0.0.1" in told
+    assert "this is worker 1 of 2, but worker 0 at 127.0.0.1" in told
     assert "did not answer within 1 s" in told
     assert "THE REMEDY" in told
 

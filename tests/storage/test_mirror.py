@@ -265,7 +265,7 @@ def test_two_local_processes_cannot_mirror_the_same_directory(bucket: str):
         assert second.directory.name == bucket.rpartition("/")[2]
 
 
-def test_logs_and_configurations_are_fetched_without_checkpoints_weights_and_hidden_files():
+def test_checkpoints_weights_and_hidden_files_are_not_fetched_with_the_logs():
     names = ["model/model.safetensors", "checkpoints/4/x", "runs/a/best/2/x", ".lock", "a/.hidden/x"]
     assert [name for name in (*names, "runs/a/metrics.jsonl", "config.json") if is_input(name)] == [
         "runs/a/metrics.jsonl",

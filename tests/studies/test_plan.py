@@ -60,7 +60,7 @@ def test_the_speed_is_the_median_of_a_short_run_without_its_first_lines(
     assert asked["seed"] == 5
 
 
-def test_a_fast_arm_is_measured_for_a_sixtieth_of_the_budget_and_for_30_seconds_at_most(
+def test_a_fast_arm_is_measured_for_a_sixtieth_of_the_budget_up_to_30_seconds(
     tmp_path: pathlib.Path, experiment: PretrainingExperiment
 ):
     asked: list[Any] = []

@@ -78,7 +78,7 @@ def test_swag_repeats_the_start_of_the_second_sentence_in_each_candidate(tmp_pat
         task.write_predictions(tmp_path / "out", "dev", choosing(0, 1))
 
 
-def test_accuracy_counts_correct_positions_and_the_baseline_is_the_most_frequent_one(tmp_path: pathlib.Path):
+def test_choices_are_scored_by_accuracy_against_the_most_frequent_position(tmp_path: pathlib.Path):
     task = load(codah(tmp_path, "1130", "1132", test="03"))
     assert task.scores("dev", choosing(1, 0, 3, 3)) == {"accuracy": 0.5}
     assert task.baseline("dev").scores == {"accuracy": 0.5}

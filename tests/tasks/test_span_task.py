@@ -334,7 +334,9 @@ def test_own_questions_are_scored_as_squad_2_where_one_is_impossible(tokenizer, 
         files = written(task, tmp_path, "dev", right(features)) + written(task, tmp_path, "test", right([feature]))
         assert len(files) == 4 + 2 * (len(rows) - 1)
     assert len(list(tmp_path.glob("*.json"))) == 6, "splits do not overwrite each other"
-    assert {text.partition(", used")[0] for text in notes} == {"own/span, test: 1 question without an answer in the file"}
+    assert {text.partition(", which are used")[0] for text in notes} == {
+        "own/span, test: 1 question without an answer in the file"
+    }
 
 
 def test_without_a_directory_questions_come_from_the_catalogue(monkeypatch):

@@ -52,9 +52,11 @@ def test_saves_are_due_at_intervals_and_after_the_last_step(step: int, every: in
     assert due(step, every, last=last) is wanted
 
 
-def test_a_save_comes_after_its_prerequisites_and_is_not_a_hang():
+@pytest.mark.parametrize(("failed", "best", "writes"), [(0, 0, True), (2, None, False)])
+def test_a_save_comes_after_its_prerequisites_and_is_not_a_hang(failed: int, best: int | None, writes: bool):
+    """Processes that write no metrics save too, and record no failures."""
     calls: list[Any] = []
-    saver(calls, best=0).save(7, "state")  # type: ignore[arg-type]
+    saver(calls, failed, best, writes=writes).save(7, "state")  # type: ignore[arg-type]
     assert calls == ["before", ("save", 7, "state"), "saving"]
 
 
@@ -72,12 +74,6 @@ def test_failed_saves_are_recorded_by_kind():
     of_state, of_best = saver(calls, 0, 1).finish(9)
     assert (of_state, str(of_best)) == (None, "disk full")
     assert calls == ["wait", ("record", 9, {"best/failed_saves_in_a_row": 1})]
-
-
-def test_processes_without_metrics_save_too():
-    calls: list[Any] = []
-    saver(calls, 2, writes=False).save(7, "state")  # type: ignore[arg-type]
-    assert calls == ["before", ("save", 7, "state"), "saving"]
 
 
 def test_metrics_are_uploaded_with_the_checkpoint():

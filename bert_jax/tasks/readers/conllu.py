@@ -138,7 +138,8 @@ def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
         row = _columns(line)
         if row[0].isdecimal():
             if whole_number(row[0]) != len(words) + 1:
-                raise UserError(f"{line.place}the ID {cut(row[0], 20)} follows the ID {len(words)}; {_renumber(row[0])}")
+                order = f"follows the ID {len(words)}" if words else "is the first"
+                raise UserError(f"{line.place}the ID {cut(row[0], 20)} {order}; {_renumber(row[0])}")
             words.append((line, row))
     place = block.rows[0].place
     if not words:

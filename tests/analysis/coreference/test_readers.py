@@ -29,7 +29,7 @@ def mentions(document: Document) -> list[tuple[str, str, str, str]]:
     return [(m.entity, " ".join(words[i] for i in m.words), words[m.head], m.kind) for m in document.mentions]
 
 
-def test_mentions_of_conllu_have_their_words_their_head_in_the_tree_and_its_kind(tmp_path):
+def test_conllu_mentions_have_words_a_head_in_the_tree_and_its_kind(tmp_path):
     (document,), problems = read(tmp_path, PARIS)
     assert problems == []
     assert (document.name, document.sentences) == ("d", (0, 5, 9))
@@ -45,7 +45,7 @@ def test_mentions_of_conllu_have_their_words_their_head_in_the_tree_and_its_kind
     ]
 
 
-def test_without_a_tree_the_head_is_the_last_word_of_the_minimal_span_or_of_the_mention(tmp_path):
+def test_without_a_tree_the_head_is_the_last_word_of_the_minimal_span(tmp_path):
     text = conllu("the/DET/_/(1-place-2 river/NOUN/_ here/ADV/_/1) a/DET/_/(2 b/NOUN/_/2)", heads=False)
     text += conllu(
         "one/NUM/_/(1-person-1 two/NUM/_/1) three/NUM/_/(2-person-1,2 four/NUM/_/2) x/X/_/(3-person-0,7 y/X/_/3)", heads=False
@@ -170,7 +170,7 @@ def rows(coreference: str = "(1 1) - (2) - (3|(1) - 3) -") -> list[str]:
     return [" ".join(row) for row in zip(WORDS, TAGS, TREE, named, coreference.split(), strict=True)]
 
 
-def test_mentions_of_conll_2012_have_the_head_and_agreement_of_their_constituent(tmp_path):
+def test_conll_2012_mentions_have_the_head_and_agreement_of_their_constituent(tmp_path):
     (document,), problems = read(tmp_path, conll2012(rows(), rows()))
     assert problems == []
     assert (document.name, document.sentences) == ("bc/x/000", (0, 9))
@@ -213,7 +213,7 @@ def test_a_text_of_conll_2012_without_a_name_has_its_number(tmp_path):
     assert [document.name for document in documents] == ["1", "2", "3"]
 
 
-def test_without_a_parse_mentions_of_conll_2012_have_the_last_noun_as_their_head(tmp_path):
+def test_without_a_parse_the_head_of_a_conll_2012_mention_is_its_last_noun(tmp_path):
     lines = ["the DT * * (1", "king NN * * -", "of IN * * -", "France NNP * (GPE) 1)", "Ada NNP * (PERSON) (2)", ". . * * -"]
     (document,), problems = read(tmp_path, conll2012(lines))
     assert problems == []
@@ -221,7 +221,7 @@ def test_without_a_parse_mentions_of_conll_2012_have_the_last_noun_as_their_head
     assert [mention.traits.number for mention in document.mentions] == ["singular", "singular"]
 
 
-def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_lasts_to_its_bracket(tmp_path):
+def test_conll_2012_coordinations_are_plural_and_entities_last_to_their_bracket(tmp_path):
     lines = ["Ada NNP (S(NP* (PERSON (1|(2", "Byron NNP * * 2)", "and CC * * -", "Bob NNP *) *) (3)|1)", "Rome NNP (NP*)) * (4)"]
     (document,), problems = read(tmp_path, conll2012(lines))
     assert problems == []
@@ -232,7 +232,7 @@ def test_coordinated_constituents_of_conll_2012_are_plural_and_a_named_entity_la
     assert [mention.traits.genders == of_person for mention in document.mentions] == [True, True, True, False]
 
 
-def test_a_conll_2012_file_without_a_document_is_refused_and_one_without_end_mark_is_read(tmp_path):
+def test_conll_2012_needs_a_document_but_no_end_mark(tmp_path):
     with pytest.raises(UserError, match="has no document that can be read; give a CoNLL-2012 file"):
         list(Conll2012File(write(tmp_path, "\n\n")))
     (document,), problems = read(tmp_path, conll2012(rows()).removesuffix("\n#end document\n"))

@@ -24,7 +24,7 @@ from tests.analysis.coreference.written import write
         ([1, 6, 1], (0,), 6, [(0, 0, 1), (1, 1, 2), (2, 2, 3)]),
     ],
 )
-def test_a_window_starts_half_its_room_before_its_new_words_and_ends_before_a_sentence(sizes, sentences, room, expected):
+def test_windows_overlap_by_half_and_end_between_sentences_if_possible(sizes, sentences, room, expected):
     assert list(spans(sizes, sentences, room)) == expected
 
 
@@ -40,7 +40,7 @@ def document() -> Document:
     return Document("d", (*tuple("abcdefg"), "It"), (0, 4), tuple(mentions))
 
 
-def test_a_question_is_asked_about_every_mention_but_the_first_with_the_candidates_before_it():
+def test_every_mention_but_the_first_is_a_question_about_the_earlier_ones():
     text = document()
     asked, outside = text.questions(0, 0, 8)
     assert [(one.head, one.limit, one.right, one.guesses, one.groups) for one in asked] == [

@@ -31,7 +31,7 @@ def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
     return contents
 
 
-def test_an_array_written_in_pieces_equals_numpys_file_and_is_synchronised_when_complete(tmp_path, synchronised):
+def test_an_array_written_in_pieces_equals_numpys_file_and_is_synchronised(tmp_path, synchronised):
     with ArrayWriter(tmp_path / "a.npy", np.dtype(np.uint16)) as writer:
         writer.append(np.arange(5))
         writer.append(np.arange(5, 12))

@@ -112,7 +112,7 @@ def hashes_at(*fractions: float) -> np.ndarray:
     return np.array([int(fraction * 2.0**64) for fraction in fractions], np.uint64)
 
 
-def test_a_fraction_that_holds_out_just_enough_is_usable_and_a_hash_at_the_limit_is_not_held_out():
+def test_a_hash_at_the_limit_of_the_fraction_is_not_held_out():
     rest = [0.6 + k / 1000 for k in range(28)]
     assert usable_fraction(hashes_at(0.1, 0.2, *rest[:6]), 0.25) == 0.25
     assert usable_fraction(hashes_at(0.1, 0.25, *rest[:6]), 0.25) == 0.251

@@ -52,7 +52,7 @@ def prose_of(length: int, lines: int = 4) -> list[str]:
     return [*[("word " * length)[: length - 1] + "s"] * lines, "The end."]
 
 
-def test_lines_are_wrapped_from_four_of_them_up_to_the_widest_column_and_from_the_narrowest():
+def test_wrapped_lines_are_recognised_from_four_lines_and_by_their_width():
     assert is_wrapped(prose_of(60))
     assert not is_wrapped(prose_of(60, lines=3))
     assert is_wrapped(prose_of(120))

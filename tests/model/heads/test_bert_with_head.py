@@ -199,30 +199,11 @@ def test_the_dropout_of_a_head_follows_the_step_seed():
     assert not np.array_equal(one["logits"], other["logits"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "hidden", "own", "drops"),
-    [
-        ("sequence", 0.0, None, False),
-        ("sequence", 0.0, 0.5, True),
-        ("sequence", 0.5, 0.0, False),
-        ("token", 0.5, None, True),
-        ("choice", 0.5, None, True),
-        ("span", 0.5, None, False),  # like the original's run_squad.py
-        ("span", 0.0, 0.5, True),
-        ("mention", 0.5, None, True),
-    ],
-)
-def test_the_dropout_of_a_head_takes_precedence_over_that_of_the_model(kind, hidden, own, drops):
-    config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
-    layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
-    params = layer.init(jax.random.key(0), x, None)
-    assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_drops_inputs_only_at_a_positive_rate(kind):
-    for own, drops in ((0.0, False), (0.5, True), (None, head_class(kind).has_dropout)):
-        config, head = dataclasses.replace(CONFIG, hidden_dropout=0.5), head_of(kind, dropout=own)
+def test_the_dropout_of_a_head_takes_precedence_over_that_of_the_model(kind):
+    usual = kind != "span"  # like the original's run_squad.py
+    for hidden, own, drops in ((0.5, None, usual), (0.5, 0.0, False), (0.5, 0.5, True), (0.0, 0.5, True), (0.0, None, False)):
+        config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
         layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
         params = layer.init(jax.random.key(0), x, None)
         assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops

@@ -296,7 +296,7 @@ def test_a_slope_is_off_by_the_factor_of_its_gradient(of_x: float, of_y: float):
         assert figure == Figure(str(NORM), quantity, pytest.approx(abs(1 / factor - 1), abs=1e-3), 0.03)
 
 
-def test_cases_cover_packed_and_padded_rows_odd_lengths_both_dtypes_dropout_and_windows_across_blocks():
+def test_cases_cover_every_kind_of_row_dtype_dropout_and_window():
     for cases in (agreement.ATTENTION_CASES, agreement.NORM_CASES):
         assert {case.dtype for case in cases} == {"float32", "bfloat16"}
         assert any(case.length % 2 for case in cases)

@@ -88,9 +88,16 @@ def test_selected_queries_equal_the_same_queries_among_all(
 
 
 @pytest.mark.parametrize(
-    ("heads", "head_width", "interleaved"), [(2, 64, False), (3, 64, True), (4, 32, False), (1, 128, False), (2, 16, True)]
+    ("heads", "head_width", "interleaved", "queries"),
+    [
+        (2, 64, False, None),
+        (3, 64, True, 11),
+        (4, 32, False, 11),
+        (1, 128, False, None),
+        (2, 16, True, None),
+        (2, 16, False, 11),
+    ],
 )
-@pytest.mark.parametrize("queries", [None, 11])
 def test_rotation_in_the_kernel_equals_rotation_outside(heads: int, head_width: int, interleaved: bool, queries: int | None):
     b, length, theta = 2, 50, 100.0
     ids, (query, key, value, gradient) = packed(b, length), arrays(b, length, heads * head_width)
@@ -110,12 +117,6 @@ def test_rotation_in_the_kernel_equals_rotation_outside(heads: int, head_width: 
     angles = Angles(*(rotary_angles(x, theta, head_width) for x in (at, places)), interleaved)
     inside, inputs = fused(ids, heads, queried=queried, angles=angles), (query, key, value, gradient)
     assert largest_error(results(inside, *inputs), results(outside, *inputs)) < FLOAT32_WITHIN
-
-
-def test_selected_queries_share_dropout_masks_between_both_passes(short_blocks: None):
-    backward, forward = slopes(length=250, heads=1, queried=columns(1, 250, 140))
-    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
-    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 
 
 def test_the_error_of_bfloat16_is_within_its_rounding():
@@ -200,14 +201,13 @@ def slopes(length: int, heads: int, queried: Any = None) -> tuple[list[float], l
     return backward, forward
 
 
-def test_both_passes_share_dropout_masks_in_every_block(short_blocks: None):
-    backward, forward = slopes(length=250, heads=1)
-    assert backward[0] == pytest.approx(forward[0], rel=1e-4)
-    assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
-
-
-def test_both_passes_share_dropout_masks():
-    backward, forward = slopes(length=128, heads=2)
+@pytest.mark.parametrize(
+    ("length", "heads", "queries"),
+    [(128, 2, None), (250, 1, None), (250, 1, 140)],
+    ids=["two heads", "several blocks", "selected queries"],
+)
+def test_both_passes_share_dropout_masks(short_blocks: None, length: int, heads: int, queries: int | None):
+    backward, forward = slopes(length, heads, queried=queries and columns(1, length, queries))
     assert backward[0] == pytest.approx(forward[0], rel=1e-4)
     assert forward[1:] == pytest.approx(backward[1:], rel=5e-3)
 

@@ -128,3 +128,10 @@ def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_line_ends_of_other_systems_are_accepted(tmp_path: pathlib.Path, end: str):
     assert read(tmp_path, f"{WORDS}\n{WORDS}".replace("\n", end)) == ([SENTENCE, SENTENCE], [])
+
+
+def test_a_sentence_that_does_not_end_is_told(tmp_path: pathlib.Path):
+    assert read(tmp_path, "a O\n" * 1_000)[1] == []
+    found, said = read(tmp_path, "a O\n" * 1_001 + "\nb O\n")
+    assert [len(words) for words in found] == [1_001, 1]
+    assert said == [f"WARNING: {tmp_path / 'a.conll'}: a sentence of 1,001 words; end each sentence with an empty line"]

@@ -81,7 +81,7 @@ def test_a_running_phase_compiles_missing_programs_and_a_start_refuses(tmp_path:
 
 
 @pytest.mark.slow
-def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configuration(tmp_path: pathlib.Path):
+def test_pretrain_starts_with_a_saved_program_of_its_own_configuration_only(tmp_path: pathlib.Path):
     """In processes with one device each: the first phase is saved; the second is not, and is compiled with a warning."""
     file = write_experiment(tmp_path / "experiment.py", build_corpus(tmp_path / "corpus"))
     experiment = PretrainingExperiment.from_dict(read_experiment(str(file), (), PretrainingExperiment))
@@ -137,7 +137,7 @@ def test_the_command_reports_the_step_of_a_task():
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_does_not_fit_is_refused_with_the_largest_batch_that_does():
+def test_a_too_large_evaluation_is_refused_with_the_largest_batch_that_fits():
     pytest.importorskip("libtpu")
     flags = ("--topology=v5e:1x1", "--json", "--phase=0", "--step=eval", *TINY)
     done = aot(*flags, "--config.evaluation.batch_size=262144")
