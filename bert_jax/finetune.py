@@ -236,7 +236,8 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
         if experiment.task.length > start.config.max_position:
             raise UserError(
                 f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from}, which "
-                f"has {start.config.max_position} positions; shorten it, or extend the table with `python -m bert_jax.convert`"
+                f"has {counted(start.config.max_position, 'position')}; shorten it, or extend the table with "
+                "`python -m bert_jax.convert`"
             )
         unlabelled = open_unlabelled(experiment, task.head, start)
         data = read_features(task, start)

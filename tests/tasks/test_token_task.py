@@ -168,7 +168,7 @@ def test_a_label_unseen_in_training_is_reported_and_counts_as_wrong(tokenizer, t
     dev = [[("a", "B-PER"), ("b", "B-LOC"), ("c", "I-LOC"), ("d", "O")]]
     task = wnut(tmp_path, train, dev, notes.append)
     assert notes == [
-        f"{tmp_path}/emerging.dev.conll, line 2: the training set has no B-LOC, I-LOC; 2 words of dev cannot be predicted "
+        f"{tmp_path}/emerging.dev.conll, line 2: the training set has no B-LOC, I-LOC, so 2 words of dev cannot be predicted "
         "correctly; correct the label, or train on examples of it"
     ]
     (feature,) = task.features("dev", tokenizer)
@@ -191,7 +191,7 @@ def test_a_label_unseen_in_training_is_named_with_its_file_in_every_scheme(tmp_p
     notes: list[str] = []
     wnut(tmp_path, [[("a", "B-PER"), ("b", "O")]], [[("a", "O")], [("b", "I-LOC")]], notes.append, scheme="BIOES")
     (note,) = notes
-    assert note.startswith(f"{tmp_path}/emerging.dev.conll, line 3: the training set has no S-LOC; 1 word of dev")
+    assert note.startswith(f"{tmp_path}/emerging.dev.conll, line 3: the training set has no S-LOC, so 1 word of dev")
 
 
 def test_both_file_names_of_conll_2003_are_read_with_the_last_column_as_tag(tokenizer, tmp_path):
@@ -384,7 +384,7 @@ def test_without_a_directory_sentences_come_from_the_catalogue(monkeypatch):
     notes: list[str] = []
     assert load(TaskConfig(name="conll2003"), notes.append).splits == {"train": held["train"], "dev": held["dev"]}
     (said,) = notes
-    assert said.startswith("conll2003, dev: the training set has no O; 1 word of dev cannot be predicted correctly;")
+    assert said.startswith("conll2003, dev: the training set has no O, so 1 word of dev cannot be predicted correctly;")
 
 
 def test_train_rows_keeps_the_labels_of_all_rows(tokenizer, tmp_path):

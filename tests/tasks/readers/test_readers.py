@@ -202,7 +202,7 @@ def test_swag_choices_start_with_the_second_sentence(tmp_path: pathlib.Path):
 def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.tsv", '\tShe\truns.\t"eats.\tsits.\tsings.\t3\n')
     assert read_codah(path) == [ChoiceExample("0", "She", ("runs.", '"eats.', "sits.", "sings."), 3)]
-    with pytest.raises(UserError, match="line 1: 2 columns, not the 7"):
+    with pytest.raises(UserError, match="line 1: 2 columns, but there are 7 names of columns"):
         read_codah(put(tmp_path / "a.tsv", "o\tShe\n"))
     with pytest.raises(UserError, match="line 1: prompt is empty; correct the row, or remove it"):
         read_codah(put(tmp_path / "a.tsv", "o\t \ta\tb\tc\td\t0\n"))
