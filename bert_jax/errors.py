@@ -5,6 +5,7 @@ This module imports nothing else of the project, so every folder may use it."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import pathlib
@@ -55,13 +56,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def missing_path(path: str | os.PathLike[str]) -> str:
     """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
-    similar existing path if there is one. A path in a bucket is returned unchanged."""
+    similar existing path if there is one, or with the target of a link that leads nowhere. A path in a bucket is returned
+    unchanged."""
     if "://" in os.fspath(path):
         return os.fspath(path)
+    if broken := _broken_link(pathlib.Path(path)):
+        return f"{os.fspath(path)} ({broken})"
     near = nearest_path(path)
     remarks = [] if pathlib.Path(path).is_absolute() else [f"looked for in {_current_directory()}"]
     remarks += [f"did you mean {near}?"] if near else []
     return f"{os.fspath(path)} ({'; '.join(remarks)})" if remarks else os.fspath(path)
+
+
+def _broken_link(path: pathlib.Path) -> str:
+    """Returns which part of a path is a link that leads nowhere, and its target; "" if no part is."""
+    for part in (path, *path.parents):
+        with contextlib.suppress(OSError):  # a name that is too long, or a directory that may not be read
+            if part.is_symlink() and not part.exists():
+                return f"{'' if part == path else f'{part} is '}a link to {part.readlink()}, which does not exist"
+    return ""
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:

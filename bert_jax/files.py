@@ -69,8 +69,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Replaces `path` atomically with UTF-8 text."""
-    write_bytes(path, content.encode())
+    """Replaces `path` atomically with UTF-8 text. Bytes of file names that are not UTF-8 are escaped."""
+    write_bytes(path, content.encode(errors="backslashreplace"))
 
 
 @contextlib.contextmanager

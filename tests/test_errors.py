@@ -29,6 +29,16 @@ def test_an_absolute_path_is_shown_without_a_directory(here: pathlib.Path):
     assert missing_path(here / "rums") == f"{here}/rums (did you mean {here}/runs?)"
 
 
+def test_a_link_that_leads_nowhere_is_told_with_its_target(here: pathlib.Path):
+    (here / "link").symlink_to("gone")
+    (here / "loop").symlink_to("loop")
+    assert missing_path("link") == "link (a link to gone, which does not exist)"
+    assert missing_path("link/a/b") == "link/a/b (link is a link to gone, which does not exist)"
+    assert missing_path(here / "link") == f"{here}/link (a link to gone, which does not exist)"
+    assert missing_path("loop") == "loop (a link to loop, which does not exist)"
+    assert missing_path("a" * 5_000).startswith("a" * 5_000)
+
+
 @pytest.mark.parametrize("path", ["gs://bucket/runs/a", "s3://bucket/rums"])
 def test_a_bucket_path_is_shown_without_a_directory(path: str):
     assert missing_path(path) == path

@@ -198,7 +198,9 @@ def _is_our_card(path: pathlib.Path) -> bool:
 
 
 def signed_card(text: str, facts: JsonObject) -> str:
-    """Returns a card that ends in a comment, from which `card_facts` reads `facts` if the text is unchanged."""
+    """Returns a card that ends in a comment, from which `card_facts` reads `facts` if the text is unchanged. Bytes of file names
+    that are not UTF-8 are escaped."""
+    text = text.encode("utf-8", "backslashreplace").decode()
     content = json.dumps(facts).replace(">", "\\u003e")  # nothing in it ends the comment
     return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"
 

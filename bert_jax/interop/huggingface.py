@@ -488,7 +488,7 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
     check_same_vocabulary(ours, tokenizer, where)
     if pad is not None and pad != tokenizer.pad_id:
         raise UserError(
-            f"{where}: pad_token_id={pad} in {CONFIG}, but the vocabulary's padding is {tokenizer.pad_id}; correct one"
+            f"{where}: pad_token_id={pad!r} in {CONFIG}, but the vocabulary's padding is {tokenizer.pad_id}; correct one"
         )
 
 

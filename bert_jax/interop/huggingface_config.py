@@ -284,6 +284,11 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
         ) from error
     if sorted(ids) != list(range(len(ids))):
         raise UserError(f"{source}: the ids of id2label are {sorted(ids)}; they must count 0, 1, 2, ...; {_ANEW}")
+    unnamed = next((i for i, label in by_id.items() if not isinstance(label, str | int | float) or not str(label).strip()), None)
+    if unnamed is not None:
+        raise UserError(
+            f"{source}: id2label has {by_id[unnamed]!r} for the output {unnamed}, which is no label; give it a label, or {_ANEW}"
+        )
     labels = tuple(ids[i] for i in range(len(ids)))
     several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
     if several is not None:

@@ -27,6 +27,7 @@ from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import rows
 from bert_jax.model.layers import initializer
+from bert_jax.storage.records import refuse_pipe
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
@@ -234,6 +235,7 @@ def read_tokens(path: pathlib.Path) -> list[str]:
     cannot be read or is empty."""
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
+    refuse_pipe(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -6,10 +6,10 @@ record for every line. A line that cannot be read becomes a record with a proble
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 import json
+import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import IO, Any, TypeAlias
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject, parse_json
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, cut
 from bert_jax.storage.formats import HEAD_BYTES, recognise
 from bert_jax.storage.records import (
     BOM,
@@ -30,9 +30,9 @@ from bert_jax.storage.records import (
     is_utf8,
     open_columns,
     read_lines,
-    split_lines,
     table_rows,
 )
+from bert_jax.tasks.readers.own_rows import SENTENCE, is_quoted, plain, short, written_list
 from bert_jax.tasks.readers.squad import read_squad
 
 MOST_BYTES = 64 << 20
@@ -41,6 +41,7 @@ memory."""
 DELIMITERS = ",;\t|"
 """The delimiters of tables, in the order in which they are tried."""
 TAB_TABLES = (".tsv", ".tab")
+JSON_LINES = (".jsonl", ".ndjson")
 USUAL_COLUMNS = frozenset({
     "id", "idx", "index", "text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "question", "question1",
     "question2", "premise", "hypothesis", "context", "answer", "label", "labels", "score", "target", "words", "tags", "review",
@@ -96,7 +97,7 @@ class FileReader:
     def read(self, file: IO[bytes]) -> Iterator[Record]:
         """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading it."""
         head = first_bytes(file)
-        lines: Lines = enumerate((line for _, line in read_lines(file, MOST_BYTES)), 1)
+        lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
         for line in lines:
             begun.append(line)
@@ -110,13 +111,14 @@ class FileReader:
             return
         if found:
             raise UserError(f"{self.name} {found.what}, not text; {found.remedy}")
-        if self.fields[0].whole and (head or first).startswith(UTF16):
+        if (head or first).startswith(UTF16):
             raise UserError(f"{self.name} is not UTF-8: it starts like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)")
         lines = itertools.chain(begun, lines)
         text = first.removeprefix(BOM).strip()
-        if self.jsonl or self.suffix is None:
+        is_json = text.startswith((b"{", b"["))
+        if self.suffix is None or (self.jsonl and not (self.suffix in JSON_LINES and is_json)):
             yield from self._lines(lines)
-        elif self.suffix == ".json" or text.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', text):
+        elif self.jsonl or self.suffix == ".json" or text.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', text):
             yield from self._json(lines)
         elif self.suffix == ".csv" or self._names_columns(text.decode("utf-8", "replace")):
             yield from self._table(lines)
@@ -134,10 +136,9 @@ class FileReader:
             if problem:
                 yield Record(number, place, problem=problem, size=len(line))
             elif first.whole:
-                for i, part in enumerate(split_lines(text) if number == 1 else [text.removesuffix("\n").removesuffix("\r")]):
-                    # line ends of old Macs: the whole file is one line
-                    at = Record(number + i, f"{self.name}, line {number + i}: " if i else place, size=len(part))
-                    yield replace(at, values={first.name: part}) if part else replace(at, blank=True)
+                whole = text.removesuffix("\n").removesuffix("\r")
+                at = Record(number, place, size=len(line))
+                yield replace(at, values={first.name: whole}) if whole else replace(at, blank=True)
             elif only and (stripped := text.strip()):  # the same as `_text_record`, in a quarter of the time: 8 us per line
                 if self.suffix in TAB_TABLES and (tabs := stripped.count("\t")):
                     problem = (
@@ -167,9 +168,9 @@ class FileReader:
             begun.append((number, first))
         too_large = is_cut(first, MOST_BYTES)  # the rest of the line is not read
         with contextlib.suppress(ValueError):
-            if not too_large and isinstance(parse_json(first.decode("utf-8-sig")), dict):
+            if not too_large and isinstance(value := parse_json(first.decode("utf-8-sig")), dict):
                 rest = next(lines, None)
-                if rest or self.suffix != ".json":
+                if rest or not (self.suffix == ".json" or "data" in value):
                     yield from replace(self, jsonl=True)._lines(itertools.chain(begun, [rest] if rest else [], lines))
                     return
         size = len(first)
@@ -238,22 +239,28 @@ class FileReader:
         if header.problem:
             raise UserError(f"{self.name}, line {header.number}: {header.problem}")
         delimiters = "\t" if self.suffix in TAB_TABLES else DELIMITERS
-        folded = {delimiter: [cell.casefold() for cell in _cells(header.text, delimiter)] for delimiter in delimiters}
-        delimiter = next((d for d in delimiters if self._found_columns(folded[d]) is not None), None)
+        by_delimiter = {delimiter: _cells(header.text, delimiter) for delimiter in delimiters}
+        delimiter = next((d for d in delimiters if self._found_columns(by_delimiter[d]) is not None), None)
         if delimiter is None:
-            delimiter = max(delimiters, key=lambda d: len(folded[d]))
-            known = set(folded[delimiter])
-            required = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
-            missing = next(n for n in (x if isinstance(x, str) else x[0] for x in required) if n.casefold() not in known)
+            delimiter = max(delimiters, key=lambda d: len(by_delimiter[d]))
+            known = {cell.casefold() for cell in by_delimiter[delimiter]}
+            stated = [self.columns.get(f.name, f.name) for f in self.fields if not f.optional]
+            required = (name for some in stated for name in ([some] if isinstance(some, str) else some))
+            missing = next(name for name in required if name.casefold() not in known)
             raise UserError(
                 f"{self.name} is read as a table, but its first line has no column {missing!r} (it is "
                 f"{header.text.strip()[:60]!r}); name the column {missing}, or give the texts as JSON lines, or one per line in "
                 "a .txt file"
             )
-        names = _cells(header.text, delimiter)
-        columns = self._found_columns(folded[delimiter]) or {}
+        names = by_delimiter[delimiter]
+        if SENTENCE in names and any(f.words for f in self.fields):
+            raise UserError(
+                f"{self.name} has a word in each row, whose sentence is in the column {SENTENCE!r}; give a sentence in each row, "
+                'or as JSON lines with "words"'
+            )
+        columns = self._found_columns(names) or {}
         used = {i for some in columns.values() for i in some}
-        quoted = delimiter != "\t" or self.suffix == ".csv"
+        quoted = delimiter != "\t" or self.suffix == ".csv" or all(map(is_quoted, header.text.strip("\r\n").split("\t")))
         for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted):
             first, place = where.line, f"{where}: "
             if not any(cell.strip() for cell in row):
@@ -262,6 +269,9 @@ class FileReader:
                 continue
             if not problem and len(row) != len(names):
                 problem = f"{counted(len(row), 'column')}, not the {len(names)} of {', '.join(names)}"
+            doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
+            if doubled:
+                problem = f"{cut(doubled[0])} is in double quotes; give a table between TABs without quotes, or name it .csv"
             if problem:
                 yield Record(first, place, problem=problem, size=size)
                 continue
@@ -280,16 +290,19 @@ class FileReader:
 
         try:
             with open_columns(kind, self.path) as file:
-                known = [column.casefold() for column in file.schema.names]
-                columns = self._found_columns(known)
+                names = file.schema.names
+                if repeated := [name for name in names if names.count(name) > 1]:
+                    raise UserError(f"{self.name}: two columns are named {repeated[0]!r}; give each a different name")
+                columns = self._found_columns(names)
                 if columns is None:
-                    shown = ", ".join(file.schema.names[:8])
+                    shown = ", ".join(names[:8])
+                    known = {column.casefold() for column in names}
                     missing = next(f.name for f in self.fields if not f.optional and f.name not in known)
                     raise UserError(
                         f"{self.name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines"
                     )
                 used = {i for some in columns.values() for i in some}
-                rows = (row for batch in file.batches(file.schema.names) for row in batch.to_pylist())
+                rows = (plain(row) for batch in file.batches(names) for row in batch.to_pylist())
                 for number, row in enumerate(rows, 1):
                     values = list(row.items())
                     given = {
@@ -304,27 +317,47 @@ class FileReader:
     def _names_columns(self, line: str) -> bool:
         """Returns whether a first line is the header of a table: it has the names of the required fields, and others."""
         for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
-            names = [cell.casefold() for cell in _cells(line, delimiter)]
+            names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
                 continue
-            if self._found_columns(names) is not None or (len(names) > 1 and USUAL_COLUMNS.issuperset(names)):
+            is_usual = len(names) > 1 and USUAL_COLUMNS.issuperset(name.casefold() for name in names)
+            if is_usual or self._found_columns(names) is not None:
                 return True
         return False
 
     def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Returns field -> the indices of its columns among `names`, or None if a required field has none."""
+        """Returns field -> the indices of its columns among `names`, or None if a required field has none. If no column has a
+        name in the same case, another case will do. Raises UserError for two columns with the name of a field."""
+
+        def places(name: str) -> list[int]:
+            exact = [i for i, other in enumerate(names) if other == name]
+            found = exact or [i for i, other in enumerate(names) if other.casefold() == name.casefold()]
+            if len(found) > 1:
+                raise UserError(f"{self.name}: two columns are named {names[found[0]]!r}; give each a different name")
+            return found
+
         found: dict[str, tuple[int, ...]] = {}
         for f in self.fields:
             stated = self.columns.get(f.name, f.name)
             wanted = [stated] if isinstance(stated, str) else stated
             for some in (wanted, [f.name]):
-                if all(name.casefold() in names for name in some):
-                    found[f.name] = tuple(names.index(name.casefold()) for name in some)
+                there = [place for name in some for place in places(name)]
+                if len(there) == len(some):
+                    found[f.name] = tuple(there)
                     break
             else:
                 if not f.optional:
                     return None
         return found
+
+
+def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a file, also if all of them end in CR, as on old Macs: then the first one is the whole file."""
+    for number, line in enumerate(lines):
+        if number or line.endswith(b"\n") or b"\r" not in line or is_cut(line, MOST_BYTES):
+            yield line
+        else:
+            yield from (part + b"\r" for part in line.removesuffix(b"\r").split(b"\r"))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -343,10 +376,15 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
         return cell
     if len(cells) > 1:
         return [text.strip() for text in cells]
-    if cell.startswith("["):
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return list(ast.literal_eval(cell))
-    return cell.split() if of.words and not cell.startswith("[") else cell
+    try:
+        items = written_list(cell)
+    except ValueError:  # `_problem` says that it is not a list
+        return cell
+    return items if items is not None else cell.split() if of.words else cell
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_json(value: Any) -> bool:
@@ -362,7 +400,7 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
     if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
-        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line"
+        return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line (UTF-16: iconv -f UTF-16LE)"
     try:
         return line.removeprefix(BOM).decode("utf-8"), None
     except UnicodeDecodeError as error:
@@ -410,8 +448,12 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`."""
+    """Returns the record of the object `given`, with fields in `values` and other keys in `rest`. Numbers among the items of a
+    field with `many` become texts, as in training."""
     names = {f.name for f in fields}
+    for f in fields:
+        if f.many and isinstance(items := given.get(f.name), list):
+            given = given | {f.name: [json.dumps(item) if _is_number(item) else item for item in items]}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
     problems = (_problem(f, given) for f in fields)
@@ -427,10 +469,10 @@ def _problem(of: Field, given: JsonObject) -> str | None:
         return f"no field {of.name!r}" + (f"; {nearest(of.name, given)}" if given else "")
     if of.number:
         count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        return None if count else f"its {of.name} is {json.dumps(value)[:40]}, not a count of characters from 0"
+        return None if count else f"its {of.name} is {short(value)}, not a count of characters from 0"
     texts = value if of.many else [value]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        return f"its {of.name} is {json.dumps(value)[:40]}, not {'a list of texts' if of.many else 'text'}"
+        return f"its {of.name} is {short(value)}, not {'a list of texts' if of.many else 'text'}"
     if not texts or not all(text and not text.isspace() for text in texts):
         return f"its {of.name} {'holds no text or an empty one' if of.many else 'is empty'}"
     if not is_utf8("".join(texts)):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, NoReturn, TextIO
 
 from bert_jax.errors import UserError, missing_path
-from bert_jax.prediction.fields import Field, FileReader, Record, argument_records
+from bert_jax.prediction.fields import JSON_LINES, Field, FileReader, Record, argument_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed
 
@@ -26,7 +26,6 @@ COUNTED_BYTES = 1 << 30
 """The lines of larger files are not counted, so the remaining time is not estimated."""
 WRITER_SECONDS = 10.0
 """How long to wait for a pipe without a writer."""
-JSON_LINES = (".jsonl", ".ndjson")
 COLUMN_FILES = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bilou")
 
 

@@ -21,6 +21,7 @@ from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
@@ -177,10 +178,11 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
 
 def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
     """Returns the workdir and the step of WORKDIR@STEP."""
-    workdir, _, step = text.rpartition("@")
-    if not workdir or not step.isdecimal():
+    workdir, _, number = text.rpartition("@")
+    step = whole_number(number)
+    if not workdir or step is None:
         raise UserError(f"{STATE}={text} is not WORKDIR@STEP, e.g. {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
-    return as_path(checked(workdir, STATE)), int(step)
+    return as_path(checked(workdir, STATE)), step
 
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from bert_jax.errors import HUNG, MENDED_BY_RESTART, STOPPED, UserError
+from bert_jax.interface.flags import expand_home
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.storage.objects import as_path, explained
@@ -72,7 +73,8 @@ def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
     for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag == "--workdir":
-            found = as_path(value if equals else following)
+            text = value if equals else following
+            found = as_path(expand_home(text, f"--workdir={text}"))
     return found
 
 

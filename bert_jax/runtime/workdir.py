@@ -229,6 +229,8 @@ def _make(directory: pathlib.Path) -> list[pathlib.Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        if directory.is_symlink() and not directory.exists():
+            reason = f"a link to {directory.readlink()}, which does not exist"
         raise UserError(f"--workdir={directory} cannot be written ({reason}); name a directory that you may write to") from error
     try:
         require_capable(directory)

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 def require_capable(directory: pathlib.Path) -> None:
     """Raises UserError unless, in the existing `directory`, files can be created, appended to, listed and replaced, and a
-    non-empty directory can be renamed. Warns if the clock of the file system is wrong."""
+    non-empty directory can be renamed, and Orbax reads its path as a path. Warns if the clock of the file system is wrong."""
+    _require_path(directory)
     probe = directory / f"{PROBE}{os.getpid()}"
     inside = probe / "inside"
     file = inside / "file"
@@ -54,6 +55,24 @@ def require_capable(directory: pathlib.Path) -> None:
         _tell_of_clock(directory, probe / "renamed" / "file", now)
     finally:
         remove_tree(probe)
+
+
+def _require_path(directory: pathlib.Path) -> None:
+    """Raises UserError for a path whose checkpoints could not be read again: Orbax takes *, ? and [ in it for a pattern, and its
+    C++ part needs UTF-8."""
+    path = str(directory.absolute())
+    if sign := next((sign for sign in "[*?" if sign in path), ""):
+        of = "" if sign in str(directory) else f" ({path})"
+        raise UserError(
+            f"--workdir={directory}{of} holds {sign!r}, which Orbax reads as a pattern, so that no checkpoint could be read; "
+            "name a directory without *, ? and [ in its path"
+        )
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"--workdir={ascii(str(directory))[1:-1]}: the path is not UTF-8, which checkpoints need; name another directory"
+        ) from error
 
 
 def _require(directory: pathlib.Path, what: str, does: Callable[[], bool]) -> None:

@@ -48,6 +48,7 @@ def _compressed(name: str, suffix: str = "") -> Format:
 _NAMED = "give it a name that ends in {}, or write its texts to a file of JSON lines first"
 _UNZIP = "unpack it first (unzip), or save the sheet as CSV"
 _READ = "give a file of text, for example the output of a character recognition program (tesseract)"
+_PAGE = "fetch the file itself, or write the text of the page to a file first"
 _TABLE = "write its texts to a file of JSON lines first"
 _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
     (re.compile(first, re.DOTALL), found)
@@ -68,6 +69,8 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"Obj\x01", Format("avro", "is an Avro file", _TABLE)),
         (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
         (rb"\x89HDF\r\n\x1a\n", Format("hdf5", "is an HDF5 file", _TABLE)),
+        (rb"(?:\xef\xbb\xbf)?\s*(?i:<!doctype html|<html[\s>])", Format("html", "is a web page", _PAGE)),
+        (rb"\{\\rtf1", Format("rtf", "is a document in RTF", "save it as text first")),
         (rb"%PDF-", Format("pdf", "is a PDF", "write its text to a file first (pdftotext)")),
         (rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a.{3}[\0-\x08]", Format("image", "is an image", _READ)),
         (
@@ -106,7 +109,7 @@ def _is_utf8(head: bytes) -> bool:
 
 def compression(name: str) -> str | None:
     """Returns the compression of a file by its name, or None for an uncompressed file."""
-    return COMPRESSIONS.get(pathlib.PurePath(name).suffix)
+    return COMPRESSIONS.get(pathlib.PurePath(name).suffix.lower())
 
 
 def bare_name(name: str) -> str:

@@ -16,6 +16,7 @@ import csv
 import io
 import mmap
 import pathlib
+import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
@@ -31,6 +32,7 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _LONGEST_CELL = 128 << 20  # in characters; unmatched quotes are detected within this distance
 _SKIPPED_BYTES = 1 << 20  # bytes to read at a time when skipping the rest of a line that is too long
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # bytes of the columns that are read in a batch; rows in a batch
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _MAPPED_BYTES = 32 << 20  # bytes of an Arrow file that are mapped at most, unless a single batch is larger
 _READ_BYTES = 1 << 20  # bytes to read at a time from a column of a Parquet file
 
@@ -82,11 +84,31 @@ def is_cut(line: bytes, most: int) -> bool:
     return len(line) == most and not line.endswith(b"\n")
 
 
+def refuse_pipe(path: pathlib.Path) -> None:
+    """Raises UserError if `path` is a pipe or a device. These files are read several times, and opening a pipe without a writer
+    would wait for one forever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # opening it will report the reason
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a pipe or a device, but this file is read several times; save it to a file first")
+
+
+def refuse_broken_links(paths: Iterable[pathlib.Path]) -> None:
+    """Raises UserError if one of the paths that match a pattern is a link that leads nowhere. Without its target the texts would
+    be fewer than the user believes. Hidden links, such as the locks of editors, are left out."""
+    for path in paths:
+        if path.name[0] != "." and path.is_symlink() and not path.exists():
+            raise UserError(f"{missing_path(path)} cannot be read; restore its target, or remove the link")
+
+
 def text_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields the lines of a text file with their line ends, without the byte order mark. Compressed files are decompressed.
 
-    Raises UserError if the file is missing, damaged, empty, in another format, or not UTF-8 (with the byte and the line).
+    Raises UserError if the file is missing, damaged, empty, a pipe, in another format, or not UTF-8 (with the byte and the line).
     """
+    refuse_pipe(path)
     characters, is_blank = 0, True
     try:
         with open_packed(path) as file:
@@ -223,7 +245,8 @@ def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
         file = ipc.open_file(source)
         yield ColumnFile(file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches))))
         return
-    if mapped[-4:] != bytes(4):  # the end of a stream; without this check, batches could be missing unnoticed
+    end = _STREAM_END if mapped[:4] == _STREAM_END[:4] else bytes(4)  # streams before Arrow 0.15 have only the second half
+    if mapped[-len(end) :] != end:  # without this check, batches could be missing unnoticed
         raise EOFError("the mark at the end is missing")
     stream = ipc.open_stream(source)
     yield ColumnFile(stream.schema, _in_bounded_memory(mapped, stream))

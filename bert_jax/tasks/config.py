@@ -33,7 +33,7 @@ class OwnDataConfig:
     text_b: str | None = None
     label: Name = "label"
     words: Name = "words"
-    labels: Name = "labels"
+    labels: Name = "labels"  # in CoNLL-U: upos, or xpos if set
     document: str | None = None  # None: every sentence is a separate document
     # in a table with one word per row: the column with the number of its sentence; None: the column "Sentence #", if any
     sentence: str | None = None
@@ -57,8 +57,9 @@ class OwnDataConfig:
                 f"task.own.label_names=[{self.label_names[0]}] is only one label, so there is nothing to choose; name two or "
                 "more as [a,b], or leave label_names empty to use the labels of the training file"
             )
-        if len(set(self.label_names)) < len(self.label_names):
-            raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
+        for name, things in (("label_names", "label"), ("columns", "column")):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise UserError(f"task.own.{name}={getattr(self, name)} names a {things} twice; name each once")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,8 @@ class Checkpoints:
         """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or removed,
         not even leftovers of a killed run; use it to read from a run that may be training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
+        if not is_remote(directory) and os.path.lexists(directory) and not pathlib.Path(directory).is_dir():
+            raise UserError(f"{directory} is not a directory, so checkpoints cannot be saved in it; move it away")
         kept = [ocp.checkpoint_managers.LatestN(keep), ocp.checkpoint_managers.CustomSteps(frozenset(keep_at))]
         self._options = ocp.CheckpointManagerOptions(
             preservation_policy=ocp.checkpoint_managers.AnyPreservationPolicy(kept),

@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut
+from tests.bad_inputs.damage import cut, link
 from tests.compressed import zstd
 
 
@@ -276,6 +276,20 @@ CASES = [
         "no file of a pattern",
         "--source='text:nowhere/*.txt'",
         "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern; ** matches",
+    ),
+    *(
+        Case(
+            f"a link to nothing, {name}",
+            f"--source={source}",
+            f"{path} (a link to gone, which does not exist) cannot be read; restore its target, or remove the link",
+            files={f"d/a.{suffix}": "A sentence of words.\n"},
+            spoil=link(path, "gone"),
+        )
+        for name, source, path, suffix in (
+            ("by its name", "text:d/b.txt", "d/b.txt", "txt"),
+            ("among the files of a pattern", "text:d/*.txt", "d/b.txt", "txt"),
+            ("among the Parquet files of a directory", "parquet:d", "d/b.parquet", "parquet"),
+        )
     ),
     Case(
         "a directory for a pattern",
@@ -586,7 +600,7 @@ CASES = [
     Case(
         "a JSON list as text",
         "--source=text:a.json",
-        "a.json is a list of JSON objects, not text; write each on its own line, and use --source=jsonl:",
+        "a.json is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:",
         files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
     ),
     Case(
@@ -632,7 +646,7 @@ CASES = [
     Case(
         "a data set with a name that is none",
         "--source=tfds:a:b:c",
-        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another --source: embedded, text: or "
+        "tfds:a is not prepared in ... tensorflow_datasets, and it cannot be ... or use another source: embedded, text: or "
         "jsonl:",
     ),
     # ------------------------------------------------------------------------------------------------------------ parallel text

@@ -78,6 +78,11 @@ def add_line(name: str, line: str) -> Spoil:
     return lambda root: (root / name).write_text((root / name).read_text() + line + "\n")
 
 
+def add_file(name: str) -> Spoil:
+    """Creates a file with a letter in it."""
+    return lambda root: (root / name).write_text("x")
+
+
 def without_last_column(name: str) -> Spoil:
     """Removes the last column of a CSV file."""
 

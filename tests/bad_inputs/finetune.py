@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import add_line, cut, extra_tensors, keys, not_finite, remove, replace, without_last_column
+from tests.bad_inputs.damage import (
+    add_file,
+    add_line,
+    cut,
+    extra_tensors,
+    keys,
+    link,
+    not_finite,
+    remove,
+    replace,
+    without_last_column,
+)
 from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
 from tests.compressed import zstd
 
@@ -119,6 +132,32 @@ CASES = [
         "--workdir=run --config.init_from=$classifier",
         "--workdir=run holds a run with a different configuration: ... name another --workdir for the new configuration",
         copies="run",
+    ),
+    Case(
+        "a workdir whose checkpoints could not be read",
+        "--workdir=lr[1e-4]",
+        "--workdir=lr[1e-4] holds '[', which Orbax reads as a pattern ... name a directory without *, ? and [ in its path",
+    ),
+    Case(
+        "a workdir that is a link to nothing",
+        "--workdir=link",
+        "--workdir=link cannot be written (a link to gone, which does not exist); name a directory that you may write to",
+        spoil=link("link", "gone"),
+    ),
+    Case(
+        "a link to nothing among the files of a pattern",
+        "--config.task.own.train=t*.csv",
+        "t2.csv (a link to gone, which does not exist) cannot be read; restore its target, or remove the link",
+        files={"t1.csv": GOOD},
+        spoil=link("t2.csv", "gone"),
+    ),
+    Case(
+        "checkpoints that are a file",
+        "--workdir=run",
+        "run/checkpoints is not a directory, so checkpoints cannot be saved in it; move it away",
+        copies="run",
+        spoil=[remove("run/checkpoints"), remove("run/results.json"), add_file("run/checkpoints")],
+        leaves="run/*",
     ),
     Case(
         "a workdir of other files",
@@ -619,7 +658,7 @@ CASES = [
     ),
     in_lines(
         "one object for the whole table",
-        "train.jsonl is a single object of columns, as written by pandas' to_json; give one object per row",
+        "train.jsonl is a single object for the whole table, as written by pandas' to_json; give one object per row",
         '{"text": {"0": "it was fine"}, "label": {"0": "good"}}\n',
     ),
     in_lines(
@@ -681,6 +720,29 @@ CASES = [
         "a label named twice",
         "--config.task.own.label_names=\"['good', 'good']\"",
         "label_names=('good', 'good') names a label twice; name each once",
+    ),
+    Case(
+        "a column named twice",
+        f"{TRAIN} --config.task.own.columns=\"['text', 'label', 'label']\"",
+        "task.own.columns=('text', 'label', 'label') names a column twice; name each once",
+        files=train("it was fine,good,poor\nit was bad,poor,good\n"),
+    ),
+    *(
+        Case(
+            f"a pipe for {what}",
+            f"--config.task.own.train={name} {flags}",
+            f"{name} is a pipe or a device, but this file is read several times; save it to a file first",
+            spoil=lambda directory, name=name: os.mkfifo(directory / name),
+        )
+        for what, name, flags in (
+            ("a table", "pipe.csv", ""),
+            ("JSON lines", "pipe.jsonl", ""),
+            ("a Parquet file", "pipe.parquet", ""),
+            ("a file of an unknown name", "pipe", ""),
+            ("a file of words", "pipe.conll", "--config.task.name=own/token"),
+            ("a treebank", "pipe.conllu", "--config.task.name=own/token"),
+            ("a file of questions", "pipe.json", "--config.task.name=own/span"),
+        )
     ),
     Case(
         "columns of another number",

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.tasks.published import published
+from bert_jax.training import curves as plots
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done
 from tests.end_to_end.kinds import KINDS, agreement, file, table
@@ -106,7 +108,9 @@ def test_dev_is_evaluated_every_epoch_and_test_once(trained: dict[str, Trained],
 
 
 @EACH
-def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_and_the_results(trained: dict[str, Trained], name: str):
+def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and_the_figure(
+    trained: dict[str, Trained], name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     run, dev = trained[name], KINDS[name].dev
     metrics = {name for record in records(run.directory / "run") for name in record} - {"step", "time"}
     assert {tag for _, tag, _ in events(run.directory / "run")} == metrics
@@ -119,6 +123,15 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_and_the_results
     assert {f"train/{word}" for word in re.findall(r"([a-z]+) [\d.]+(?: %)?(?=  )", step)} <= metrics
     assert {f"train/{word}_per_second" for word in ("examples", "tokens", "flops")} <= metrics
     assert not [name for name in metrics if "rows" in name]
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path, formats: drawn.append(figure))
+    metric = f"{dev}/{results(run.directory / 'run')['metric']}"
+    lines = run.directory / "run" / "metrics.jsonl"
+    plots.draw_task_curves(lines, tmp_path / "curves.png", title="t", metric=metric, baselines={})
+    panels = [title for axes in drawn[0].axes if (title := axes.get_title(loc="left"))]
+    assert panels == ["training loss", metric.replace("/", " "), "learning rate"]
+    assert {"train/loss", metric, "train/learning_rate"} <= metrics
 
 
 @EACH

@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import datetime
+import decimal
 import gzip
 import json
 import lzma
@@ -20,12 +21,15 @@ from bert_jax.prediction import answers, fields, streams
 from bert_jax.prediction.answers import in_groups
 from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import check_not_files, read_records, read_texts
+from bert_jax.tasks.config import OwnDataConfig
+from bert_jax.tasks.readers.own_data import load_own_data
 from tests.compressed import PACK, compressed
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
 QUESTION = (Field("question"), Field("context"))
 CHOICE = (Field("prompt"), Field("choices", many=True))
+WORDS = (Field("words", many=True, words=True),)
 
 
 def read(path: pathlib.Path, content: bytes, fields=TEXT, **flags: Any) -> list[Record]:
@@ -175,7 +179,7 @@ def test_missing_and_null_optional_fields_are_none(tmp_path):
         (TEXT, '{"text": "\\ud800"}', "its text holds half a surrogate pair"),
         (PAIR, '{"text": "a", "text_b": ["b"]}', 'its text_b is ["b"], not text'),
         (CHOICE, '{"prompt": "p", "choices": "x"}', 'its choices is "x", not a list of texts'),
-        (CHOICE, '{"prompt": "p", "choices": ["x", 1]}', 'its choices is ["x", 1], not a list of texts'),
+        (CHOICE, '{"prompt": "p", "choices": ["x", null]}', 'its choices is ["x", null], not a list of texts'),
         (CHOICE, '{"prompt": "p", "choices": []}', "its choices holds no text or an empty one"),
     ],
 )
@@ -368,10 +372,34 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
 
 
-@pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']"])
+@pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']", "['a b' 'c']", "('a b', 'c')"])
 def test_a_list_in_a_cell_is_a_list(tmp_path, cell):
     (record,) = read_any(tmp_path / "t.tsv", f"prompt\tchoices\nx\t{cell}\n", CHOICE)
     assert record.values["choices"] == ["a b", "c"]
+
+
+@pytest.mark.parametrize(
+    "cell", ["a b", "['a', 'b']", "['a' 'b']", "('a', 'b')", '["it\'s"]', "[1, 2.5]", "[laughter] a", "[ a ]", "(a) b", "[true]"]
+)
+def test_the_words_in_a_cell_are_those_of_training(tmp_path, cell):
+    path = tmp_path / "t.tsv"
+    (record,) = read_any(path, f"words\n{cell}\n", WORDS)
+    rows = [{"words": record.values["words"], "labels": ["O"] * len(record.values["words"])}]
+    path.write_text(f"words\tlabels\n{cell}\t{json.dumps(rows[0]['labels'])}\n")
+    (example,) = load_own_data(OwnDataConfig(train=str(path)), "token").train
+    assert list(example.words) == record.values["words"]
+
+
+@pytest.mark.parametrize("cell", ["['a', 'b'", "['a', None]", "[['a'], ['b']]"])
+def test_a_list_in_a_cell_that_cannot_be_read_is_a_problem(tmp_path, cell):
+    (record,) = read_any(tmp_path / "t.tsv", f"words\n{cell}\n", WORDS)
+    assert (record.problem or "").endswith("not a list of texts")
+
+
+@pytest.mark.parametrize("line", ['{"words": ["a", 1, 2.5, true]}', "words\n[\"a\", 1, 2.5, true]"])
+def test_numbers_among_words_are_texts_as_in_training(tmp_path, line):
+    (record,) = read_any(tmp_path / ("t.jsonl" if line[0] == "{" else "t.tsv"), f"{line}\n", WORDS)
+    assert record.values["words"] == ["a", "1", "2.5", "true"]
 
 
 def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
@@ -487,6 +515,27 @@ def test_parquet_columns_that_json_cannot_hold_are_left_out(tmp_path):
     assert (record.values, record.rest) == ({"text": "a"}, {"id": 7})
 
 
+@pytest.mark.parametrize(
+    ("values", "text", "problem"),
+    [
+        ([b"a"], "a", None),  # as in training
+        ([b"\xff"], None, 'its text is "b'),
+        ([datetime.date(2020, 1, 1)], None, 'its text is "2020-01-01", not text'),
+        ([decimal.Decimal("1.5")], None, "its text is 1.5, not text"),
+        ([{"en": b"\xff"}], None, 'its text is {"en": '),
+        ([[b"a"]], None, 'its text is ["a"], not text'),
+    ],
+)
+def test_a_column_of_parquet_in_another_type_is_read_if_it_holds_text(tmp_path, values, text, problem):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": values}), tmp_path / "t.parquet")
+    (record,) = read_texts([], str(tmp_path / "t.parquet"), TEXT)
+    assert (record.values["text"] if text else None, bool(record.problem)) == (text, bool(problem))
+    assert (record.problem or "").startswith(problem or "")
+
+
 def test_columns_with_the_field_names_replace_missing_training_columns(tmp_path):
     (record,) = read_any(tmp_path / "t.csv", "text,label\na,pos\n", TEXT, columns={"text": "review"})
     assert (record.values, record.rest) == ({"text": "a"}, {"label": "pos"})
@@ -550,6 +599,72 @@ def test_two_fields_of_a_tsv_are_not_one_text(tmp_path):
 def test_text_that_only_resembles_other_formats_is_text(tmp_path, line):
     first, second = read_any(tmp_path / "t.txt", f"{line}\nmore\n")
     assert (first.values["text"], second.values["text"]) == (line, "more")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.parquet"])
+def test_two_columns_of_one_name_are_refused_and_the_case_of_a_name_decides(tmp_path, name):
+    import pyarrow
+    from pyarrow import parquet
+
+    def read_columns(names: list[str]) -> list[Record]:
+        if name == "t.parquet":
+            arrays = [pyarrow.array([letter]) for letter in "abc"]
+            parquet.write_table(pyarrow.Table.from_arrays(arrays, names), tmp_path / name)
+        else:
+            sign = "," if name == "t.csv" else "\t"
+            (tmp_path / name).write_text("".join(f"{sign.join(row)}\n" for row in (names, "abc")))
+        return list(read_texts([], str(tmp_path / name), TEXT))
+
+    for columns in (["text", "id", "text"], ["id", "text", "text"]):
+        with pytest.raises(UserError, match=rf"{name}: two columns are named 'text'; give each a different name"):
+            read_columns(columns)
+    (record,) = read_columns(["Text", "id", "text"])
+    assert record.values == {"text": "c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.txt", "a\rb\r"),
+        ("t.txt", "\ufeffa\rb"),
+        ("t.csv", "text,id\ra,1\rb,2\r"),
+        ("t.csv", 'text,id\r"a",1\r"b",2'),
+        ("t.tsv", "text\tid\ra\t1\rb\t2\r"),
+        ("t.jsonl", '{"text": "a"}\r{"text": "b"}\r'),
+        ("t.json", '[{"text": "a"},\r{"text": "b"}]\r'),
+    ],
+)
+def test_lines_may_all_end_in_cr_as_in_training(tmp_path, name, content):
+    assert [(r.number, r.values["text"], r.problem) for r in read_any(tmp_path / name, content)] == [
+        (number, text, None) for number, text in enumerate("ab", 2 if name in ("t.csv", "t.tsv") else 1)
+    ]
+
+
+def test_a_list_of_json_and_a_file_of_squad_are_read_whatever_their_name(tmp_path):
+    listed = '[{"text": "a"}, {"text": "b"}]\n'
+    assert [r.values["text"] for r in read_any(tmp_path / "t.jsonl", listed)] == ["a", "b"]
+    squad = {"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 1, "question": "q", "answers": []}]}]}]}
+    for name in ("t.json", "t.jsonl"):
+        (record,) = read_any(tmp_path / name, json.dumps(squad), QUESTION)
+        assert (record.values, record.rest) == ({"question": "q", "context": "c"}, {"id": "1"})
+
+
+def test_cells_of_a_tsv_whose_names_are_quoted_are_quoted_too_and_doubled_quotes_are_a_problem(tmp_path):
+    content = '"text"\t"label"\n"he said ""a"""\t"x"\n"a\nb"\t"y"\n'
+    assert [r.values["text"] for r in read_any(tmp_path / "t.tsv", content)] == ['he said "a"', "a\nb"]
+    first, second = read_any(tmp_path / "t.tsv", 'text\tlabel\n"he said ""a"""\tx\nb\ty\n')
+    assert (first.problem or "").startswith('"he said ""a""" is in double quotes; give a table between TABs without quotes')
+    assert second.values == {"text": "b"}
+
+
+def test_the_column_that_a_table_lacks_is_named(tmp_path):
+    with pytest.raises(UserError, match="its first line has no column 'e1' "):
+        read_any(tmp_path / "t.csv", "ctx,e0,y\np,a,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
+
+
+def test_a_table_with_a_word_in_each_row_is_no_sentences(tmp_path):
+    with pytest.raises(UserError, match=r"t.csv has a word in each row, whose sentence is in the column 'Sentence #'; give a s"):
+        read_any(tmp_path / "t.csv", "Sentence #,words\nSentence: 1,a\n,b\n", WORDS)
 
 
 def test_file_names_are_refused_as_texts(tmp_path, monkeypatch):

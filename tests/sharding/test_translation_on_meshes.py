@@ -26,11 +26,14 @@ from bert_jax.training.steps import Program
 from tests.model.test_encoder_decoder import TINY, pairs
 from tests.random_rows import largest_difference
 
-CONFIG = dataclasses.replace(TINY, hidden_size=16, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1)
+CONFIG = dataclasses.replace(
+    TINY, hidden_size=16, num_layers=1, decoder_layers=2, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1,
+    scan_layers=True,
+)  # fmt: skip
 MESHES = {"data 8": MeshConfig(data=8), "data 2 x fsdp 2 x tensor 2": MeshConfig(data=2, fsdp=2, tensor=2)}
 
 
-def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
+def trained(mesh_config: MeshConfig, devices: int, config: Any = CONFIG, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
     """Returns (the state before the first step, the state after it, its sums)."""
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
     objective = Translation().for_model(Model(resolve(config, mesh)))
@@ -44,8 +47,8 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = Non
     ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
     batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-        state = program.init_state(lambda key: nn.unbox(objective.initial_parameters(key)), jax.random.key(0))
-        first = jax.device_get(state) if first is None else first
+        if first is None:
+            first = jax.device_get(program.init_state(lambda key: nn.unbox(objective.initial_parameters(key)), jax.random.key(0)))
         state = jax.device_put(first, program.shardings)
         arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), {"seed": jnp.uint32(4)})
         state, sums = program.training_step(1)(*arguments)
@@ -53,14 +56,15 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = Non
 
 
 @functools.cache
-def on_one_device(scan: bool) -> tuple[Any, Any, dict[str, float]]:
-    return trained(MeshConfig(), 1, dataclasses.replace(CONFIG, scan_layers=scan))
+def on_one_device() -> tuple[Any, Any, dict[str, float]]:
+    return trained(MeshConfig(), 1)
 
 
 @pytest.mark.parametrize(("mesh", "scan"), [("data 8", False), ("data 2 x fsdp 2 x tensor 2", True)])
 def test_a_translation_step_on_eight_devices_equals_one_device(mesh: str, scan: bool, monkeypatch: pytest.MonkeyPatch):
+    """Without a loop over the layers, each is gathered when it is needed."""
     monkeypatch.setattr(rules, "MIN_ZERO_SIZE", 64)
-    first, alone, sums_of_one = on_one_device(scan)
+    first, alone, sums_of_one = on_one_device()
     _, spread, sums = trained(MESHES[mesh], 8, dataclasses.replace(CONFIG, scan_layers=scan), first)
     assert sums == pytest.approx(sums_of_one, rel=2e-6)
     assert sums["skipped"] == 0

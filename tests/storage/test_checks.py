@@ -41,6 +41,28 @@ def test_a_directory_on_a_disk_passes_and_is_not_changed(tmp_path: pathlib.Path,
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("lr[1e-4]", r"--workdir=lr\[1e-4\] holds '\[', which Orbax reads as a pattern, so that no checkpoint could be"),
+        ("a*/run", r"--workdir=a\*/run holds '\*', which"),
+        ("a?", r"--workdir=a\? holds '\?', which"),
+        ("run\udcff", r"--workdir=run\\udcff: the path is not UTF-8, which checkpoints need; name another directory"),
+    ],
+)
+def test_a_path_with_which_no_checkpoint_could_be_read_is_refused_at_the_start(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=says), open_workdir(pathlib.Path(name), "pretrain", {}):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a[b]").mkdir()
+    monkeypatch.chdir(tmp_path / "a[b]")
+    with pytest.raises(UserError, match=r"--workdir=run \(.*/a\[b\]/run\) holds '\[', which"):
+        require_capable(pathlib.Path("run"))
+
+
 def test_a_mounted_bucket_that_renames_no_directory_is_refused_at_the_start(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -43,6 +43,12 @@ def written(kind: str) -> bytes:
         (bz2.compress(LINES, 1), "bzip2"),
         *((written(kind), kind.partition(" ")[0]) for kind in ("tar", "zip", "parquet", "arrow file", "arrow stream")),
         (b"%PDF-1.7\n", "pdf"),
+        (b"<!DOCTYPE html>\n<html>", "html"),
+        (b"\xef\xbb\xbf\n <HTML lang=en>", "html"),
+        (b"<html> is how a page begins.\n", "html"),
+        (b"<htmlx> a line\n", None),
+        (b"{\\rtf1\\ansi a line}\n", "rtf"),
+        (b'{"rtf1": 1}\n', None),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "image"),
         (b"\xff\xd8\xff\xe0\0\x10JFIF\0", "image"),
         (b"GIF89a\x80\2\xe0\1\xf7\0\0", "image"),
@@ -78,6 +84,7 @@ def test_all_members_of_compressed_files_are_read_line_by_line(tmp_path, ending)
     with path.open("rb") as raw, open_packed(raw, path.name) as file:
         assert file.readline() == b"line 0\n"
     assert (compression(path.name), bare_name(path.name)) == (compression(str(path)), "a.txt")
+    assert (compression(path.name.upper()), bare_name(path.name.upper())) == (compression(path.name), "A.TXT")
 
 
 @pytest.mark.parametrize("ending", PACK)

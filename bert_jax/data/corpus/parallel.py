@@ -135,13 +135,13 @@ def _both_in_one(given: str, path: str, pair_fields: str | None) -> tuple[PairFi
             f"{given}: {path} is not a file of pairs, whose name ends in .tsv (columns separated by tabs) or .jsonl (JSON "
             "lines); rename it, or give the files of both languages: parallel:GLOB.en:GLOB.de"
         )
-    lines, _, size = _survey(path)
+    lines, texts, size = _survey(path)
     if suffix == ".tsv":
         fields = _two(pair_fields or "1,2")
         if not all(re.fullmatch(r"[1-9]\d{0,3}", field) for field in fields):
             raise UserError(f"--pair-fields={pair_fields}: columns are numbered from 1, as in --pair-fields=1,2")
         return PairFile("tsv", (path,), fields, UNNAMED), lines, size
-    fields = _two(pair_fields) if pair_fields else _text_fields(given, path) if lines else UNNAMED
+    fields = _two(pair_fields) if pair_fields else _text_fields(given, path) if texts else UNNAMED
     return PairFile("jsonl", (path,), fields, fields), lines, size
 
 
@@ -157,7 +157,8 @@ def _two(pair_fields: str) -> Pair:
 def _text_fields(given: str, path: str) -> Pair:
     """Returns the two text fields of the first record."""
     try:
-        record = _record(next(_lines(path)).removeprefix(BOM).decode("utf-8", "replace"))
+        first = next(line for line in _lines(path) if not line.isspace())
+        record = _record(first.removeprefix(BOM).decode("utf-8", "replace"))
     except _BadPair as error:
         raise UserError(
             f"{given}: the first record of {path} {error}; correct it, or name the fields with "
@@ -212,8 +213,8 @@ def _line(path: str, number: int) -> str:
 def read_pairs(
     file: PairFile, start: int, stop: int, *, replace: bool, skip: bool, counts: Counter[str]
 ) -> Iterator[Pair | None]:
-    """Yields the pairs [start, stop) of a file, and None for each bad pair that is skipped. Counts skipped pairs and replaced
-    bytes."""
+    """Yields the pairs [start, stop) of a file, and None for each blank line of a table or of JSON lines and for each bad pair
+    that is skipped. Counts skipped pairs and replaced bytes."""
 
     def decoded(path: str, number: int, line: bytes) -> str:
         line = line.removeprefix(BOM) if number == 0 else line
@@ -235,6 +236,9 @@ def read_pairs(
         texts = [decoded(path, number, line) for path, line in zip(file.paths, row, strict=True)]
         if file.kind == "lines":
             yield texts[0], texts[1]
+            continue
+        if not texts[0].strip():  # a blank line between records, or at the end
+            yield None
             continue
         try:
             yield split(texts[0])

@@ -79,7 +79,7 @@ def _read_own(span: Span) -> Iterator[Document]:
             yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
     if number + 1 < span.stop:
         raise UserError(
-            f"--source={span.item.path}: the first count gave {span.item.length:,}, but reading gave "
+            f"{span.item.path}: the first count gave {span.item.length:,}, but reading gave "
             f"{counted(number + 1, 'document')}; the function must yield the same documents in the same order every time"
         )
 

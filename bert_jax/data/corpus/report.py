@@ -236,7 +236,7 @@ def _warnings(report: JsonObject) -> list[str]:
     if twice := report["given_twice"]:
         more = f" and {counted(len(twice) - 1, 'other file')} are" if len(twice) > 1 else " is"
         found.append(
-            f"{twice[0]}{more} matched by more than one --source. Repeated documents were dropped, unless "
+            f"{twice[0]}{more} matched by more than one --source or --eval-source. Repeated documents were dropped, unless "
             "--keep=duplicate-documents; name each file once."
         )
     if report["letters_changed"] > MARKS_LIMIT:

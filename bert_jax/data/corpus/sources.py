@@ -38,7 +38,7 @@ from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetch_chosen, fetched_files
 from bert_jax.storage.formats import bare_name, compression, open_packed, reading_explained, recognise
 from bert_jax.storage.paths import checked, is_remote
-from bert_jax.storage.records import BOM, UTF16
+from bert_jax.storage.records import BOM, UTF16, refuse_broken_links
 from bert_jax.storage.records import KINDS as COLUMNAR
 
 KINDS = {
@@ -273,6 +273,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
             )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    refuse_broken_links(map(pathlib.Path, sorted(matches)))
     paths = sorted(path for path in matches if pathlib.Path(path).is_file())
     if not paths and matches:
         return pathlib.Path(matches[0])
@@ -304,7 +305,7 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
     columns: tuple[str, ...] = ()
     paths = _table_files(source, say)
     for path in paths:
-        found = tables.inspect(source.kind, path, column, source.name)
+        found = tables.inspect(source.kind, path, column, source.name, source.flag)
         column, columns = found.column, columns or found.columns
         if found.rows:
             weight = max(1.0, found.text_bytes)
@@ -334,9 +335,11 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
         if split is None and any(sign in name for sign in "*?["):
             return [str(path) for path in _remote_files(source)]
         return [str(path) for path in fetch_chosen(name, flag, choose)]
-    there = _local_files(Source(source.kind, name))
+    there = _local_files(dataclasses.replace(source, name=name))
     if isinstance(there, pathlib.Path):
-        names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
+        inside = sorted(there.rglob("*"))
+        refuse_broken_links(path for path in inside if path.suffix == f".{source.kind}")
+        names = [path.relative_to(there).as_posix() for path in inside if path.is_file()]
         return [str(there / chosen) for chosen in choose(names)]
     return there
 
@@ -360,7 +363,7 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
 def _require_text(source: Source, path: str, head: bytes) -> None:
     """Raises UserError if the first bytes of a file show that it is not text or, with text:, that it is JSON."""
     found = recognise(head, path)
-    if found is not None:
+    if found is not None and not (found.kind == "html" and source.kind == "text"):  # of which cleaning drops the markup
         remedy = found.remedy
         if found.kind in COLUMNAR:
             saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))
@@ -398,7 +401,7 @@ def _json_problem(head: bytes) -> str:
     """Returns the problem and remedy if JSON is read as text; "" for text."""
     text = head.removeprefix(BOM).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
-        return "is a list of JSON objects, not text; write each on its own line, and use --source=jsonl:"
+        return "is a list of JSON objects, not text; write each on its own line, and jsonl: instead of text:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
         return "holds JSON, one object per line, not text; write jsonl: instead of text:"
     lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]

@@ -114,13 +114,13 @@ def configuration_name(name: str) -> str:
     return "/".join(part for part in folders if part.lower() not in _SPLITS and part != "data") or "."
 
 
-def inspect(kind: str, path: str, column: str | None, given: str) -> TableFile:
-    """Describes a Parquet or Arrow file. `column`: the name of the text column (None: find it). `given`: how the user named the
-    file, for errors.
+def inspect(kind: str, path: str, column: str | None, given: str, flag: str = "--source") -> TableFile:
+    """Describes a Parquet or Arrow file. `column`: the name of the text column (None: find it). `given`, `flag`: how the user
+    named the file, and in which flag, for errors.
 
     Raises UserError if the file is damaged or in another format, or if the column is missing or not text.
     """
-    _require_format(kind, path, given)
+    _require_format(kind, path, given, flag)
     with columns_explained(kind, path), open_columns(kind, path) as file:
         name = _text_column(path, file.schema, column)
         groups = file.groups(name)
@@ -132,7 +132,7 @@ def inspect(kind: str, path: str, column: str | None, given: str) -> TableFile:
         return TableFile(sum(rows), tuple(file.schema.names), name, sum(sizes), cuts)
 
 
-def _require_format(kind: str, path: str, given: str) -> None:
+def _require_format(kind: str, path: str, given: str, flag: str) -> None:
     try:
         with pathlib.Path(path).open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -146,9 +146,9 @@ def _require_format(kind: str, path: str, given: str) -> None:
     if found is None:
         other = "jsonl" if head.lstrip()[:1] == b"{" else "text"
         raise UserError(
-            f"{path} is not {_a(kind)} file: it begins with {head[:12]!r}; write --source={other}:{given}, or fetch it again"
+            f"{path} is not {_a(kind)} file: it begins with {head[:12]!r}; write {flag}={other}:{given}, or fetch it again"
         )
-    remedy = f"write --source={found.kind}:{given}" if found.kind in KINDS else found.remedy
+    remedy = f"write {flag}={found.kind}:{given}" if found.kind in KINDS else found.remedy
     raise UserError(f"{path} {found.what}, not {_a(kind)} file; {remedy}")
 
 

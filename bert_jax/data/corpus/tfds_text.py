@@ -263,7 +263,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         except OSError as error:
             raise UserError(
                 f"tfds:{name} is not prepared in {root}, and it cannot be downloaded ({error}){_name_hint(name)}; prepare it on "
-                "a machine with a network and give its directory with --tfds-directory, or use another --source: embedded, text: "
+                "a machine with a network and give its directory with --tfds-directory, or use another source: embedded, text: "
                 "or jsonl:"
             ) from error
     if path is not None:

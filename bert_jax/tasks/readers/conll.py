@@ -17,6 +17,9 @@ from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers.tables import Say, note
 
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
+_LONG = 1_000
+"""The number of words above which a sentence is probably several, without empty lines between them."""
+_DOCUMENT = "-DOCSTART-"
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 """The line that starts every sentence of MultiCoNER: "# id UUID domain=train"."""
 
@@ -34,7 +37,7 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines, word, tag)
     columns.report(path, say)
-    document, has_documents = 0, any(line.startswith("-DOCSTART-") for line in lines)
+    document, has_documents = 0, any(begins_document(line) for line in lines)
     sentences: list[WordsExample] = []
     held: list[tuple[str, str]] = []
 
@@ -46,14 +49,17 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
             held.clear()
 
     for i, line in enumerate(lines):
-        if is_blank(line) or line.startswith("-DOCSTART-") or _NEW_SENTENCE.match(line):
+        if is_blank(line) or begins_document(line) or _NEW_SENTENCE.match(line):
             close()
-            document += line.startswith("-DOCSTART-")
+            document += begins_document(line)
         elif i not in columns.comments:
             held.append(_tagged_word(Location(path, i + 1), line, columns, word, tag))
     close()
     if not sentences:
         raise UserError(f"{path} holds no words; give a file with a word and its tag on each line")
+    longest = max(len(sentence.words) for sentence in sentences)
+    if longest > _LONG:
+        say(f"WARNING: {path}: a sentence of {counted(longest, 'word')}; end each sentence with an empty line")
     return sentences
 
 
@@ -69,6 +75,11 @@ def first_with_tag(path: str | os.PathLike[str], tag: str) -> int | None:
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines)
     return next((i + 1 for i, line in enumerate(lines) if i not in columns.comments and columns.split(line)[-1] == tag), None)
+
+
+def begins_document(line: str) -> bool:
+    """Returns whether a line begins a document: -DOCSTART-, also in small letters, as in a file that was lower-cased."""
+    return line[: len(_DOCUMENT)].upper() == _DOCUMENT
 
 
 def is_blank(line: str) -> bool:
@@ -138,7 +149,7 @@ class _Columns:
 
 
 def _split(line: str, has_tabs: bool) -> list[str]:
-    return line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
+    return [cell.strip() for cell in (line.split("\t") if has_tabs else re.split(" +", line.strip(" ")))]
 
 
 def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
@@ -149,7 +160,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
     marks: list[int] = []
     inside = False
     for i, line in enumerate(lines):
-        if is_blank(line) or line.startswith("-DOCSTART-"):
+        if is_blank(line) or begins_document(line):
             inside = False
         elif not line.strip():
             raise Location(path, i + 1).error(

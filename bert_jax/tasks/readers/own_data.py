@@ -13,12 +13,14 @@ Lists (words, labels, answers, choices, the labels of a multi-label text) are li
 written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns. Several labels
 may also be given as columns of 0 and 1, one for each of `label_names`, or as a list of 0 and 1. Words may also be in rows of
 their own, with a column for the number of the `sentence`. Or they may be in a file in the CoNLL format: a word and its tag on
-each line, an empty line after each sentence, and no column names."""
+each line, an empty line after each sentence, and no column names; or in CoNLL-U, with the tags in the column upos, or xpos with
+labels=xpos."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 import pathlib
 import re
 import unicodedata
@@ -28,17 +30,20 @@ from typing import TypeAlias
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
+from bert_jax.interface.numbers import decimal_number
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.outputs import OUTPUTS, Label
 from bert_jax.storage.records import Location, read_text, split_lines
 from bert_jax.tasks.config import OwnDataConfig
+from bert_jax.tasks.entity_scores import as_tags, is_tag
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.conll import conll_width, read_conll
-from bert_jax.tasks.readers.conllu import read_conllu
+from bert_jax.tasks.readers.conll import begins_document, conll_width, read_conll
+from bert_jax.tasks.readers.conllu import TAGS, read_conllu
 from bert_jax.tasks.readers.own_rows import (
     COLUMNAR,
     DELIMITERS,
     JSON,
+    SENTENCE,
     Row,
     class_names,
     data_files,
@@ -97,12 +102,14 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     if len(set(names)) < len(names):
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
+    by_number = bool(names)
     for split in SPLITS:
         if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
-        examples[split] = read_own_data(config, kind, split, labels=names, say=say)
+        examples[split] = read_own_data(config, kind, split, labels=names, by_number=by_number, say=say)
         if split == "train" and named and not names:
-            names = _names_in_file(config, kind) or collect_labels(examples[split])
+            of_file = _names_in_file(config, kind)
+            names, by_number = of_file or collect_labels(examples[split]), bool(of_file)
             if not names:
                 raise UserError(f"no row of {config.train} has a label; fill in the column of the labels")
     if not any(examples.values()):
@@ -110,6 +117,9 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     if named and not names:
         raise UserError("the labels are not known: set train to the training file, or label_names")
     _report_labels(config, names, examples["train"], say)
+    _report_shared_files(config, say)
+    if kind == "token" and examples["train"]:
+        _check_words(config, names, examples["train"], say)
     return OwnData(examples["train"], examples["dev"], examples["test"], names)
 
 
@@ -123,13 +133,23 @@ def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
     return names
 
 
+def _report_shared_files(config: OwnDataConfig, say: Say) -> None:
+    """Warns about a file of several splits."""
+    splits: dict[str, list[str]] = {}
+    for split in SPLITS:
+        given = data_files(pathlib.Path(value), split) if (value := getattr(config, split)) else []
+        for path in {os.path.realpath(path) for path in given}:
+            splits.setdefault(path, []).append(split)
+    if shared := {path: some for path, some in splits.items() if len(some) > 1}:
+        path, some = next(iter(shared.items()))
+        say(f"WARNING: {' and '.join(some)} are the same file, {path}, so their scores say nothing about other text")
+
+
 def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
     """Warns about labels with similar spelling and names without examples."""
     alike: dict[str, list[str]] = {}
     for name in names:
-        letters = unicodedata.normalize("NFKC", name).casefold()
-        key = "".join(sign for sign in letters if not sign.isspace() and unicodedata.category(sign) != "Cf")  # Cf: U+200B
-        alike.setdefault({"true": "1", "false": "0"}.get(key, key), []).append(name)
+        alike.setdefault(_spelling(name), []).append(name)
     groups = [group for group in alike.values() if len(group) > 1]
     for group in groups[:_MOST_SHOWN]:
         looks = {unicodedata.normalize("NFC", name) for name in group}  # the same when printed
@@ -142,9 +162,46 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
         say(f"WARNING: label_names lists {listed}{more}, but {config.train} has no example of it")
 
 
-def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note) -> list[Example]:
-    """Returns the examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid. Raises
-    UserError like `load_own_data`."""
+def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
+    """Raises UserError if the words are tags and the labels are not. Warns about labels that are numbers, and a single one."""
+    words = {word for example in train if isinstance(example, WordsExample) for word in example.words}
+    tags = [word for word in sorted(words) if is_tag(word) and "-" in word]
+    if tags and all(map(is_tag, words)) and not as_tags(names):
+        raise UserError(
+            f"{config.train}: the words are tags, such as {tags[0]!r}; name the columns of words and of labels with "
+            "task.own.words and labels (columns of a file without names: columns=[labels,words])"
+        )
+    if all(name.lstrip("-").isdecimal() for name in names):
+        say(
+            f"{config.train}: its labels are numbers, so accuracy over words is the metric; if they stand for entity tags, name "
+            "these with label_names, such as [O,B-PER,I-PER], for F1 over entities"
+        )
+    if len(names) == 1:
+        say(f"WARNING: every word of {config.train} has the label {names[0]!r}, so there is nothing to learn")
+
+
+def _spelling(name: str) -> str:
+    """Returns what the spellings of one label have in common: its letters without case, white space, invisible characters,
+    quotes around them and kinds of dashes, or its value if it is a number."""
+    letters = unicodedata.normalize("NFKC", name).casefold()
+    kinds = ((unicodedata.category(sign), sign) for sign in letters)
+    key = "".join("-" if kind == "Pd" else sign for kind, sign in kinds if not sign.isspace() and kind != "Cf")  # Cf: U+200B
+    key = (key[1:-1] if len(key) > 2 and key[0] in _QUOTES and key[-1] in _QUOTES else key).replace("\u2212", "-")
+    key = {"true": "1", "false": "0"}.get(key, key)
+    value = decimal_number(key.replace(",", "") if _THOUSANDS.fullmatch(key) else key)
+    return key if value is None else repr(value + 0.0)  # -0 is 0
+
+
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d"
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
+
+
+def read_own_data(
+    config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), by_number: bool = False, say: Say = note
+) -> list[Example]:
+    """Returns the examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid.
+    `by_number`: whether they are in the order of their numbers, so that a file may have these. Raises UserError as
+    `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -162,7 +219,11 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
             found += [(location, _numbered(example, start)) for location, example in whole]
             continue
         places = AnswerPlaces()
+        unread = {name for name in _UNREAD[kind] if name != _IMPOSSIBLE and getattr(config, name) is None}
         for row in _rows(config, kind, path, split, say):
+            for name in sorted(unread & row.values.keys()):
+                say(f"{path}: the column {name} is not read; task.own.{name}={name} reads it")
+            unread = set()
             example = form.parse(config, row, len(found), split == "test", places)
             if isinstance(example, WordsExample) and config.document:
                 at = documents.setdefault(row.name(config.document) or "", len(documents))
@@ -175,7 +236,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
         say(f"WARNING: {given}: each of its {len(found):,} sentences has only one word, so no word has a context")
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
-    if config.label_names and known:
+    if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
     return [example for _, example in (_valid(found, known) if known else found)]
 
@@ -189,11 +250,17 @@ def _numbered(example: Example, start: int) -> Example:
 
 
 def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say: Say) -> Iterator[Row]:
-    """Returns the rows of a file; each row is an example."""
+    """Returns the rows of a file; each row is an example. Raises UserError if two settings name the same column."""
+    stated = {name: value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)}
+    read = [name for name in stated if name not in ("id", "document", "sentence")]
+    for name, other in itertools.combinations(read, 2):
+        if stated[name] == stated[other]:
+            raise UserError(f"task.own.{name} and task.own.{other} are both {stated[name]!r}; name a different column for each")
     wanted = {
-        *(value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)),
+        *stated.values(),
+        *_UNREAD[kind],
         *(config.choices if kind == "choice" else config.label_names),
-        _SENTENCE,
+        SENTENCE,
     }
     rows = read_own_rows(
         path,
@@ -215,6 +282,9 @@ _COLUMNS = {
     "choice": ("id", "prompt", "label"),
 }
 """The settings that name the columns of each kind."""
+_IMPOSSIBLE = "is_impossible"
+_UNREAD = {"sequence": ("text_b",), "token": (), "span": ("answer_start", _IMPOSSIBLE), "choice": ()}
+"""Columns that are read only if a setting names them, and the one of SQuAD that says that a question has no answer."""
 
 
 def _by_number(
@@ -250,15 +320,26 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
-    """Raises UserError if the labels of all texts are lists of 0 and 1 of the same length, since each position then stands for a
-    label."""
+    """Raises UserError if the labels of all texts are lists of 0 and 1, which may be a number for each label, or names."""
     sets = [example.label for example in examples if isinstance(example, TextExample) and isinstance(example.label, tuple)]
     flags = {label in _FLAGS for each in sets for label in each}
-    if flags == {True} and len({len(each) for each in sets}) == 1 and not set(known) & set(_FLAGS):
-        raise UserError(f"{path}: {_vector_remedy('each label', len(sets[0]))}")
+    if flags != {True} or set(known) & set(_FLAGS):
+        return
+    names = ",".join(sorted({label for each in sets for label in each}))
+    or_names = f"if these are the names of labels, set label_names=[{names}]"
+    sizes = sorted({len(each) for each in sets if each})
+    if len(sizes) == 1:
+        raise UserError(f"{path}: {_vector_remedy('each label', sizes[0])}; {or_names}")
+    raise UserError(
+        f"{path}: each label is a list of 0 and 1, but their lengths differ ({', '.join(map(str, sizes[:_MOST_SHOWN]))}); give a "
+        f"number for each label in every row, or, {or_names}"
+    )
 
 
-_FLAGS: Mapping[str, bool] = {"0": False, "1": True, "false": False, "true": True, "False": False, "True": True}
+_FLAGS: Mapping[str, bool] = {
+    **dict.fromkeys(("0", "false", "False", "FALSE"), False),
+    **dict.fromkeys(("1", "true", "True", "TRUE"), True),
+}
 """The values of 0 and 1 in lists and columns -> whether the label applies."""
 
 
@@ -367,7 +448,8 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
     """Raises UserError if no separator is set and a cell seems to be a list with another separator than spaces."""
     value = str(row.values.get(name))
-    if config.separator is not None or not row.has_cells or value.lstrip().startswith(("[", "(", "{")):
+    begins = value.lstrip()[:2]
+    if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
         return
     if sign := next((sign for sign in ",;|" if sign in value), None):
         raise row.location.error(
@@ -383,11 +465,20 @@ _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
 """The functions that read the label of a text, by `OwnDataConfig.problem`."""
 
 
+_IGNORED = "-100"
+"""The label that PyTorch's loss ignores, in data sets that were tokenised for training."""
+
+
 def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
     words = row.texts(config.words) or ()
     labels = row.labels(config.labels, optional=optional, known=config.label_names)
     if not words:
         raise row.location.error(f"{config.words} is empty; remove the row")
+    if labels is not None and _IGNORED in labels and _IGNORED not in config.label_names:
+        raise row.location.error(
+            f"{config.labels} has the number {_IGNORED}, which marks subwords without a label; give the words and labels from "
+            "before tokenisation"
+        )
     if labels is not None and len(labels) != len(words):
         raise row.location.error(f"{len(words)} {config.words} but {len(labels)} {config.labels}; each word needs one label")
     return WordsExample(_id(config, row, n), words, labels, n)
@@ -400,27 +491,28 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     first = next(rows, None)
     if first is None:
         return
-    column = config.sentence or (_SENTENCE if _SENTENCE in first.values else None)
+    column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)
         raise Location(path, 1).error(f"no column {config.words!r}; {known}; {_IN_COLUMNS}")
     whole: Iterable[Row] = itertools.chain([first], rows)
     if column:
         whole = _joined(config, column, whole, split == "test")
-    count, is_single = 0, True
+    count = single = 0
     for row in whole:
         count += 1
-        is_single &= len(row.texts(config.words) or ()) == 1
+        single += len(row.texts(config.words) or ()) == 1
         yield row
-    if first.has_cells and is_single and count > 1:
+    if first.has_cells and single > 1 and single >= _MOST_OF * count:
+        those = f"each of its {count:,} sentences has" if single == count else f"{single:,} of its {count:,} sentences have"
         raise UserError(
-            f"{path}: each of its {count:,} sentences has only one word; set sentence=COLUMN if a column numbers the sentences, "
-            f"or give JSON lines if the sentences are complete; {_IN_COLUMNS}"
+            f"{path}: {those} only one word; set sentence=COLUMN if a column numbers the sentences, or give JSON lines if the "
+            f"sentences are complete; {_IN_COLUMNS}"
         )
 
 
-_SENTENCE = "Sentence #"
-"""The column that numbers the sentences in the best-known data set of entities."""
+_MOST_OF = 0.9
+"""The share of sentences of one word from which the rows of a table are words."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
@@ -456,7 +548,8 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     """Returns the sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending == ".conllu":
-        return _placed(path, read_conllu(path, may_lack_tags=split == "test", say=say))
+        column = TAGS[0] if config.labels == OwnDataConfig.labels else config.labels
+        return _placed(path, read_conllu(path, column=column, may_lack_tags=split == "test", say=say))
     if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
         return None
     if ending not in COLUMN_FILES and (ending not in DELIMITERS or not _has_word_lines(config, path)):
@@ -486,10 +579,17 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
             f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns"
         )
     lengths = [len(example.words) for example in found]
-    if not config.columns and max(lengths) > 1 and all(e.words == tuple(map(str, range(1, len(e.words) + 1))) for e in found):
-        raise UserError(
-            f"{path}: its first column numbers the words; name the columns in their order, such as columns=[n,words,labels]"
-        )
+    numbers = [tuple(map(str, range(first, first + max(lengths)))) for first in (0, 1)]
+    if not config.columns and max(lengths) > 1:
+        if any(all(e.words == some[: len(e.words)] for e in found) for some in numbers):
+            raise UserError(
+                f"{path}: its first column numbers the words; name the columns in their order, such as columns=[n,words,labels]"
+            )
+        if len({word for example in found for word in example.words}) == 1 and width > 2:
+            raise UserError(
+                f"{path}: its first column is {found[0].words[0]!r} in every line; name the columns in their order, such as "
+                "columns=[document,part,n,words,labels]"
+            )
     return _placed(path, found)
 
 
@@ -515,7 +615,7 @@ def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
     # sentences with as many words as tags are rows of a table, with empty lines between them
     if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
         return False
-    return len(rows) < len(lines) or any(line.startswith("-DOCSTART-") for line in lines)
+    return len(rows) < len(lines) or any(map(begins_document, lines))
 
 
 def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[Location, Example]]:
@@ -525,6 +625,8 @@ def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[
 def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
     context, given = row.text(config.context), row.values.get(config.answers)
     name, question = _id(config, row, n), row.text(config.question)
+    if str(row.values.get(_IMPOSSIBLE)).strip().lower() in ("true", "1", "1.0"):
+        return QuestionExample(name, question, context, is_impossible=True)
     if config.answers not in row.values and optional:
         return QuestionExample(name, question, context)
     given = row.value(config.answers) if given != "" else []

@@ -35,6 +35,8 @@ from bert_jax.storage.records import (
     is_utf8,
     open_columns,
     read_text,
+    refuse_broken_links,
+    refuse_pipe,
     split_lines,
     text_lines,
 )
@@ -57,7 +59,9 @@ def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
         if path.exists() or not any(sign in str(path) for sign in "*?["):
             return [path]
         above = pathlib.Path(path.anchor)
-        found = sorted(file for file in above.glob(str(path.relative_to(above))) if file.is_file() and file.name[0] != ".")
+        matches = sorted(above.glob(str(path.relative_to(above))))
+        refuse_broken_links(matches)
+        found = [file for file in matches if file.is_file() and file.name[0] != "."]
     except OSError:  # too long, or in an unreadable directory: opening the file will report it
         return [path]
     except ValueError as error:
@@ -127,7 +131,7 @@ def read_columnar(
         decode = _decoders(path, file.schema) if by_name else {}
         number = 0
         for batch in file.batches(names):
-            columns = [[decode.get(name, _plain)(value) for value in batch.column(name).to_pylist()] for name in names]
+            columns = [[decode.get(name, plain)(value) for value in batch.column(name).to_pylist()] for name in names]
             for i in range(batch.num_rows):
                 number += 1
                 yield (
@@ -144,9 +148,10 @@ def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
-    if path.suffix not in COLUMNAR:
+    if path.suffix.lower() not in COLUMNAR:
         raise UserError(f"{path} is compressed as a whole; decompress it first")
-    kind = path.suffix[1:]
+    kind = path.suffix.lower()[1:]
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -155,15 +160,17 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
     if not head:
         raise UserError(f"{path} is empty; fetch it again, or give another file")
     if (found := recognise(head, path.name)) and found.kind != kind:
-        raise UserError(f"{path} {found.what}, not {COLUMNAR[path.suffix]}; {found.remedy}")
+        raise UserError(f"{path} {found.what}, not {KINDS[kind]}; {found.remedy}")
     with columns_explained(kind, path), open_columns(kind, path) as file:
         yield file
 
 
-def _plain(value: Any) -> Any:
-    """Converts a value for JSON: UTF-8 bytes become text."""
+def plain(value: Any) -> Any:
+    """Converts a value of a Parquet or Arrow file for JSON: UTF-8 bytes become text, decimals become floats."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode("utf-8")
@@ -179,6 +186,8 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
                 return [decode(item) for item in value]
             if value is None or value == -1:  # -1: unknown, as in GLUE's test sets
                 return None
+            if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers beside missing ones
+                value = int(value)
             if not isinstance(value, int):
                 return value
             if not 0 <= value < len(names):
@@ -195,6 +204,8 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
     features: Any = None
     with contextlib.suppress(ValueError, KeyError, TypeError):
         features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    if isinstance(features, list):  # as in the header of a README.md on the hub
+        features = {each["name"]: each for each in features if isinstance(each, dict) and "name" in each}
     if not isinstance(features, dict) and (beside := path.parent / "dataset_info.json").is_file():
         features = read_object(beside, "save the data set again").get("features")
     found = {column: _names_in(feature) for column, feature in (features if isinstance(features, dict) else {}).items()}
@@ -202,21 +213,29 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """Returns the names of a ClassLabel, or of one in lists; () for another feature."""
+    """Returns the names of a ClassLabel, or of one in lists, in the spellings of `datasets` and of a README.md on the hub; () for
+    another feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
         return ()
-    if feature.get("_type") == "ClassLabel":
+    if feature.get("_type") == "ClassLabel" or (feature.keys() <= {"names", "id"} and "names" in feature):
         names = feature.get("names")
+        if isinstance(names, dict) and {*names} == {str(i) for i in range(len(names))}:  # {"0": "no", "1": "yes"}
+            names = [names[str(i)] for i in range(len(names))]
         return tuple(map(str, names)) if isinstance(names, list) else ()
-    return _names_in(feature.get("feature")) if feature.get("_type") in ("Sequence", "List", "LargeList") else ()
+    if feature.get("_type") in ("Sequence", "List", "LargeList"):
+        return _names_in(feature.get("feature"))
+    inside = (feature[key] for key in ("class_label", "dtype", "sequence", "list") if isinstance(feature.get(key), dict))
+    return next(filter(None, map(_names_in, inside)), ())
 
 
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON, one object a line or one list of objects."""
+SENTENCE = "Sentence #"
+"""The column that numbers sentences in the best known table of entities, which has a word in each row."""
 MISSING = frozenset((
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
     "NaT", "None", "n/a", "nan", "null",
@@ -309,7 +328,7 @@ class Row:
     def _label(self, name: str, label: str, known: Container[str]) -> str:
         if label in known or label in self.classes:
             return label
-        if label in MISSING or label in ("Infinity", "-Infinity"):
+        if label in MISSING or label in ("Infinity", "-Infinity", "inf", "-inf"):
             raise self.location.error(
                 f"{name} is {label!r}, which usually marks a missing value; {_FILL_IN} (if it is a class, list all classes in "
                 "label_names)"
@@ -328,11 +347,10 @@ class Row:
         if isinstance(value, str):
             listed = self._written(name, value, strict=strict)
             if listed is None and self.has_cells:
-                listed = value.split(self.separator or " ")
-                if (self.separator or " ") == " " or not value.strip():
-                    listed = [part for part in listed if part]  # any number of spaces separates two items
+                if (self.separator or " ") == " " or not value.strip():  # spaces, TABs and line ends, of any number
+                    listed = [part for part in re.split("[ \t\r\n]+", value) if part]
                 else:
-                    listed = [part.strip() for part in listed]
+                    listed = [part.strip() for part in value.split(self.separator)]
         if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float | None) for part in listed):
             raise self.location.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
         for i, part in enumerate(listed, 1):
@@ -345,25 +363,34 @@ class Row:
         return list(listed)
 
     def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
-        """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
+        """Returns the items of `written_list`. Raises UserError for a list that cannot be read."""
+        try:
+            return written_list(text, strict=strict)
+        except ValueError as error:
+            raise self.location.error(f"{name} is {short(text)}, {error}") from error
 
-        A text in square brackets that is not such a list is an error if `strict`, or if it has quotes, commas or brackets like a
-        list. Otherwise it is ordinary text, such as "[laughter]"."""
-        bare = text.strip()
-        if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
-            items = _parse_list(bare[1:-1])
-            if items is not None and (len(items) < 2 or "," in bare):
-                return items
-        inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
-        if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
-            return None  # the brackets belong to the text
-        items = None if inside is None else _parse_list(inside)
-        if items is not None:
+
+def written_list(text: str, *, strict: bool = False) -> list[str | int | float | bool] | None:
+    """Returns the items of a list that a text writes in the syntax of JSON, Python or numpy; None for any other text.
+
+    A text in square brackets that is not such a list raises ValueError, with the problem and the remedy, if it is `strict`, or
+    if it has quotes, commas or brackets like a list. Otherwise it is ordinary text, such as "[laughter]".
+    """
+    bare = text.strip()
+    if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or ordinary text
+        items = _parse_list(bare[1:-1])
+        if items is not None and (len(items) < 2 or "," in bare):
             return items
-        is_list = bare[:2] in ("['", '["', "[[", "[{") or _PYTHON_OBJECT.fullmatch(bare)
-        if is_list or (inside is not None and (strict or ("," in inside and not set("[]") & set(inside)))):
-            raise self.location.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
-        return None
+    inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
+    if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
+        return None  # brackets that are words
+    items = None if inside is None else _parse_list(inside)
+    if items is not None:
+        return items
+    is_list = bare[:2] in ("['", '["', "[[", "[{") or _PYTHON_OBJECT.fullmatch(bare)
+    if is_list or (inside is not None and (strict or ("," in inside and not set("[]") & set(inside)))):
+        raise ValueError('not a list that can be read; write it as ["a", "b"]')
+    return None
 
 
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:
@@ -434,8 +461,8 @@ def short(value: Json) -> str:
 
 
 def suffix(path: pathlib.Path) -> str:
-    """Returns the suffix of a file name, without the suffix of a compression."""
-    return pathlib.Path(bare_name(path.name)).suffix
+    """Returns the suffix of a file name in lower case, without the suffix of a compression."""
+    return pathlib.Path(bare_name(path.name)).suffix.lower()
 
 
 def read_own_rows(
@@ -507,6 +534,7 @@ def _table_rows(
 
 def _head(path: pathlib.Path) -> bytes:
     """Returns the first bytes of a file. If it cannot be read, returns none, and its reader will report the error."""
+    refuse_pipe(path)
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
     return b""
@@ -561,9 +589,17 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
         raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
     if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
         raise UserError(f"{path} is a single object ({', '.join(value)}); {_LIST_WANTED}")
-    if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
-        raise UserError(f"{path} is a single object of columns, as written by pandas' to_json; {_LIST_WANTED}")
+    if is_first and isinstance(value, dict) and _is_whole_table(value):
+        raise UserError(f"{path} is a single object for the whole table, as written by pandas' to_json; {_LIST_WANTED}")
     return value
+
+
+def _is_whole_table(value: JsonObject) -> bool:
+    """Returns whether an object has the rows of a table by their numbers, or columns whose cells have the numbers of rows."""
+    inside = list(value.values())
+    if not inside or not all(isinstance(held, dict) and held for held in inside):
+        return False
+    return all(map(str.isdecimal, value)) or all(key.isdecimal() for held in inside for key in held)
 
 
 _LIST_WANTED = "give one object per row, each on its own line or all in one list (pandas: to_json with orient='records')"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pathlib
 import re
@@ -78,8 +79,16 @@ def read_table(
     skipped: Callable[[Location, list[str]], None] | None = None,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
+    have an empty name. Raises UserError for a file that cannot be read, for two columns with the same name, and for a first row
+    with the names of `columns`, which would be read as an example."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
+    if columns:
+        first = next(rows, None)
+        if first is not None:
+            location, cells = first
+            if [cell.strip().strip('"').casefold() for cell in cells] == [name.casefold() for name in columns]:
+                raise location.error("the first row has the names of the columns; leave columns out")
+            rows = itertools.chain([first], rows)
     if not columns:
         first = next(rows, None)
         if first is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
+import shutil
 import sys
 
 import pytest
@@ -260,9 +262,16 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
+def test_a_file_whose_name_is_not_utf8_is_read_and_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
+    file = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    shutil.copy(text_file, file)
+    run_corpus(f"--source=text:{file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
+    assert "caf\\udce9.txt" in (tmp_path / "corpus" / "report.txt").read_text()
+
+
 def test_a_source_given_twice_is_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
-    said = f"WARNING: {text_file} is matched by more than one --source. Repeated documents were dropped"
+    said = f"WARNING: {text_file} is matched by more than one --source or --eval-source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300

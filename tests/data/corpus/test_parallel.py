@@ -310,6 +310,16 @@ def test_a_truncated_file_is_named(tmp_path, tokenizer):
         build(tmp_path / "corpus", source.replace(".en", ".en.gz").replace(".de", ".de.gz"), tokenizer)
 
 
+@pytest.mark.parametrize("form", ["columns", "fields"])
+def test_blank_lines_of_a_table_and_of_json_lines_are_no_pairs(form, tmp_path, tokenizer):
+    source, options = given(form, tmp_path)
+    path = tmp_path / {"columns": "a.tsv", "fields": "a.jsonl"}[form]
+    lines = path.read_text().split("\n")
+    path.write_text("\n".join(["", *lines[:41], " ", "\r", *lines[41:], "", ""]))
+    train, _ = build(tmp_path / "corpus", source, tokenizer, options=options)
+    assert stored(train) == PAIRS
+
+
 @pytest.mark.parametrize("form", ["lines", "columns", "fields"])
 def test_a_bad_line_is_named_or_skipped(form, tmp_path, tokenizer):
     source, options = given(form, tmp_path)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import pathlib
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_jax.data.corpus import sources
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES
@@ -43,6 +46,39 @@ def test_sources_are_parsed(text, source):
 def test_an_invalid_source_is_refused_with_a_suggestion(text, message):
     with pytest.raises(UserError, match=message):
         parse_source(text)
+
+
+BAD = [
+    "", "a.txt", "txt:a", "text", "text:", "embedded:x", "tfds:", "tfds:a b", "text:none", "text:*.none", "text:folder",
+    "jsonl:none", "jsonl:list.json", "jsonl:folder", "text:list.json", "text:a.csv", "text:a.parquet", "text:cr.txt",
+    "text:~no.body/a", "text:gs:/a/b", "text:https://a/b", "text:pipe", "parquet:none", "parquet:*.none", "parquet:folder",
+    "parquet:folder:train", "parquet:list.json", "parquet:numbers.parquet", "parquet:pipe", "parquet:gs:/a/b", "arrow:none",
+    "arrow:folder", "arrow:a.parquet", "parallel:", "parallel:none", "parallel:none:a.csv", "parallel:a.csv",
+    "parallel:a.csv:none", "parallel:a.csv:a.csv", "parallel:a:b:c", "parallel:list.json", "own.py:none", "own.py:number",
+    "own.py:raises", "own.py:texts:argument", "none.py:texts",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", BAD)
+def test_a_bad_source_is_refused_under_the_name_of_its_flag(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder" / "a.txt").write_text("A text.\n")
+    (tmp_path / "a.csv").write_text("text,label\na,b\n")
+    (tmp_path / "cr.txt").write_bytes(b"One.\rTwo.\r")
+    (tmp_path / "list.json").write_text('[{"text": "A text."}]\n')
+    (tmp_path / "own.py").write_text("number = 1\ndef texts():\n    yield 'A'\ndef raises():\n    yield 1 / 0\n")
+    parquet.write_table(pyarrow.table({"text": ["A text."]}), tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "numbers.parquet")
+
+    def refusal(flag: str) -> str:
+        with pytest.raises(UserError) as error:
+            find_items([parse_source(given, flag)], ReadOptions())
+        return str(error.value)
+
+    of_source, of_eval = refusal("--source"), refusal("--eval-source")
+    assert of_eval == of_source.replace("--source", "--eval-source")
 
 
 def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path):

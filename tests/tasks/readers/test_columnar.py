@@ -59,6 +59,34 @@ def test_classes_have_the_names_in_the_file_in_their_order(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize(
+    "feature",
+    [
+        {"names": {"0": "poor", "1": "good"}, "_type": "ClassLabel"},
+        {"num_classes": 2, "names": ["poor", "good"], "names_file": None, "id": None, "_type": "ClassLabel"},
+        {"dtype": {"class_label": {"names": {"0": "poor", "1": "good"}}}},
+        {"dtype": {"class_label": {"names": ["poor", "good"]}}},
+    ],
+)
+def test_classes_are_found_in_every_spelling(tmp_path: pathlib.Path, feature: Any):
+    assert load(train=put(tmp_path / "a.parquet", ROWS, label=feature)).labels == ("poor", "good")
+    made = table(ROWS).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": [{"name": "label"} | feature]}})})
+    pyarrow.parquet.write_table(made, tmp_path / "b.parquet")
+    assert load(train=str(tmp_path / "b.parquet")).train == EXAMPLES
+
+
+def test_numbers_of_another_file_are_those_of_the_classes(tmp_path: pathlib.Path):
+    train = put(tmp_path / "a.parquet", ROWS, label=CLASSES)
+    for rows in (ROWS, [row | {"label": float(row["label"])} for row in ROWS]):
+        assert load(train=train, dev=put(tmp_path / "dev.parquet", rows)).dev == EXAMPLES
+    assert load(train=put(tmp_path / "c.parquet", rows, label=CLASSES)).train == EXAMPLES, "as pandas writes whole numbers"
+    (tmp_path / "dev.csv").write_text("text,label\na,1\nb,0\n")
+    assert load(train=train, dev=str(tmp_path / "dev.csv")).dev == EXAMPLES
+    (tmp_path / "train.csv").write_text("text,label\na,no\nb,yes\n")
+    with pytest.raises(UserError, match="the label '1' is not known; known: no, yes"):
+        load(train=str(tmp_path / "train.csv"), dev=str(tmp_path / "dev.csv"))
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         lambda inner: {"feature": inner, "_type": "Sequence"},
@@ -240,3 +268,17 @@ def test_damaged_files_are_refused(tmp_path: pathlib.Path):
     path.rename(tmp_path / "a.csv")
     with pytest.raises(UserError, match=r"a\.csv is a Parquet file, not text; give it a name that ends in \.parquet"):
         load(train=str(tmp_path / "a.csv"))
+
+
+def test_an_arrow_stream_that_ends_between_two_batches_is_refused(tmp_path: pathlib.Path):
+    batches = pyarrow.Table.from_pylist([{"text": letter, "label": "x"} for letter in "abcd"]).to_batches(max_chunksize=1)
+    ends = []
+    with (tmp_path / "a.arrow").open("wb") as file, ipc.new_stream(file, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            ends.append(file.tell())
+    whole = (tmp_path / "a.arrow").read_bytes()
+    for end in ends:
+        (tmp_path / "a.arrow").write_bytes(whole[:end])
+        with pytest.raises(UserError, match=r"a\.arrow is not a whole Arrow file \(the mark at the end is missing\); fetch it"):
+            load(train=str(tmp_path / "a.arrow"))

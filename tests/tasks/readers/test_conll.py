@@ -97,7 +97,7 @@ def test_the_line_with_a_different_number_of_columns_is_named(tmp_path: pathlib.
         read(tmp_path, f"a\tb\n{WORDS}\n")
     with pytest.raises(UserError, match=r"line 3: 1 column, but other lines have 4; correct the line"):
         read(tmp_path, f"{WORDS}c\tO\n")
-    with pytest.raises(UserError, match=r"line 3: 5 columns.* 4; correct the line, or put the comment before the first word"):
+    with pytest.raises(UserError, match=r"line 3: 5 columns, .* 4; correct the line, or put the comment before the first word"):
         read(tmp_path, f"{WORDS}# a comment too late\n")
     with pytest.raises(UserError, match=r"line 3: 1 column, but other lines have 2; correct the line"):
         read(tmp_path, "a\tB-X\nb\tI-X\nc O\n")
@@ -128,3 +128,10 @@ def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 def test_line_ends_of_other_systems_are_accepted(tmp_path: pathlib.Path, end: str):
     assert read(tmp_path, f"{WORDS}\n{WORDS}".replace("\n", end)) == ([SENTENCE, SENTENCE], [])
+
+
+def test_a_sentence_that_does_not_end_is_told(tmp_path: pathlib.Path):
+    assert read(tmp_path, "a O\n" * 1_000)[1] == []
+    found, said = read(tmp_path, "a O\n" * 1_001 + "\nb O\n")
+    assert [len(words) for words in found] == [1_001, 1]
+    assert said == [f"WARNING: {tmp_path / 'a.conll'}: a sentence of 1,001 words; end each sentence with an empty line"]

@@ -186,7 +186,7 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
         ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text"),
         ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' holds half a surrogate pair, not a character"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
-        ("a.tsv", ["text\tlabel", "a\tb\tc"], "line 2: 3 columns, but there are 2 names of columns \\(text, label\\)"),
+        ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: 3 columns, but there are 2 names of columns \(text, label\)"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
         ("a.doc", ["text\tlabel"], r"'\.doc', which is not a known format"),
     ],
@@ -242,7 +242,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ):
             labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
     said: list[str] = []
-    path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": ["O"]} for word in "ab"))
+    path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": [tag]} for word, tag in (("a", "O"), ("b", "X"))))
     load_own_data(OwnDataConfig(train=path), "token", say=said.append)
     assert said == [f"WARNING: {path}: each of its 2 sentences has only one word, so no word has a context"]
 
@@ -259,6 +259,14 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
             {},
             r"its first column numbers the words; name the columns .*\[n,words,labels\]",
         ),
+        ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"its first column numbers the words; name the columns"),
+        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "its first column is 'd' in every line; name the columns"),
+        ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the words are tags, such as 'B-X'; name .*=\[labels,words\]"),
+        ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the words are tags, such as 'B-X'; name the columns"),
+        ("a.jsonl", ['{"words": ["a", "b"], "labels": [0, -100]}'], {}, "line 1: labels has the number -100, which marks"),
+        ("a.csv", ["words,labels", *["a,O"] * 9, "a b,O O"], {}, r"9 of its 10 sentences have only one word; set sentence="),
+        ("a.csv", ["words,labels", "a b,O O"], {"labels": "words"}, "task.own.words and task.own.labels are both 'words'"),
+        ("a.csv", ["Words,labels", "a b,O O"], {"columns": ("words", "labels")}, "line 1: the first row has the names of the"),
         ("a.conll", ["a", "b"], {}, "has one column; each line needs a word and its tag"),
         (
             "a.conll",
@@ -275,6 +283,60 @@ def test_unreadable_word_columns_are_refused(
 ):
     with pytest.raises(UserError, match=message):
         labels_of(put(tmp_path / name, *rows), "token", **settings)
+
+
+def test_numbers_for_tags_and_a_single_tag_are_told(tmp_path: pathlib.Path):
+    said: list[str] = []
+    path = put(tmp_path / "a.jsonl", {"words": ["a", "b"], "labels": [0, 1]})
+    load_own_data(OwnDataConfig(train=path), "token", say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"{path}: its labels are numbers, so accuracy over words is the metric; ")
+    said.clear()
+    load_own_data(OwnDataConfig(train=path, label_names=("O", "B-X")), "token", say=said.append)
+    assert said == [f"{path}: its labels are numbers, read as 0=O, 1=B-X"]
+    said.clear()
+    load_own_data(OwnDataConfig(train=put(tmp_path / "b.conll", "a O", "b O")), "token", say=said.append)
+    assert said == [f"WARNING: every word of {tmp_path}/b.conll has the label 'O', so there is nothing to learn"]
+
+
+def test_columns_that_are_not_read_are_told(tmp_path: pathlib.Path):
+    for kind, name, row in (("sequence", "text_b", "a,b,x"), ("span", "answer_start", "q,a b a,a,4")):
+        header = f"text,{name},label" if kind == "sequence" else f"question,context,answers,{name}"
+        path, said = put(tmp_path / f"{kind}.csv", header, row), list[str]()
+        load_own_data(OwnDataConfig(train=path), kind, say=said.append)
+        assert said == [f"{path}: the column {name} is not read; task.own.{name}={name} reads it"]
+        said.clear()
+        load_own_data(OwnDataConfig(train=path, **{name: name}), kind, say=said.append)
+        assert said == []
+
+
+@pytest.mark.parametrize("flag", ["true", "True", "1", "1.0"])
+def test_a_question_that_is_marked_as_impossible_has_no_answer_as_in_squad(tmp_path: pathlib.Path, flag: str):
+    path = put(tmp_path / "a.csv", "question,context,answers,is_impossible", f"q,a b,a,{flag}", "q,a b,a,false", "q,a b,a,")
+    found = load_own_data(OwnDataConfig(train=path), "span").train
+    assert [(e.answers, e.is_impossible) for e in found if isinstance(e, QuestionExample)] == [
+        ((), True), ((("a", 0),), False), ((("a", 0),), False),
+    ]  # fmt: skip
+
+
+def test_the_case_of_a_suffix_does_not_matter(tmp_path: pathlib.Path):
+    for name, rows in (("a.CSV", ["text,label", "a,x"]), ("a.TAB", ["text\tlabel", "a\tx"]), ("a.JsonL", [TEXT_A])):
+        assert labels_of(put(tmp_path / name, *rows)) == ["x"]
+    (tmp_path / "a.CSV.GZ").write_bytes(gzip.compress(b"text,label\na,x\n"))
+    assert labels_of(str(tmp_path / "a.CSV.GZ")) == ["x"]
+    assert labels_of(put(tmp_path / "a.CONLL", "a B-X", "b O"), "token") == [(("a", "b"), ("B-X", "O"))]
+
+
+TEXT_A = {"text": "a", "label": "x"}
+
+
+def test_the_column_of_a_treebank_is_that_of_the_labels(tmp_path: pathlib.Path):
+    rows = ["1\ta\t_\tDET\tDT\t_\t0\troot\t_\t_", "2\tb\t_\tNOUN\tNN\t_\t1\tdep\t_\t_"]
+    path = put(tmp_path / "a.conllu", *rows)
+    assert labels_of(path, "token") == labels_of(path, "token", labels="upos") == [(("a", "b"), ("DET", "NOUN"))]
+    assert labels_of(path, "token", labels="xpos") == [(("a", "b"), ("DT", "NN"))]
+    with pytest.raises(UserError, match="column='misc' holds no tags; known: upos, xpos"):
+        labels_of(path, "token", labels="misc")
 
 
 def test_a_test_file_of_words_in_columns_may_lack_the_tags(tmp_path: pathlib.Path):
@@ -398,6 +460,8 @@ def test_choices_may_be_a_list_written_in_a_cell(tmp_path: pathlib.Path):
         ["text,label", "a,x z", "b,"],
         ["text,x,y,z", "a,1,0,1.0", "b,0,0,0"],
         ["text,z,x,y", "a,True,True,False", "b,False,False,False"],
+        ["text,z,x,y", "a,TRUE,true,FALSE", "b,FALSE,0,false"],
+        ["text,label", 'a,"x\tz"', "b,"],
         ["text,label", "a,[0 2]", "b,[]"],
     ],
 )
@@ -413,6 +477,9 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
         (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0 and 1, a number for each of 3 labels; .* label_names=\[a,b,c\]"),
         (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0 and 1, a number for each of 2 labels; name them"),
+        (["a,[1]", "b,[0]"], r"a number for each of 1 label; .*; if these are the names of labels, set label_names=\[0,1\]"),
+        (['a,"[0, 1]"', "b,[1]"], r"a\.csv: each label is a list of 0 and 1, but their lengths differ \(1, 2\); .*\[0,1\]"),
+        (['a,"{x,y}"', "b,{x}"], r"line 2: label is \"\{x,y\}\"; set separator=',' if"),
         (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
         (["a,\"['x', 'y'\""], "line 2: label is .*, not a list that can be read"),
         (["a,[x]"], "line 2: label is .*, not a list that can be read"),
@@ -427,12 +494,17 @@ def test_multi_label_targets_that_are_not_a_list_of_names_are_refused(tmp_path: 
         labels_of(put(tmp_path / "a.csv", "text,label", *rows), problem="multi_label")
 
 
+def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", 'a,"[0, 1]"', "b,[1]")
+    assert labels_of(path, problem="multi_label", label_names=("0", "1")) == [("0", "1"), ("1",)]
+
+
 def test_a_given_separator_may_have_blanks_around_it(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", 'a,"x, very good"', "b,x")
     assert labels_of(path, problem="multi_label", separator=",") == [("x", "very good"), ("x",)]
 
 
-@pytest.mark.parametrize("value", ["NaN", '"nan"', '"None"', "null", '"<NA>"', "Infinity"])
+@pytest.mark.parametrize("value", ["NaN", '"nan"', '"None"', "null", '"<NA>"', "Infinity", '"inf"'])
 def test_a_missing_label_is_not_a_class(tmp_path: pathlib.Path, value: str):
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": "x"}, f'{{"text": "b", "label": {value}}}')
     with pytest.raises(UserError, match=r"line 2: label is .*; fill it in, or remove the row"):
@@ -495,6 +567,25 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
     assert said == [f"WARNING: label_names lists z, but {path} has no example of it"]
 
 
+@pytest.mark.parametrize(
+    "names", ["1 +1", "1 01", "1 1e0", "0 -0.0", '"1,000" 1000', "2.5 2.50", "a\u2010b a-b", "-1 \u22121", "'x' x", "1 \uff11"]
+)
+def test_labels_that_are_one_number_or_differ_in_quotes_or_dashes_are_reported(tmp_path: pathlib.Path, names: str):
+    said: list[str] = []
+    rows = [f"text {i},{name}" for i, name in enumerate([*names.split(" "), "other"])]
+    load_own_data(OwnDataConfig(train=put(tmp_path / "a.csv", "text,label", *rows)), "sequence", say=said.append)
+    assert len(said) == (names != "0 -0.0"), "-0.0 is 0"
+    assert all("are different classes; if they mean the same" in text for text in said)
+
+
+def test_labels_that_differ_in_more_are_not_reported(tmp_path: pathlib.Path):
+    said: list[str] = []
+    rows = [f"{i},{name}" for i, name in enumerate(["c", "c++", "c#", "1.0.1", "101", "1,5", "15", "2", "-2", "B-X", "BX", "x'"])]
+    rows = [row if row.count(",") == 1 else f'{row[0]},"{row.partition(",")[2]}"' for row in rows]
+    load_own_data(OwnDataConfig(train=put(tmp_path / "a.csv", "text,label", *rows)), "sequence", say=said.append)
+    assert said == []
+
+
 def test_the_line_of_excel_names_the_delimiter(tmp_path: pathlib.Path):
     for first in ("sep=;", '"sep=;"', "\ufeffsep=;"):
         assert labels_of(put(tmp_path / "a.csv", first, "text;label", "a;x", "b;y")) == ["x", "y"]
@@ -537,7 +628,9 @@ def test_json_is_lines_or_a_list_under_any_name(tmp_path: pathlib.Path, name: st
     [
         ('{"data": [{"text": "a", "label": "x"}]}', r"is a single object \(data\); give one object per row"),
         ('{"data":\n [{"text": "a", "label": "x"}]}', r"is a single object \(data\); give one object per row"),
-        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is a single object of columns, as written by pandas' to_json"),
+        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
+        ('{"text": {"5": "a"}, "label": {"5": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
+        ('{"0": {"text": "a", "label": "x"}}', "is a single object for the whole table, as written by pandas' to_json"),
         ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
         ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
         ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),
@@ -588,6 +681,17 @@ def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
     put(tmp_path / "b-0.csv", "text,label", "a,x")
     data = load_own_data(OwnDataConfig(train=str(tmp_path / "b-*.csv")), "sequence")
     assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
+
+
+def test_a_file_of_two_splits_is_told(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", "one,x", "two,y")
+    (tmp_path / "link.csv").symlink_to(path)
+    other = put(tmp_path / "b.csv", "text,label", "three,x")
+    for dev, told in ((path, True), (str(tmp_path / "link.csv"), True), (other, False), (f"{tmp_path}/*.csv", True)):
+        said: list[str] = []
+        load_own_data(OwnDataConfig(train=path, dev=dev), "sequence", say=said.append)
+        message = f"WARNING: train and dev are the same file, {path}, so their scores say nothing about other text"
+        assert said == [message] * told
 
 
 def test_blanks_around_a_label_are_stripped(tmp_path: pathlib.Path):

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conll import first_with_tag, read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.sick import read_sick
@@ -110,6 +110,14 @@ def test_tabs_separate_columns_and_words_may_contain_hashes_and_unusual_spaces(t
         WordsExample("0", ("#tag", "x y\u2028z"), ("O", "B-a"), 0),
         WordsExample("1", ("last",), ("O",), 1),  # no document is marked: each sentence is one
     ]
+
+
+def test_blanks_around_a_column_are_not_part_of_it(tmp_path: pathlib.Path):
+    wanted = [WordsExample("0", ("a", "b"), ("B-X", "I-X"), 0), WordsExample("1", ("c",), ("O",), 1)]
+    for text in ("a\tB-X \n b\tI-X\u00a0\n\nc \tO\n", "a  B-X \nb I-X\u00a0\n\n  c   O\n"):
+        assert read_conll(put(tmp_path / "a.conll", text)) == wanted
+    path = put(tmp_path / "b.conll", "a\tB-X\nb\tX \n")
+    assert first_with_tag(path, "X") == 2
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_answers_are_unknown_if_the_file_lacks_them(tmp_path: pathlib.Path):
     [
         (as_lines({"answers": ["Bo"]}) * 2, "its first line is a complete object: name the file .jsonl if each line is one"),
         ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
-        ("<!DOCTYPE html>\n", "it is a web page: fetch the file itself"),
+        ("<?xml version='1.0'?>\n", "it is a web page: fetch the file itself"),
         ('{"data": [', "fetch it again"),
     ],
 )
@@ -143,3 +143,6 @@ def test_another_format_with_json_suffix_is_recognised(tmp_path: pathlib.Path, t
         read_squad(path)
     assert str(error.value).startswith(f"{path} is not JSON (")
     assert str(error.value).endswith(f"); {remedy}")
+    path.write_text("<!DOCTYPE html>\n")
+    with pytest.raises(UserError, match=r"x\.json is a web page, not text; fetch the file itself"):
+        read_squad(path)
