@@ -43,6 +43,7 @@ from bert_jax.finetuning.program import teaching
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, load_teacher, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
