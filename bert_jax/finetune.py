@@ -43,6 +43,7 @@ from bert_jax.finetuning.program import teaching
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, load_teacher, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
@@ -236,7 +237,8 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
         if experiment.task.length > start.config.max_position:
             raise UserError(
                 f"config.task.length={experiment.task.length} is longer than the position table of {experiment.init_from}, which "
-                f"has {start.config.max_position} positions; shorten it, or extend the table with `python -m bert_jax.convert`"
+                f"has {counted(start.config.max_position, 'position')}; shorten it, or extend the table with "
+                "`python -m bert_jax.convert`"
             )
         unlabelled = open_unlabelled(experiment, task.head, start)
         data = read_features(task, start)

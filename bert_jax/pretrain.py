@@ -1,4 +1,4 @@
-"""Pretrains a BERT on a corpus with masked language modelling and next sentence prediction.
+"""Pretrains a BERT on a corpus: masked language modelling and next sentence prediction.
 
     python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
 

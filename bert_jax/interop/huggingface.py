@@ -399,7 +399,7 @@ def _check_outputs(
             raise UserError(labels_needed(len(given), head.subtree, len(bias)))
         raise UserError(
             f"{source}: the {module} has {counted(len(bias), 'output')}, but config.json has "
-            f"{counted(len(head.labels), 'label')}; name them with `convert --labels=A,B,...` ({len(bias)} labels), or leave the "
+            f"{counted(len(head.labels), 'label')}; name all {len(bias)} with `convert --labels=A,B,...`, or leave the "
             f"head out with `convert --drop={head.subtree}`"
         )
 

@@ -60,7 +60,7 @@ def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -
     their own base, or follow the full layers if they have none. Raises UserError for a model with other positions."""
     if model.config.positions != "rotary":
         raise UserError(
-            f"a base is for rotary positions, but {model.source} has {model.config.positions} positions; leave it out"
+            f"a base is for rotary positions, but {model.source} has positions={model.config.positions!r}; leave it out"
         )
     kept = model.config.sliding_rotary_theta if sliding is None else sliding
     config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)

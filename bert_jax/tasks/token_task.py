@@ -132,8 +132,8 @@ class TokenTask:
         if split not in self._places:
             if unread:
                 self.say(
-                    f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer can read become "
-                    "[UNK]"
+                    f"{self.name}, {split}: {counted(unread, 'word')} without a character that the tokenizer can read, "
+                    "replaced by [UNK]"
                 )
             if long:
                 self.say(

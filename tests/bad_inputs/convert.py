@@ -72,7 +72,7 @@ CASES = [
     Case(
         "a base for positions that are not rotary",
         "--rope-theta=9000",
-        "a base is for rotary positions, but $model has learned positions; leave it out",
+        "a base is for rotary positions, but $model has positions='learned'; leave it out",
     ),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
@@ -291,7 +291,7 @@ CASES = [
         "more outputs than labels",
         "--from=classifier",
         "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; name them with "
-        "`convert --labels=A,B,...` (2 labels), or leave the head out with `convert --drop=sequence_head`",
+        "`convert --labels=A,B,...`, or leave the head out with `convert --drop=sequence_head`",
         copies="classifier",
         spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),
     ),

@@ -114,4 +114,4 @@ def test_a_process_reports_lost_processes_and_can_be_restarted(tmp_path, caplog)
         raise ProcessesLost("process 1 is lost")
 
     assert swept(tmp_path, Apart(0, gather)) == HUNG
-    assert caplog.messages[-1].startswith("process 1 is lost; rerun the same command on all of them")
+    assert caplog.messages[-1].startswith("process 1 is lost; rerun the same command on all processes")

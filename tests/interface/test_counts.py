@@ -30,6 +30,7 @@ NEVER_ONE = {
     "{prefixed(max(read))} tokens",
     "{prefixed(max(sizes))} parameters",
     "{prefixed(PAPERS_BASE[0])} parameters",
+    "{prefixed(PAPERS_BASE[1])} tokens",
     "{curve.corpus_tokens} tokens",
     "{len(_T_95) + 1} runs",  # ten
     "{RARE} times",  # ten

@@ -277,7 +277,8 @@ def test_a_model_missing_on_the_hub_is_refused(hub, tmp_path):
 
 
 def test_a_hub_model_without_weights_is_refused(hub, tmp_path):
-    assert re.search(r"hub's lab/none is not.*: model\.safetensors missing", said("lab/none", hub.address, tmp_path / "home"))
+    answer = said("lab/none", hub.address, tmp_path / "home")
+    assert re.search(r"lab/none on the hub is not.*: model\.safetensors missing", answer)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_caller_that_is_not_a_host_of_the_run_is_rejected(said: Any):
 
 
 def test_a_port_in_use_keeps_slices_apart():
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UserError, match=r"cannot be opened .*another run"):
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UserError, match=r"cannot be opened .*the other run"):
         hosts.joined_slices(["127.0.0.1"], 0, ["127.0.0.1", "b"], port=server.getsockname()[1])
 
 

@@ -184,7 +184,7 @@ def test_a_failed_download_leaves_no_partial_file(tmp_path: pathlib.Path, monkey
 def test_a_fetch_leaves_64_mib_free_on_the_disk(size: int, free: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     fetching.require_space("it", tmp_path / "new" / "copies", size)
-    with pytest.raises(UserError, match=rf"^it needs 0\.00 GB in {tmp_path}, where"):
+    with pytest.raises(UserError, match=rf"^it needs 0\.00 GB in {tmp_path}, but only"):
         fetching.require_space("it", tmp_path / "new" / "copies", size + 1)
 
 

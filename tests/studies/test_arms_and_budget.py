@@ -93,7 +93,8 @@ def test_arms_that_continue_another_keep_their_own_steps(experiment: Pretraining
 
 def test_a_too_large_budget_is_refused(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 1e18})
-    with pytest.raises(UserError, match=r"config\.budget\.tokens=1e\+18 is .* steps of the arm 'a', above 2,147,483,647; lower"):
+    says = r"config\.budget\.tokens=1e\+18 is .* steps of the arm 'a', above the maximum of 2,147,483,647; lower"
+    with pytest.raises(UserError, match=says):
         planned_steps(made, made.arms[0], experiment, None)
     most = 2**31 - 1
     one = PretrainingExperiment.from_dict({"phases": [{"steps": 1, "batch_size": 1, "length": 8, "max_predictions": 1}]})

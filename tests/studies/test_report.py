@@ -81,7 +81,7 @@ Equal tokens: every arm reads 1 M tokens (including padding), however long this 
 | left to right | +0.050 (+0.020 to +0.080) | - | +0.500 |
 | random | -0.010 (-0.040 to +0.020) | +0.050 (+0.020 to +0.080) | -0.010 (-0.040 to +0.020) |
 
-The mean over seeds of paired differences, and its 95 % interval.
+Means over seeds of paired differences, with their 95 % intervals.
 
 ## The paper's rows
 

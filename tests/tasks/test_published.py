@@ -91,7 +91,7 @@ def test_published_scores_have_our_names() -> None:
 
 def test_the_log_groups_rows_by_their_notes_with_the_main_score_first() -> None:
     lines = list(score_lines(published("sick/entailment"), "accuracy"))
-    assert lines[0].startswith("published, test (precision and recall are means over the three labels, as ours are; ")
+    assert lines[0].startswith("published, test (precision and recall are means over the three labels, as in results.json; ")
     assert lines[1].startswith("  LangPro: accuracy 0.8135  precision 0.")
     assert lines[1].endswith("(Abzianidze 2015, doi:10.18653/v1/D15-1296; answers in its repository, kovvalsky/LangPro)")
     assert [line[:15] for line in lines].count("published, test") == 3, "each note needs a heading"

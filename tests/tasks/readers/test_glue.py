@@ -95,7 +95,7 @@ def test_mrpc_is_read_in_both_layouts(tmp_path: pathlib.Path):
 
 def test_a_broken_line_is_an_error_except_in_known_files(tmp_path: pathlib.Path):
     put(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\nfine\t1\nhalf\n")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 3: 1 column, but there are 2 names of columns"):
+    with pytest.raises(UserError, match=r"dev\.tsv, line 3: 1 column, but there are 2 names of columns \(sentence, label\)"):
         read_glue("SST-2", tmp_path, "dev")
     put(tmp_path / "QQP" / "train.tsv", QQP + "0\t1\t2\tA\tB\t1\n1\t3\n2\t1\t2\tC\tD\t0\n3\n")
     said: list[str] = []
