@@ -290,7 +290,7 @@ CASES = [
     Case(
         "more outputs than labels",
         "--from=classifier",
-        "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; name them with "
+        "classifier/model.safetensors: the classifier has 2 outputs, but config.json has 3 labels; name all 2 with "
         "`convert --labels=A,B,...`, or leave the head out with `convert --drop=sequence_head`",
         copies="classifier",
         spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),

@@ -355,7 +355,7 @@ def test_a_step_is_replayed_and_converted_from_another_directory(
     finally:
         file.write_text(text)
     assert replayed.status == 2
-    assert f"another {file}: the file that config.objective names has changed" in replayed.output
+    assert f"a different {file}: the file that config.objective names has changed" in replayed.output
     assert resumed.status == 2
     assert "or resume with the new file: --changed-files" in resumed.output
     assert json.loads((generator / "config.json").read_text())["files"]["objective"]["source"] == text

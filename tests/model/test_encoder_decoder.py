@@ -189,7 +189,7 @@ def test_parameter_axes_are_named_for_sharding():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"decoder_layers": 0}, "must be at least 1"),
+        ({"decoder_layers": 0}, "set it to at least 1"),
         ({"type_vocab_size": 2}, "set 0"),
         ({"direction": "left_to_right"}, "set both"),
         ({"encoder": "transformer"}, "leave it out"),

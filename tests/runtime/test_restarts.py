@@ -148,8 +148,8 @@ def test_the_workdir_is_found_in_either_form(flags: list[str]):
 
 
 def test_the_workdir_is_the_one_of_the_command_where_it_begins_with_a_tilde(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", "/home/ada")
-    assert find_workdir(["--workdir=~/runs/a"]) == find_workdir(["--workdir", "~/runs/a"]) == pathlib.Path("/home/ada/runs/a")
+    monkeypatch.setenv("HOME", "/house/of/ada")
+    assert find_workdir(["--workdir=~/runs/a"]) == find_workdir(["--workdir", "~/runs/a"]) == pathlib.Path("/house/of/ada/runs/a")
 
 
 def test_the_steps_of_a_sweep_add_up_over_its_runs(tmp_path: pathlib.Path):

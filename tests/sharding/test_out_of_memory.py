@@ -34,14 +34,14 @@ def explained(error: Exception, advice: MemoryAdvice = ADVICE) -> str:
             "free, 0B reserved, and 3.33G reservable.",
             6.48 * 2**30,
             3.33 * 2**30,
-            "asks for 6.48 GiB of HBM at once, and 3.33 GiB are free",
+            "asks for 6.48 GiB of HBM at once, but 3.33 GiB are free",
         ),
         (
             "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 15.65G. That was not possible. There are "
             "11.08G free.; (0x0x0_HBM0)",
             15.65 * 2**30,
             11.08 * 2**30,
-            "asks for 15.65 GiB of HBM at once, and 11.08 GiB are free",
+            "asks for 15.65 GiB of HBM at once, but 11.08 GiB are free",
         ),
         (
             "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment OOM Debugging.",

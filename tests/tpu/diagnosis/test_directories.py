@@ -70,7 +70,7 @@ def test_a_bucket_must_return_the_written_data(bucket: str, monkeypatch: pytest.
     for content in (None, types.SimpleNamespace(data=b"2")):
         monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
         (fault,) = workdir_check(ALONE, as_path(bucket)).faults
-        assert fault == f"--workdir={bucket} does not return what was written to it; give another bucket"
+        assert fault == f"the bucket of --workdir={bucket} does not return what was written to it; give another bucket"
 
 
 @pytest.mark.parametrize(("count", "faults", "asked"), [(1, (), 0), (2, (), 1), (2, ("no room",), 0), (1, ("no room",), 0)])

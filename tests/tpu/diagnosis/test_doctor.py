@@ -74,7 +74,7 @@ def test_an_experiment_is_compiled_and_timed_and_every_fault_is_found_at_once(
     assert "fits; a step takes" in said
     assert "4 faults:" in said
     assert (
-        f"--workdir={tmp_path / 'file'} cannot be created (a file is in the way); name a directory that you may write to"
+        f"--workdir={tmp_path / 'file'} cannot be created (a file is in the way); give a directory that you may write to"
     ) in said
     assert "config.corpus.directory=nowhere (looked for in " in said
     assert "does not exist; build the corpus with `tpu_scripts/run.sh corpus`" in said
