@@ -54,7 +54,7 @@ def test_a_head_or_teacher_with_other_labels_is_refused_with_both_label_lists(re
     model = tmp_path / "model"
     write_model(model, head=SequenceHead(labels=("no", "yes", "perhaps")))
     says = refused(f"--config.init_from={model}", "--config.keep_head=true")
-    assert "a sequence_head with the labels no, yes, perhaps, but the task needs a sequence_head with the labels good, poor; leave" in says
+    assert "the labels no, yes, perhaps, but the task needs a sequence_head with the labels good, poor; leave" in says
     assert "has no head for this task; fine-tune it on the same task first" in refused(f"--config.distillation.teacher={model}")
 
 

@@ -153,8 +153,8 @@ def test_branching_from_a_bad_checkpoint_is_refused_in_one_sentence(
     assert "is not WORKDIR@STEP, e.g. " in refusal(experiment, there)
     assert "holds no run; name the workdir of a run of pretrain" in refusal(experiment, f"{tmp_path}@12")
     assert refusal(experiment, f"{there}@12", model__hidden_size="32").endswith(
-        "is a state of a different model or optimizer: config.model.hidden_size is 16 in that run, but 32 here; use the same model "
-        "and optimizer"
+        "is a state of a different model or optimizer: config.model.hidden_size is 16 in that run, but 32 here; use "
+        "the same model and optimizer"
     )
     assert "config.optimizer.name is stable_adamw in that run, but adamw here" in refusal(
         experiment, f"{there}@12", optimizer__name="adamw"
