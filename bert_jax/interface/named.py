@@ -27,7 +27,7 @@ IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)
 
 
 class Record(TypedDict):
-    """What config.json, results.json and the exported model record about a user's file."""
+    """The record of a user's file in config.json, results.json and the exported model."""
 
     path: str
     sha256: str

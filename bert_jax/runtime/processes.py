@@ -239,7 +239,7 @@ def _listed(hosts: Hosts, indices: list[int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- the loop
 @dataclasses.dataclass(frozen=True)
 class _Ending:
-    """How this process will be ended if it does not end on its own first: the `words` on stderr, the exit status, and two times
+    """The end of this process if it does not end on its own first: the `words` on stderr, the exit status, and two times
     (time.monotonic), `earliest` and `latest`. Until `latest` it waits for the others to exit."""
 
     words: str
