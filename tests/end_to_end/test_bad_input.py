@@ -101,7 +101,7 @@ def test_a_run_with_too_few_finite_steps_fails_and_exports_nothing(brief, tmp_pa
     flags = ("--config.phases.0.learning_rate=1e30", "--config.phases.0.warmup_steps=0", "--config.abort_after_skipped=100")
     (end,) = forked.run(brief.parent, command(brief, tmp_path / "run", *flags))
     assert end.status == 2, end.output
-    said = "error: only 1 of 14 steps changed the weights: the loss or gradient of the others was not finite. No model"
+    said = "error: only 1 of 14 steps changed the weights, because the loss or gradient of all other steps was not finite. No"
     assert said in end.output
     assert not (tmp_path / "run" / "model").exists()
 
