@@ -83,8 +83,8 @@ class PhaseConfig:
     mask_probability: Fraction = 0.8
     random_probability: Fraction = 0.1
     corpus: PathText = ""
-    """The directory of another corpus with the same vocabulary. The phase trains on its training split instead of that of
-    `config.corpus`. The held-out texts are those of `config.corpus` in all phases."""
+    """The directory of another corpus with the same vocabulary. The phase trains on the training split of this corpus. All phases
+    are evaluated on the held-out split of `config.corpus`."""
     rotary_theta: Theta | None = None
     """The base of rotary positions in full-attention layers, e.g. 160,000 for rows of 8,192 tokens (ModernBERT). The exported
     model has the value of the last phase."""

@@ -825,7 +825,7 @@ CASES = [
     Case(
         "a vocabulary of Japanese rules",
         "--vocab=words",
-        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT; supported',
+        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules differ from BERT\'s; supported',
         files={"words/vocab.txt": WORDS, "words/config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'},
     ),
     Case(

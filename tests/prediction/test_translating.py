@@ -58,7 +58,7 @@ def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_target_that_is_longer_than_its_source_has_the_tokens_of_a_cache_with_room_for_all(beams):
-    """The cache grows once during the search: a row of padding beside the sources gives it room for all from the start."""
+    """The cache grows once during the search: if a row of padding is added to the sources, it has room for all from the start."""
     model, stored = imported("shared"), golden("shared")
     batch, _ = batch_of(stored)
     choice = Decoding(END, PAD, barred=(PAD, END), forced_end=True, beams=beams)

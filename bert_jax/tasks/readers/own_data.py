@@ -512,7 +512,7 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
 
 
 _MOST_OF = 0.9
-"""The share of sentences of one word from which the rows of a table are words."""
+"""If at least this fraction of the sentences have one word, each row of the table is taken to be a word."""
 _IN_COLUMNS = (
     "in a file with a word and its tag on each line, spaces or TABs separate them, an empty line follows each sentence, there "
     "are no column names, and the file name ends in .conll"
@@ -632,9 +632,9 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     given = row.value(config.answers) if given != "" else []
     if isinstance(given, str) and given.strip() not in context:
         given = row.written(config.answers)
-    beside = row.value(config.answer_start) if config.answer_start and given != [] else None
+    start = row.value(config.answer_start) if config.answer_start and given != [] else None
     try:
-        answers = listed_answers(given, beside)
+        answers = listed_answers(given, start)
     except ValueError as error:
         raise row.location.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
     found = tuple(places.find(name, context, text, start) for text, start in answers)
