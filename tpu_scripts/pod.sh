@@ -102,7 +102,7 @@ wait_until_active() {
         else
             failures=$((failures + 1))
             [[ -n "$seen" ]] || fail 1 "$name cannot be described (gcloud's message is above); to create it: $pod create $name"
-            ((failures < 20)) || fail 1 "gcloud has failed 20 times in a row; give the same command again when the network is back"
+            ((failures < 20)) || fail 1 "gcloud has failed 20 times in a row; run the same command again when the network is back"
         fi
         sleep 30
     done
@@ -120,11 +120,11 @@ reach() {
         ((status == 0)) && return
         require_usable "$(request state.state)"
         [[ "$status" == 255 || "$*" == *" scp "* ]] || fail 1 "$what failed with exit status $status; the message of the worker, or \
-of gcloud, is above. Fix the cause and give the same command again; steps that are done are not repeated"
+of gcloud, is above. Fix the cause and run the same command again; steps that are done are not repeated"
         say "ssh failed (attempt $attempt of 3)"
         ((attempt == 3)) || sleep 15
     done
-    fail 1 "$what: a worker cannot be reached with ssh. Its processes continue; give the same command again ($pod status $name)"
+    fail 1 "$what: a worker cannot be reached with ssh. Its processes continue; run the same command again ($pod status $name)"
 }
 
 # on_workers WORKER COMMAND [SLICE]: runs COMMAND on one worker, or all of them, of one slice, or by default of all slices

@@ -246,7 +246,7 @@ def test_lost_ssh_connections_are_retried_and_runs_continue(cloud: Cloud):
     lost.write_text("1\n2\n3\n")
     gone = cloud.pod("logs pod")
     assert gone.returncode == 1
-    assert "error: logs: a worker cannot be reached with ssh. Its processes continue; give the same command again" in gone.stderr
+    assert "error: logs: a worker cannot be reached with ssh. Its processes continue; run the same command again" in gone.stderr
     deadline = time.monotonic() + 30
     while (told := cloud.pod("status pod").stderr) != "w-0: running: begun\nw-1: running: begun\n":
         assert time.monotonic() < deadline, told
