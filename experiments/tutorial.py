@@ -78,8 +78,8 @@ for text in ["The function returns an array.", "unbelievably multithreaded", "Sc
 
 # %% [markdown]
 # The first five ids are special. `[CLS]` starts a row and `[SEP]` ends a sentence; `[MASK]` hides a word; `[PAD]` fills short
-# rows, and `[UNK]` stands for a word that cannot be spelled. The corpus itself is one long array of ids, with the offsets at which
-# sentences begin.
+# rows, and `[UNK]` stands for a word that cannot be spelled. The corpus itself is one long array of ids, with the offsets at
+# which sentences begin.
 
 # %%
 from bert_jax.data.corpus.store import open_corpus
@@ -133,8 +133,8 @@ for path, array in jax.tree.leaves_with_path(params):
 print(f"{sum(array.size for array in jax.tree.leaves(params)):,} parameters")
 
 # %% [markdown]
-# Two thirds of the parameters are one table: a vector for each piece of the vocabulary. The vector of a token is the sum of one row
-# from each of three tables, followed by a LayerNorm, which gives every vector mean 0 and variance 1, then scales and shifts it.
+# Two thirds of the parameters are one table: a vector for each piece of the vocabulary. The vector of a token is the sum of one
+# row from each of three tables, followed by a LayerNorm: it gives every vector mean 0 and variance 1, then scales and shifts it.
 
 # %%
 from bert_jax.model.bert import Bert
@@ -439,7 +439,7 @@ pretrain.main(
 )
 
 # %% [markdown]
-# It writes one token at a time. If it always takes the most probable one, it goes in circles. If each token is drawn at random with
+# It writes one token at a time. If it always takes the most probable one, it goes in circles. If each token is drawn at random by
 # the probabilities that the model predicts, it wanders: some grammar, and no sense. That is what a minute of training buys.
 
 # %%

@@ -483,8 +483,8 @@ def _with_budgets(values: JsonObject) -> JsonObject:
         needed = -(-tokens // math.prod(size))
         if tokens and steps not in (0, needed):
             raise UserError(
-                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but these tokens are {counted(needed, 'step')} of "
-                f"{size[0]} x {counted(size[1], 'token')}; give one of them, and set the other to 0"
+                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, but that many tokens take "
+                f"{counted(needed, 'step')} of {size[0]} x {counted(size[1], 'token')}; set one of the two to 0"
             )
         found[i] = {**phase, "steps": needed} if tokens else phase
     return {**values, "phases": found}

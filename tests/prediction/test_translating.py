@@ -37,7 +37,7 @@ def search(case: str, *, penalty: float = 1.0, limit: Any = NEW, **settings: Any
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_and_beam_search_choose_the_tokens_of_transformers(case: str):
     """Sources of different lengths are in one batch; padding is forbidden, and the end is forced at the limit. Models that differ
-    from another in their tables alone are asked in two ways."""
+    from another one only in their tables are tested with two of the settings."""
     stored, seen = golden(case), set()
     for name, wanted in stored.items():
         if not name.startswith("generated/"):
