@@ -476,7 +476,7 @@ finetune gap                       +     +
 pretrain                           +     m
 pretrain --config.teacher          z     z
 """
-"""The same for the LSTMs that came out of others."""
+"""The same for the LSTMs that were derived from other kinds."""
 
 
 def only_begin() -> None:

@@ -86,7 +86,7 @@ def translate_flags(flags: Flags) -> None:
     """The flags of `translate`."""
     beams = "hypotheses of the beam search; 1 takes the most probable token each time"
     flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=4, metavar="N", help=beams)
-    power = "the exponent of the length penalty; 0 is no penalty (default: 0.6 for gnmt, 1 for transformers)"
+    power = "the exponent of the length penalty; 0: no penalty (default: 0.6 for gnmt, 1 for transformers)"
     flags.add_argument("--length-penalty", type=InRange(float, Interval(ge=0, le=10)), metavar="A", help=power)
     penalty = "divide the log-probability of n tokens by ((5 + n) / 6)^A (gnmt, as in the paper) or by n^A (transformers)"
     flags.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[1], help=penalty)

@@ -311,7 +311,7 @@ CASES = [
         "config.cross_view is for tagging, not for a sequence head; leave it out",
     ),
     Case(
-        "cross-view training beside a teacher",
+        "cross-view training with a teacher",
         "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
         "config.cross_view learns from the model itself, config.distillation from another model; leave one of them out",
     ),

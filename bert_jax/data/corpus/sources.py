@@ -269,7 +269,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if _exists(there):
         if not there.is_file() and not there.is_dir():
             raise UserError(
-                f"{source.flag}={source}: {there} is a pipe or a device, but the text must be read in parts; write it to a file"
+                f"{source.flag}={source}: {there} is a pipe or a device, but text is read in several parts; write it to a file"
             )
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
