@@ -16,8 +16,9 @@ from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.encoder_decoder import EncoderDecoder, attention_maps, encode
-from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters
+from bert_jax.model.pretraining import abstract_parameters, count_parameters
 from bert_jax.model.tokens import Tokens
+from tests.random_rows import drawn_parameters
 
 TINY = ModelConfig(
     **published("transformer_base")
@@ -41,7 +42,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def parameters(config: ModelConfig = TINY) -> Any:
-    return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(3)))
+    return drawn_parameters(config, 3)
 
 
 def side(ids: Any, prefix: str = "", lengths: Any = None) -> dict[str, jax.Array]:
