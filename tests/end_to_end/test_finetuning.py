@@ -96,6 +96,15 @@ def test_a_run_writes_curves_and_metrics(trained: dict[str, Trained], name: str)
 
 
 @EACH
+def test_a_run_compiles_at_most_two_training_programs(trained: dict[str, Trained], name: str):
+    """Compiling takes longer than training on a few thousand examples."""
+    said = trained[name].finetune.output
+    programs = re.findall(r"(?m)^(?:.*  )?compiling (.*)$", said)
+    assert 1 <= len([program for program in programs if program.startswith("the training step")]) <= 2, programs
+    assert len([program for program in programs if program.startswith("the evaluation")]) == 1, programs
+
+
+@EACH
 def test_dev_is_evaluated_every_epoch_and_test_once(trained: dict[str, Trained], name: str):
     run, kind = trained[name], KINDS[name]
     splits = re.findall(r"evaluating the weights of step [\d,]+ on (\S+):", run.finetune.output)

@@ -7,7 +7,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -77,10 +77,11 @@ def read_table(
     quotes: bool = False,
     skip: int = 0,
     skipped: Callable[[Location, list[str]], None] | None = None,
+    wanted: Container[str] | None = None,
 ) -> Table:
     """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
-    have an empty name. Raises UserError for a file that cannot be read, for two columns with the same name, and for a first row
-    with the names of `columns`, which would be read as an example."""
+    have an empty name. Raises UserError for a file that cannot be read, for two columns with the same name if it is one of the
+    `wanted` (None: any), and for a first row with the names of `columns`, which would be read as an example."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
     if columns:
         first = next(rows, None)
@@ -93,8 +94,10 @@ def read_table(
         first = next(rows, None)
         if first is None:
             raise UserError(f"{path} has no rows; give a file with one example per row")
-        location, columns = first
-        if repeated := [name for name in columns if name and columns.count(name) > 1]:
+        location, cells = first
+        columns = [name.strip() for name in cells]
+        known = (name for name in columns if name and (wanted is None or name in wanted))
+        if repeated := [name for name in known if columns.count(name) > 1]:
             raise location.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
     return Table(path, tuple(columns), rows, skipped)
 
