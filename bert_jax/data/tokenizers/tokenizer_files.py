@@ -361,7 +361,7 @@ def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
 
 
 def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which has no special pieces of BERT."""
+    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which lacks BERT's special pieces."""
     if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
         raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
 

@@ -6,7 +6,7 @@
     span        question, context, answers, answer_start?       QuestionExample (or a file of SQuAD)
     choice      prompt, choices, label                          ChoiceExample
 
-A file is CSV, TSV or JSON (one object a line, or a list of them), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
+A file is CSV, TSV or JSON (one object per line, or a list), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
 as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is

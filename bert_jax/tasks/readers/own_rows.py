@@ -233,7 +233,7 @@ def _names_in(feature: Any) -> tuple[str, ...]:
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
-"""The suffixes of JSON, one object a line or one list of objects."""
+"""The suffixes of JSON: one object per line, or one list of objects."""
 SENTENCE = "Sentence #"
 """The column that numbers sentences in the best known table of entities, which has a word in each row."""
 MISSING = frozenset((
