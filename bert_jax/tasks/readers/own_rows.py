@@ -586,7 +586,7 @@ def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> An
             raise UserError(f"{path} is a single object ({', '.join(whole)}); {_LIST_WANTED}") from error
         if number == 1 and suffix(path) == ".json":
             raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
-        raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+        raise Location(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line must be one object") from error
     if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
         raise UserError(f"{path} is a single object ({', '.join(value)}); {_LIST_WANTED}")
     if is_first and isinstance(value, dict) and _is_whole_table(value):
