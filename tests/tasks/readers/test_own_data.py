@@ -531,7 +531,7 @@ def test_label_numbers_index_the_named_labels(tmp_path: pathlib.Path):
     data = load_own_data(OwnDataConfig(train=path, label_names=("no", "yes")), "sequence", say=said.append)
     assert ([e.label for e in data.train if isinstance(e, TextExample)], data.labels) == (["no", "yes"], ("no", "yes"))
     assert said == [f"{path}: its labels are numbers, read as 0=no, 1=yes"]
-    with pytest.raises(UserError, match=r"line 2: the label '1' is not known; known: no, yes"):
+    with pytest.raises(UserError, match=r"line 3: the label 2 is not the number of one of the 2 labels \(0=no to 1=yes\)"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,1", "b,2"), label_names=("no", "yes"))
     train = put(tmp_path / "train.csv", "text,label", "a,no", "b,yes")
     with pytest.raises(UserError, match=r"a\.csv, line 2: the label '1' is not known"):  # the meaning of label 1 is not given
