@@ -280,7 +280,8 @@ def _text_rows(
         except ValueError:
             vector = np.full(form.width, np.nan, np.float32)
         last = word.split()[-1:] if len(word.split()) > 1 else []
-        if len(numbers) != form.width or _are_numbers(last):  # a number too few, or one too many
+        wrong = len(numbers) != form.width or _are_numbers(last)  # a number too few, or one too many
+        if wrong or (b"_" in line and any(b"_" in x for x in numbers)):  # `float` also reads 1_0
             vector = np.full(form.width, np.nan, np.float32)
         try:
             yield f"line {number}", word.decode().lstrip(), vector

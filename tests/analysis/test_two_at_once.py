@@ -28,7 +28,8 @@ def test_the_second_of_two_analyses_in_one_folder_is_refused_and_the_first_ends(
     finally:
         os.kill(number, signal.SIGCONT)
     assert second.status == 2, second.output
-    assert f"error: --output={out} is being written by another process (in {out}/." in second.output
+    assert f"error: --output={out}" in second.output
+    assert f" is being written by another process (in {out}/." in second.output
     assert "); wait for it, or choose another --output" in second.output
     (done,) = first.end()
     assert done.status == 0, done.output

@@ -275,13 +275,6 @@ CASES = [
     ),
     Case("a blank text", "attention ' '", "its text is empty; give text"),
     Case(
-        "a treebank whose every other sentence is bad",
-        "dependencies --input=x.conllu",
-        "x.conllu, line 1: the ID 'a' is not one of CoNLL-U ... "
-        "x.conllu has no sentence that can be read among those with odd numbers; give a CoNLL-U",
-        files={"x.conllu": f"{TREE.replace('1', 'a', 1)}\n{TREE}\n"},
-    ),
-    Case(
         "probes of a single label",
         "probe --input=x.conll --eval=y.conll --probes=labels",
         "x.conll and y.conll have no kind of label in common of which the first has two or more; give two",

@@ -569,7 +569,7 @@ CASES = [
     Case(
         "a table in UTF-16 without its mark",
         TRAIN,
-        "train.csv, line 1: character 2 of the file is NUL ...: it starts like UTF-16; convert it (iconv -f UTF-16BE -t UTF-8)",
+        "train.csv, line 1: character 1 of the file is NUL ... : it starts like UTF-16; convert it (iconv -f UTF-16BE -t UTF-8)",
         files=train(GOOD.encode("utf-16-be")),
     ),
     Case(
@@ -987,7 +987,7 @@ CASES = [
     ),
     Case(
         "a blank name of a label",
-        "--config.task.own.label_names=[good,' ']",
+        "\"--config.task.own.label_names=[good,' ']\"",
         "task.own.label_names=['good', ' '] has a name without a letter; name each label, as [a,b]",
     ),
     Case(
@@ -999,13 +999,13 @@ CASES = [
     Case(
         "texts as labels",
         f"{TRAIN} --config.task.own.columns=[label,text] --config.task.own.dev=dev.csv",
-        "dev.csv, line 1: the label 'other' is not known; known: 0, 1, 10, 11, ... , ... (60 in all); correct it",
+        "dev.csv, line 1: the label 'other' is not known; known: 0, 1, 2, 3, ... , ... (60 in all); correct it",
         files={"train.csv": "".join(f"good,{i}\n" for i in range(60)), "dev.csv": "good,other\n"},
     ),
     Case(
         "entities as characters",
         f"{LINES} --config.task.name=own/token",
-        "train.jsonl, line 1: no field 'words', but entities as characters from and to, as spaCy and doccano write them; give the",
+        "train.jsonl, line 1: no field 'words', but entities as characters from and to, as spaCy and doccano write them; give",
         files={"train.jsonl": '{"text": "Paris is", "label": [[0, 5, "LOC"]]}\n'},
     ),
     Case(

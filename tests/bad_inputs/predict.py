@@ -683,7 +683,7 @@ CASES = [
     ),
     scored(
         "an index of weights that is none",
-        "model/model.safetensors.index.json is not an index of weight files (TypeError('list ... copy the model again",
+        "model/model.safetensors.index.json must hold a JSON object, but holds []; copy the model again",
         spoil=remove("model/model.safetensors"),
         files={"model/model.safetensors.index.json": "[]"},
     ),

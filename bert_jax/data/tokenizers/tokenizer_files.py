@@ -542,7 +542,7 @@ def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
         return f"its normalizer is {_named(types)}"
     if not any(bert.get("clean_text", True) for bert in berts):
         return "its normalizer has clean_text=false"
-    for token in content.get("added_tokens") or ():
+    for token in _entries(path, content.get("added_tokens") or []):
         if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             return f"its added token {token['content']!r} is matched inside words"
     return None

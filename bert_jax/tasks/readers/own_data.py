@@ -127,7 +127,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
     """Warns if all training texts have the same label, or if no question has an answer."""
     values = {example.label for example in train if isinstance(example, TextExample)}
-    if kind == "sequence" and config.problem != "multi_label" and len(values) == 1:
+    if kind == "sequence" and config.problem != "multi_label" and len(values) == 1 < len(train):
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
     if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
         say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")

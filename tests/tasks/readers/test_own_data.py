@@ -617,7 +617,7 @@ def test_quoted_cells_of_a_tsv_give_a_warning(tmp_path: pathlib.Path):
     assert labels_of(path, quotes=True) == ["x"]
     assert labels_of(path, quotes=False) == ['"x"']
     said: list[str] = []
-    path = put(tmp_path / "a.tsv", "text\tlabel", '"Go."\tx', 'a "b" c\tx', '"d\tx')
+    path = put(tmp_path / "a.tsv", "text\tlabel", '"Go."\tx', 'a "b" c\tx', '"d\ty')
     data = load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
     assert [e.text for e in data.train if isinstance(e, TextExample)] == ['"Go."', 'a "b" c', '"d']
     assert len(said) == 1
