@@ -17,7 +17,7 @@ from bert_jax.runtime import interruptions
 from bert_jax.runtime.goodput import read_goodput
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
-from tests.end_to_end.forked import Done, Signal, Started, Surroundings
+from tests.end_to_end.forked import Done, Started, Surroundings
 from tests.end_to_end.runs import (
     BRIEF_STEPS,
     LAST_STEP,
@@ -92,15 +92,6 @@ def test_sigterm_saves_immediately_and_sets_the_exit_status(killed: Ended, termi
     assert steps[-1] == last_step(terminated.workdir)
     assert f"stopped at step {steps[-1]} of {LAST_STEP}, saved; the same command resumes" in terminated.output
     assert "resuming from step " in terminated.output
-
-
-def test_a_run_that_is_stopped_before_its_first_evaluation_has_a_figure(experiment: pathlib.Path):
-    workdir = experiment.parent / "stopped-early"
-    stop = Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=5, number=signal.SIGTERM)
-    end = done(experiment, workdir, at=stop)
-    assert end.status == 143, end.output
-    assert {name for record in records(workdir) for name in record if name.startswith("eval/")} == set()
-    assert (workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture(scope="module")
