@@ -59,7 +59,7 @@ class OwnDataConfig:
             )
         if not all(map(str.strip, self.label_names)):
             names = list(self.label_names)
-            raise UserError(f"task.own.label_names={names} has a name without a letter; name each label, as [a,b]")
+            raise UserError(f"task.own.label_names={names} has a blank name; name each label, as [a,b]")
         for name, things in (("label_names", "label"), ("columns", "column")):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise UserError(f"task.own.{name}={getattr(self, name)} names a {things} twice; name each once")

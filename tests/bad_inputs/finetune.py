@@ -988,7 +988,7 @@ CASES = [
     Case(
         "a blank name of a label",
         "\"--config.task.own.label_names=[good,' ']\"",
-        "task.own.label_names=['good', ' '] has a name without a letter; name each label, as [a,b]",
+        "task.own.label_names=['good', ' '] has a blank name; name each label, as [a,b]",
     ),
     Case(
         "a label that looks like another",

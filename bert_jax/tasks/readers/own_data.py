@@ -165,7 +165,7 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
         for spelling in spellings:
             alike.setdefault(spelling, group)
     groups = [group for group in {id(group): group for group in alike.values()}.values() if len(group) > 1]
-    for group in groups[:_MOST_LISTED]:
+    for group in groups[: 2 * _MOST_SHOWN]:
         looks = {_look(name) for name in group}
         listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
         say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
