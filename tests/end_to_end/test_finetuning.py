@@ -98,8 +98,7 @@ def test_a_run_writes_curves_and_metrics(trained: dict[str, Trained], name: str)
 
 
 def test_a_run_compiles_at_most_two_training_programs_and_one_evaluation(trained: dict[str, Trained]):
-    """Compiling takes longer than training on a few thousand examples. The runs are in one process, so those of equal shapes share
-    their programs."""
+    """Compiling takes longer than training on a few thousand examples. In this process, runs of equal shapes share programs."""
     compiling = re.compile(r"(?m)(?:^|  )compiling the (training step|evaluation)")
     said = {name: compiling.findall(run.finetune.output) for name, run in trained.items()}
     steps = {name: programs.count("training step") for name, programs in said.items()}
