@@ -24,6 +24,7 @@ from bert_jax.storage.records import (
     KINDS,
     Line,
     first_bytes,
+    has_spaces,
     is_cut,
     is_utf8,
     open_columns,
@@ -264,7 +265,8 @@ class FileReader:
         columns = self._found_columns(names) or {}
         used = {i for some in columns.values() for i in some}
         quoted = delimiter != "\t" or self.suffix == ".csv" or all(map(is_quoted, header.text.strip("\r\n").split("\t")))
-        for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted):
+        spaced = has_spaces(header.text, delimiter)
+        for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted, spaced=spaced):
             first, place = where.line, f"{where}: "
             if not any(cell.strip() for cell in row):
                 if self.blank_lines:
@@ -274,9 +276,6 @@ class FileReader:
                 problem = "the row repeats the names of the columns, as after joining files"
             elif not problem and len(row) != len(names):
                 problem = f"{counted(len(row), 'column')}, not the {len(names)} of {', '.join(names)}"
-            spaced = [row[i] for i in used if quoted and not problem and row[i][:1] == " " and is_quoted(row[i].strip())]
-            if spaced:
-                problem = f"{cut(spaced[0].strip())} follows a space, so its quotes do not enclose the cell; remove the space"
             doubled = [] if quoted or problem else [row[i] for i in used if is_quoted(row[i]) and '""' in row[i][1:-1]]
             if doubled:
                 problem = f"{cut(doubled[0])} is in double quotes; give a table between TABs without quotes, or name it .csv"

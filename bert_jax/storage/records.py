@@ -188,9 +188,18 @@ class TableRow(NamedTuple):
     problem: str | None  # the problem of its first line that could not be read
 
 
-def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool) -> Iterator[TableRow]:
+def has_spaces(header: str, delimiter: str) -> bool:
+    """Returns whether a space follows each delimiter in the line that names the columns of a table, so that spaces before cells
+    do not belong to them."""
+    rest = header.split(delimiter)[1:]
+    return bool(rest) and all(name.startswith(" ") for name in rest)
+
+
+def table_rows(
+    path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool, spaced: bool = False
+) -> Iterator[TableRow]:
     """Yields the rows of a table. A blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
+    line ends; otherwise quotes are ordinary characters. `spaced`: as `has_spaces`. Raises UserError for unbalanced quotes."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR
@@ -211,7 +220,7 @@ def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, 
 
     # this limit applies to the whole process, so it is never lowered
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    rows = csv.reader(read(), delimiter=delimiter, strict=True)
+    rows = csv.reader(read(), delimiter=delimiter, strict=True, skipinitialspace=spaced)
     while True:
         first, size, problem = 0, 0, None
         try:

@@ -950,9 +950,9 @@ CASES = [
         files=train("text,label\nit was fine,4.5\nit was bad,1e300\n"),
     ),
     Case(
-        "a table with spaces before its quotes",
+        "a table with spaces before the quotes of its labels",
         TRAIN,
-        'train.csv, line 2: "good" follows a space, so its quotes do not enclose the cell; remove the space',
+        'train.csv, line 2: label is "good", whose quotes belong to it, as after a space; remove the space, or list all classes',
         files=train('text,label\nit was fine, "good"\nit was bad, "poor"\n'),
     ),
     Case(
@@ -998,7 +998,7 @@ CASES = [
     ),
     Case(
         "texts as labels",
-        f"{TRAIN} --config.task.own.columns=[label,text] --config.task.own.dev=dev.csv",
+        f"{TRAIN} --config.task.own.columns=[text,label] --config.task.own.dev=dev.csv",
         "dev.csv, line 1: the label 'other' is not known; known: 0, 1, 2, 3, ... , ... (60 in all); correct it",
         files={"train.csv": "".join(f"good,{i}\n" for i in range(60)), "dev.csv": "good,other\n"},
     ),

@@ -749,12 +749,5 @@ CASES = [
         exit=1,
         files={"a.csv": "text,n\nit was fine,1\n\ufefftext,n\n"},
     ),
-    Case(
-        "a table with spaces before its quotes",
-        f"{CLASSIFY} --input=a.csv",
-        'a.csv, line 2: "it was fine" follows a space, so its quotes do not enclose the cell; remove the space',
-        exit=1,
-        files={"a.csv": 'n,text\n1, "it was fine"\n'},
-    ),
 ]
 TABLE = Table("predict", "--model=$model", CASES)

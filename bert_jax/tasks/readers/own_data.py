@@ -125,9 +125,9 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 
 def _report_equal_answers(config: OwnDataConfig, kind: str, train: Sequence[Example], say: Say) -> None:
-    """Warns if all training texts have the same label, or if no question has an answer."""
+    """Warns if all training texts have the same value, or if no question has an answer."""
     values = {example.label for example in train if isinstance(example, TextExample)}
-    if kind == "sequence" and config.problem != "multi_label" and len(values) == 1 < len(train):
+    if kind == "sequence" and config.problem == "regression" and len(values) == 1 < len(train):
         say(f"WARNING: every {config.label} of {config.train} is {values.pop()}, so there is nothing to learn")
     if kind == "span" and train and not any(isinstance(example, QuestionExample) and example.answers for example in train):
         say(f"WARNING: no question of {config.train} has an answer, so there is nothing to learn")
@@ -513,11 +513,6 @@ _IGNORED = "-100"
 
 
 def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
-    if config.words not in row.values and not row.has_cells and any(map(_has_spans, row.values.values())):
-        raise row.location.error(
-            f"no field {config.words!r}, but entities as characters from and to, as spaCy and doccano write them; give the words "
-            f'of each text and their tags, as {{"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}}'
-        )
     words = row.texts(config.words) or ()
     labels = row.labels(config.labels, optional=optional, known=config.label_names)
     if not words:
@@ -550,6 +545,11 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
     first = next(rows, None)
     if first is None:
         return
+    if not first.has_cells and config.words not in first.values and any(map(_has_spans, first.values.values())):
+        raise first.location.error(
+            f"no field {config.words!r}, but entities as characters from and to, as spaCy and doccano write them; give the words "
+            'of each text and their tags, as {"words": ["in", "Paris"], "labels": ["O", "B-LOC"]}'
+        )
     column = config.sentence or (SENTENCE if SENTENCE in first.values else None)
     if first.has_cells and config.words not in first.values:
         known = nearest(config.words, first.values)

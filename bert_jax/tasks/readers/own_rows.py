@@ -33,6 +33,7 @@ from bert_jax.storage.records import (
     ColumnFile,
     Location,
     columns_explained,
+    has_spaces,
     is_utf8,
     open_columns,
     read_text,
@@ -337,6 +338,12 @@ class Row:
             )
         if self.keeps_quotes and is_quoted(label):
             raise self.location.error(_quotes_remedy(label))
+        raw = self.values.get(name)
+        if isinstance(raw, str) and raw[:1] == " " and is_quoted(label):
+            raise self.location.error(
+                f"{name} is {label[:60]}, whose quotes belong to it, as after a space; remove the space, or list all classes in "
+                "label_names"
+            )
         return label
 
     def _items(self, name: str, *, optional: bool, remedy: str, strict: bool) -> list[str | int | float | bool] | None:
@@ -517,10 +524,13 @@ def _table_rows(
     say: Say,
 ) -> Iterator[Row]:
     """Yields the rows of a table. A first line `sep=;`, which Excel writes and reads, sets the delimiter."""
-    stated = _SEPARATOR_LINE.match(_head(path).decode(errors="replace"))
+    head = _head(path).decode(errors="replace").lstrip("\ufeff")
+    stated = _SEPARATOR_LINE.match(head)
     unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
     delimiter = stated[1] if stated else delimiter
     lines = {"skip": 1 if stated else 0}
+    begin = re.split("\r\n|\r|\n", head[stated.end() :] if stated else head)[0]
+    spaced = not columns and has_spaces(begin, delimiter)
 
     def refuse(location: Location, row: list[str]) -> None:
         raise location.error(
@@ -528,7 +538,7 @@ def _table_rows(
             f"{_cells_remedy(row, table.columns, delimiter, quotes=quotes)}"
         )
 
-    table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, wanted=wanted, **lines)
+    table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, wanted=wanted, spaced=spaced, **lines)
     if not columns and (other := _other_delimiter(table.columns, delimiter)):
         raise Location(path, 1 + lines["skip"]).error(f"the only column is {table.columns[0]!r}; set delimiter={other!r}")
     if not quotes and unsure and (quoted := next((name for name in table.columns if is_quoted(name)), None)):
@@ -543,15 +553,11 @@ def _table_rows(
         first = next(iter(values))
         if values[first].strip("\ufeff ") == first and all(cell.strip("\ufeff ") == name for name, cell in values.items()):
             raise location.error("the row repeats the names of the columns, as after joining files; remove it")
-        for cell in values.values():
-            if unsure and is_quoted(cell):
+        for cell in values.values() if unsure else ():
+            if is_quoted(cell):
                 if '""' in cell[1:-1]:
                     raise location.error(_quotes_remedy(cell))
                 kept.append((location, cell))
-            elif quotes and cell[:1] == " " and is_quoted(cell.strip()):
-                raise location.error(
-                    f"{cell.strip()[:60]} follows a space, so its quotes do not enclose the cell; remove the space"
-                )
         yield Row(location, values, separator, has_cells=True, keeps_quotes=unsure)
     if kept:
         location, cell = kept[0]

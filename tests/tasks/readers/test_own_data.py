@@ -748,7 +748,6 @@ def test_text_columns_list_only_renamed_fields():
 @pytest.mark.parametrize(
     ("name", "lines", "kind", "problem", "says"),
     [
-        ("a.csv", ["text,label", "a,x", "b,x"], "sequence", "classification", "every label of {} is x, so"),
         ("a.csv", ["text,label", "a,2", "b,2.0"], "sequence", "regression", "every label of {} is 2.0, so"),
         ("a.csv", ["question,context,answers", "a,b,"], "span", "classification", "no question of {} has an answer, so"),
     ],
@@ -764,8 +763,13 @@ def test_data_with_nothing_to_learn_is_reported(
 
 def test_spaces_and_byte_order_marks_in_a_header_and_unread_columns_of_one_name_do_not_matter(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "\ufeff\ufefftext, label,n,n", "it was, good,1,2", "it is, poor,3,4")
-    found = load_own_data(OwnDataConfig(train=path), "sequence")
-    assert [(example.text, example.label) for example in found.train if isinstance(example, TextExample)] == [
-        ("it was", "good"),
-        ("it is", "poor"),
-    ]
+
+    def read() -> list[tuple[str, object]]:
+        found = load_own_data(OwnDataConfig(train=path), "sequence").train
+        return [(example.text, example.label) for example in found if isinstance(example, TextExample)]
+
+    assert read() == [("it was", "good"), ("it is", "poor")]
+    put(tmp_path / "a.csv", "label, text", 'good, "it was, then"', 'poor,  it is', 'poor, " ""so"""')
+    assert read() == [("it was, then", "good"), ("it is", "poor"), (' "so"', "poor")]
+    put(tmp_path / "a.csv", "label,text", 'good, it was', 'poor," ""so"""')
+    assert read() == [(" it was", "good"), (' "so"', "poor")]
