@@ -393,7 +393,7 @@ def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("case", "flag", "says"),
     [
-        ("eurobert_encoder", "--window=4", "a window is for sliding layers, but .* has none"),
+        ("eurobert_encoder", "--window=4", "only sliding layers have a window, but .* has none"),
         ("modernbert_masked", "--window=5", "a window of 5 tokens cannot be divided into two equal sides; give an even number"),
         ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
         ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
