@@ -265,9 +265,9 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
-    """Returns the head word of an antecedent by three tests: all words are the same; the head word is the same; number, gender
-    and person agree. It uses the first test that any candidate passes, and returns the nearest candidate that passes it. If no
-    candidate passes a test, it returns the nearest candidate. This follows Lee et al. 2011."""
+    """Returns the head word of the antecedent that three tests choose, as in Lee et al. 2011: all words are the same; the head
+    word is the same; number, gender and person agree. The first test that any candidate passes decides, for the nearest
+    candidate that passes it; if no candidate passes any test, it is the nearest one."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,
