@@ -183,7 +183,7 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
             else:
                 raise UserError(f"the parse column closes a bracket that is not open, at {cut(text)!r}; correct it")
     if len(path) > 1:
-        raise UserError(f"the parse column does not close ({cut(path[-1].label)}; correct it")
+        raise UserError(f"the parse column does not close the bracket of {cut(path[-1].label)}; correct it")
     return top
 
 
