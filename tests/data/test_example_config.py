@@ -67,7 +67,8 @@ def test_packing_needs_the_smallest_sufficient_number_of_predictions(length, pac
     alone = ExampleConfig(**{**shape, "packed_examples": 1}, max_predictions=length - 3)
     counts = alone.predictions(np.arange(length + 1))
     sizes = range(3 if pairs == "none" else 5, length + 1)
-    rows = [row for k in range(1, min(packed, 7) + 1) for row in itertools.combinations_with_replacement(sizes, k) if sum(row) <= length]
+    most, combined = min(packed, length // sizes[0]), itertools.combinations_with_replacement
+    rows = [row for k in range(1, most + 1) for row in combined(sizes, k) if sum(row) <= length]
     needed = max(sum(counts[size] for size in row) for row in rows)
     ExampleConfig(max_predictions=int(needed), **shape)
     with pytest.raises(UserError, match=f"set max_predictions={needed} "):
