@@ -125,8 +125,10 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
     beside = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
-    if beside is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, beside)):
-        name = _tokenizer_class(path, config)[1]
+    name = _tokenizer_class(path, config)[1]
+    reads_model = name is None or str(name) in {*BACKENDS, *_READ_CLASSES} or _stem(name) in _FAIRSEQ
+    only_json = found[0].suffix != ".model" or not reads_model  # Gemma's tokenizer (mmBERT) has both files
+    if beside is not None and only_json and (why := _other_than_berts(path / JSON_FILE, beside)):
         if _stem(name) in WORDPIECE_CLASSES:
             raise UserError(f"{path / JSON_FILE}: {why}, which its class {name} ignores; use the files of one model")
         if _stem(name) in _FAIRSEQ or name is None:

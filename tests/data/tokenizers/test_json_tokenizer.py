@@ -386,6 +386,14 @@ def test_the_tokens_around_a_text_are_those_of_the_post_processor(tmp_path, name
     assert roles(load_tokenizer(tmp_path / "saved")) == roles(tokenizer)
 
 
+def test_a_sentencepiece_model_beside_the_file_is_not_read_for_a_class_with_rules_of_its_own(tmp_path):
+    gemma().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer.model").write_bytes(b"of Gemma")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizerFast"}')
+    tokenizer, library = load_tokenizer(tmp_path), tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("the rivers of é") == library.encode("the rivers of é", add_special_tokens=False).ids
+
+
 def test_a_missing_special_token_and_one_that_is_not_a_piece_are_refused(tmp_path):
     plain(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     says = r"none of its 261 pieces is known as \[MASK\], which .* as .\"mask_token\": \"<mask>\"."
