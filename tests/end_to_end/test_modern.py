@@ -45,7 +45,7 @@ LINES = {
         f"--config.task.own.dev={name}.jsonl"
         for name in ROWS
     },
-    "tag": "predict tag --model=token --words 'the river'",
+    "tag": "predict tag --model=token --json 'the river'",
     "classify": "predict classify --model=sequence --json 'the river'",
 }
 
@@ -79,5 +79,6 @@ def test_a_modern_model_is_fine_tuned_on_words_and_on_texts_and_asked(done: Comm
         assert fields["architectures"] == [f"ModernBertFor{kind}"]
         assert fields["layer_types"] == ["full_attention", "sliding_attention"]
     assert "the layers before the classifier are initialised from the MLM head" in done.ends["sequence"].output
-    assert [line.split("\t")[0] for line in done.ends["tag"].output.splitlines()][-2:] == ["the", "river"]
-    assert json.loads(done.ends["classify"].output.splitlines()[-1])["label"] in ("water", "land")
+    tagged, classified = (json.loads(done.ends[name].output.splitlines()[-1]) for name in ("tag", "classify"))
+    assert [word["word"] for word in tagged["tags"]] == ["the", "river"]
+    assert classified["label"] in ("water", "land")
