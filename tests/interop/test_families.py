@@ -416,3 +416,6 @@ def test_parameter_counts_leave_out_the_unused_norm(tmp_path, capsys):
         if row.subtree in ("embeddings", "encoder")
     )
     assert f"{stored:,} parameters" in capsys.readouterr().out
+    export_model(tmp_path / "padded", imported("modernbert_encoder", vocab_multiple=64))
+    for export in ("to", "padded"):
+        assert f"A model of bert_jax with {stored:,} parameters" in (tmp_path / export / "README.md").read_text()
