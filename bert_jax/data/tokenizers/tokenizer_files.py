@@ -129,8 +129,10 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
     library = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
-    if library is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, library)):
-        name = _tokenizer_class(path, config)[1]
+    name = _tokenizer_class(path, config)[1]
+    reads_model = name is None or str(name) in {*BACKENDS, *_READ_CLASSES} or _stem(name) in _FAIRSEQ
+    only_json = found[0].suffix != ".model" or not reads_model  # Gemma's tokenizer (mmBERT) has both files
+    if library is not None and only_json and (why := _other_than_berts(path / JSON_FILE, library)):
         if _stem(name) in WORDPIECE_CLASSES:
             raise UserError(f"{path / JSON_FILE}: {why}, which its class {name} ignores; use the files of one model")
         if _stem(name) in _FAIRSEQ or name is None:
@@ -593,9 +595,10 @@ _OTHER_NAMES = {
 def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
-    """Returns role -> piece. The role is looked up in the files next to a tokenizer.json, then by id in the model's config.json,
-    then in the file itself by the usual names and by the post-processor's template. If [CLS] and [SEP] are missing, the tokens
-    for the beginning and end of texts (bos, eos) are used."""
+    """Returns role -> piece. [CLS] and [SEP] are the special tokens that the post-processor puts around a text, if there is one
+    on each side: other programs read texts so, and config.json may have other ids (mmBERT's has <eos> for both). Otherwise the
+    role is looked up in the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's
+    config.json. If [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
     for role, piece in named.items():
@@ -610,16 +613,19 @@ def _roles(
         return library.pieces[i] if type(i) is int and 0 <= i < len(library.pieces) else None
 
     frame, inside = library.framed[0], library.letter
-    ends = {"cls": frame[0], "sep": frame[-1]} if len(frame) == len(inside) + 2 and frame[1:-1] == inside else {}
+    ends = dict[str, str]()
+    if len(frame) == len(inside) + 2 and frame[1:-1] == inside:
+        ends = {"cls": library.pieces[frame[0]], "sep": library.pieces[frame[-1]]}
+        ends = ends if {*ends.values()} <= {*library.special_tokens} else {}
     unknown = content["model"].get("unk_token")
     if type(content["model"].get("unk_id")) is int:
         unknown = library.pieces[content["model"]["unk_id"]]
     roles: dict[str, str] = {}
     for role, usual in SPECIAL_NAMES.items():
         other = {"cls": "bos", "sep": "eos"}.get(role, role)
-        found: list[str | None] = [named.get(role), *(name for name in usual if name in ids), by_id(f"{role}_token_id")]
-        found += [unknown if role == "unk" else None, named.get(other), by_id(f"{other}_token_id")]
-        found += [library.pieces[ends[role]] if role in ends else None, *_OTHER_NAMES.get(role, ())]
+        found: list[str | None] = [ends.get(role), named.get(role), *(name for name in usual if name in ids)]
+        found += [by_id(f"{role}_token_id"), unknown if role == "unk" else None, named.get(other), by_id(f"{other}_token_id")]
+        found += _OTHER_NAMES.get(role, ())
         known = [name for name in found if name in ids]
         if known:
             roles[role] = str(known[0])
