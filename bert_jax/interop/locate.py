@@ -66,9 +66,9 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        if path.is_file() and path.suffix not in _OF_WEIGHTS and (found := recognise(_head(path), path.name)):
+        if path.is_file() and path.suffix not in _OF_WEIGHTS and (other := recognise(_head(path), path.name)):
             raise UserError(
-                f"{path} {found.what}, not a model; {found.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
+                f"{path} {other.what}, not a model; {other.remedy}, and name the directory that holds {CONFIG} and {WEIGHTS}"
             )
         convert = (
             "a file of word vectors (a word and its numbers on each line, or word2vec's .bin) must be converted first: "
@@ -100,10 +100,10 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"{path} holds an adapter ({ADAPTER}), not a whole model; merge it into its model first (merge_and_unload of peft), "
             "and save that"
         )
-    weights = sorted(file.name for file in path.iterdir() if file.suffix in _OF_WEIGHTS) if WEIGHTS in absent else []
-    if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in weights):
+    found = sorted(file.name for file in path.iterdir() if file.suffix in _OF_WEIGHTS) if WEIGHTS in absent else []
+    if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in found):
         absent[-1] = SAFETENSORS_INDEX
-    there = f" (it has {', '.join(weights[:3])}{', ...' if len(weights) > 3 else ''})" if weights else ""
+    there = f" (it has {', '.join(found[:3])}{', ...' if len(found) > 3 else ''})" if found else ""
     raise UserError(
         f"{path} is not a model directory: {' and '.join(absent)} missing{there}; name a directory with these files, or a workdir"
     )
