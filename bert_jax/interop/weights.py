@@ -58,7 +58,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
         return safetensors.numpy.load_file(path)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         with path.open("rb") as file:
-            if found := recognise(file.read(HEAD_BYTES), path.name):
+            if (found := recognise(file.read(HEAD_BYTES), path.name)) and found.kind not in ("zip", "excel"):
                 raise UserError(f"{path} {found.what}, not a file of weights; {found.remedy}") from error
         size = counted(path.stat().st_size, "byte")
         raise UserError(f"{path} ({size}) is damaged or incomplete ({error}); copy or export the model again") from error
