@@ -73,7 +73,7 @@ CASES = [
         Case(
             f"an encoder-decoder for {command.split()[0]}",
             f"{command} --model=$translator",
-            "$translator is an encoder-decoder, and its encoder reads no [CLS]; name an encoder; `predict translate` and",
+            "$translator is an encoder-decoder, and its encoder reads no [CLS]; name an encoder, or use `predict translate`",
         )
         for command in (HEADS, "neighbours --input=$text house", "compare --control=random-weights 'the house'")
     ),

@@ -67,12 +67,12 @@ CASES = [
     Case(
         "a window for a model without sliding layers",
         "--window=4",
-        "a window is for sliding layers, but $model has none; leave it out",
+        "only sliding layers have a window, but $model has none of them; leave it out",
     ),
     Case(
         "a base for positions that are not rotary",
         "--rope-theta=9000",
-        "a base is for rotary positions, but $model has positions='learned'; leave it out",
+        "only rotary positions have a base, but $model has positions='learned'; leave it out",
     ),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),

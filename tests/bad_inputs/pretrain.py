@@ -682,7 +682,7 @@ CASES = [
     Case(
         "a kernel of attention for an LSTM",
         "--config.model.encoder=bilm --config.model.scan_layers=false --config.model.attention=fused",
-        "model.attention=fused is not for model.encoder=bilm; leave it out (auto)",
+        "model.attention=fused does not apply to model.encoder=bilm; leave it out (auto)",
     ),
     Case(
         "the objective of another model",

@@ -226,7 +226,8 @@ def test_transformers_loads_the_encoder_of_an_own_head(peer, vocabulary, tmp_pat
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])
 def test_an_export_in_half_precision_is_loaded_in_half_precision(peer, vocabulary, tmp_path, dtype, tolerance):
-    """transformers computes in it, so the difference is its rounding. Version 4 does so if asked, 5 by default."""
+    """transformers computes in half precision, so the results differ by its rounding. Version 4 needs dtype="auto" for this;
+    in version 5 it is the default."""
     report = check(peer, as_model(*make_model(vocabulary), vocabulary), tmp_path, dtype, dtype="auto")
     assert (report["loading"], report["dtype"]) == ({}, f"torch.{dtype}")
     assert all(1e-5 < difference < tolerance for difference in report["differences"].values())

@@ -132,7 +132,7 @@ class Copy:
         for name in files_of(REPOSITORY):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / name, root / name)
-        # compiled once, and checked by content: a mistake made within a second of the last one is another file of the same size
+        # Compiled code is checked by a hash of the source: mistakes made within a second may have the same size and time.
         compileall.compile_dir(root / "bert_jax", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
     def failing(self, tests: Sequence[str], timeout: float) -> str:

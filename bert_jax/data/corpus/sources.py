@@ -299,7 +299,7 @@ def _exists(path: pathlib.Path) -> bool:
 
 
 def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
-    """Returns the Parquet or Arrow files of a source. All must have the text column of the first file."""
+    """Returns the Parquet or Arrow files of a source. Each must have a text column of the same name as the first."""
     items: list[Item] = []
     column = options.text_field
     columns: tuple[str, ...] = ()

@@ -178,7 +178,7 @@ def test_ids_and_words_equal_the_library_for_any_text(pair):
         assert ids == found.ids, text
         assert [bool(i & BEGINS) for i in marked] == (~continues).tolist(), text
         words = found.word_ids
-        if name == "gemma":  # it has one word: here a piece with a space also starts one
+        if name == "gemma":  # the file makes the text one word; ours starts a word at each "▁"
             assert all(begins == (i == 0 or ours.pieces[ids[i]].startswith("▁")) for i, begins in enumerate(~continues)), text
         else:
             assert (~continues).tolist() == [i == 0 or words[i] != words[i - 1] for i in range(len(words))], text
