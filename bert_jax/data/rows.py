@@ -100,7 +100,7 @@ def _by_width(
     corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
     """Returns the plan's examples with indices `examples` in groups of similar length, each with the places of its examples in
-    `examples`. In one array, a short example of a packed row would have as many columns as the row."""
+    `examples`. In a single array, every short example would have as many columns as a whole row."""
     pairs = plan.pairs
     length = pairs.a_length[examples].astype(np.int64) + pairs.b_length[examples] + plan.config.special_tokens
     widths = np.minimum(2 ** np.ceil(np.log2(np.maximum(length, 32))).astype(np.int64), plan.config.length)
