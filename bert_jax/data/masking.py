@@ -203,8 +203,8 @@ def choose_tokens(
     length: int | None = None,
 ) -> UInt16[np.ndarray, "E _"]:
     """Chooses `counts` random candidates of each example. Returns their positions, ascending, then `UNUSED`, in `width` columns,
-    or fewer if there are fewer tokens. The choice does not depend on the number of columns of `candidates`, if `length` is given:
-    the length of a row, which is at least as large.
+    or fewer if there are fewer tokens. If `length`, the length of a row, is given, the choice does not depend on the number of
+    columns of `candidates`, which is at most `length`.
 
     `key` has the key of each example's random numbers, `candidates` is True where a token may be predicted, and `counts` is at
     most the number of candidates and at most `width`.

@@ -595,10 +595,11 @@ _OTHER_NAMES = {
 def _roles(
     path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
 ) -> dict[str, str]:
-    """Returns role -> piece. [CLS] and [SEP] are the special tokens that the post-processor puts around a text, if there is one
-    on each side: other programs read texts so, and config.json may have other ids (mmBERT's has <eos> for both). Otherwise the
-    role is looked up in the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's
-    config.json. If [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used."""
+    """Returns role -> piece. If the post-processor puts two different special tokens around a text, the first is [CLS] and the
+    second [SEP], as for other programs; config.json may have other ids (mmBERT's has <eos> for both). Otherwise a role is looked
+    up in the files next to a tokenizer.json, then in the file itself by the usual names, then by id in the model's config.json.
+    If [CLS] and [SEP] are missing, the tokens for the beginning and end of texts (bos, eos) are used, then any tokens that the
+    post-processor adds."""
     ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
     named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
     for role, piece in named.items():
@@ -616,16 +617,16 @@ def _roles(
     ends = dict[str, str]()
     if len(frame) == len(inside) + 2 and frame[1:-1] == inside:
         ends = {"cls": library.pieces[frame[0]], "sep": library.pieces[frame[-1]]}
-        ends = ends if {*ends.values()} <= {*library.special_tokens} else {}
+    distinct = len({*ends.values()} & {*library.special_tokens}) == 2
     unknown = content["model"].get("unk_token")
     if type(content["model"].get("unk_id")) is int:
         unknown = library.pieces[content["model"]["unk_id"]]
     roles: dict[str, str] = {}
     for role, usual in SPECIAL_NAMES.items():
         other = {"cls": "bos", "sep": "eos"}.get(role, role)
-        found: list[str | None] = [ends.get(role), named.get(role), *(name for name in usual if name in ids)]
+        found: list[str | None] = [ends.get(role) if distinct else None, named.get(role), *(x for x in usual if x in ids)]
         found += [by_id(f"{role}_token_id"), unknown if role == "unk" else None, named.get(other), by_id(f"{other}_token_id")]
-        found += _OTHER_NAMES.get(role, ())
+        found += [ends.get(role), *_OTHER_NAMES.get(role, ())]
         known = [name for name in found if name in ids]
         if known:
             roles[role] = str(known[0])

@@ -173,7 +173,7 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
     if train and (unused := [name for name in names if name not in occurring]):
         listed = ", ".join(unused[:_MOST_SHOWN])
         more = f" and {len(unused) - _MOST_SHOWN:,} more" if len(unused) > _MOST_SHOWN else ""
-        say(f"WARNING: label_names lists {listed}{more}, but {config.train} has no example of it")
+        say(f"WARNING: label_names lists {listed}{more}, without an example in {config.train}")
 
 
 def _check_words(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:

@@ -386,7 +386,7 @@ def test_the_tokens_around_a_text_are_those_of_the_post_processor(tmp_path, name
     assert roles(load_tokenizer(tmp_path / "saved")) == roles(tokenizer)
 
 
-def test_a_sentencepiece_model_beside_the_file_is_not_read_for_a_class_with_rules_of_its_own(tmp_path):
+def test_a_sentencepiece_model_next_to_the_file_is_not_read_for_a_class_with_rules_of_its_own(tmp_path):
     gemma().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer.model").write_bytes(b"of Gemma")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizerFast"}')

@@ -578,7 +578,7 @@ def test_similar_labels_and_labels_without_examples_are_reported(tmp_path: pathl
     said.clear()
     path = put(tmp_path / "a.csv", "text,label", "a,x", "b,y")
     load_own_data(OwnDataConfig(train=path, label_names=("x", "y", "z")), "sequence", say=said.append)
-    assert said == [f"WARNING: label_names lists z, but {path} has no example of it"]
+    assert said == [f"WARNING: label_names lists z, without an example in {path}"]
 
 
 @pytest.mark.parametrize(
