@@ -211,7 +211,7 @@ ENDINGS = {
     "d": r"reads both sides of a token, so it cannot generate text; name a model trained with .*left_to_right$",
     "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
     "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
-    "s": r"a vector for each token, whatever its text, so it cannot generate text; name a model trained with .*left_to_right$",
+    "s": r"the same vector for a token in every text, so it cannot generate text; name a model trained with .*left_to_right$",
     "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
     "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
     "t": r"(is a TensorFlow checkpoint|holds vectors.txt); convert it first: python -m bert_jax.convert --from=\w+ --to=DIR$",
@@ -236,7 +236,7 @@ ENDINGS = {
     r"for learned positions, but this model's are (rotary|sinusoidal_halves); leave it out$",
     "u": r"(has no decoder that reads an encoder|whose decoder only serves to train the encoder), so it cannot translate.*; "
     r"name a model",
-    "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder; .* read an encoder-decoder$",
+    "U": r"is an encoder-decoder, and its encoder reads no \[CLS\]; name an encoder, or use `predict translate` or .*$",
     "E": r"has layers in its encoder and in its decoder, .*; leave the layers out, or train a model with fewer layers$",
     "m": r"holds documents, but translation needs pairs of a text and its translation; build one with .*parallel:",
     "T": r"--token-types=3: \S+ has no table of token types; leave it out$",

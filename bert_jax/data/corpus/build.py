@@ -325,7 +325,8 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Changes the held-out fraction of a shard. If killed, leaves a complete shard, or none, which the next run rebuilds."""
+    """Changes the held-out fraction of a shard. After a kill, the shard is complete or missing; the next run rebuilds a missing
+    one."""
     with arrays.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
@@ -354,6 +355,8 @@ def _finish(
         dropped = _sum(content["dropped"] for content in contents)
         read = _sum(content["read"] for content in contents).get("documents", 0)
         why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
+        for path in paths:  # so that the same directory can be built from other sources
+            files.remove_tree(path)
         raise UserError(
             f"the corpus is empty: {counted(read, 'document')} read, none kept ({why or 'the sources hold no text'}); see --keep"
         )

@@ -18,8 +18,8 @@ from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import open_packed, reading_explained
-from bert_jax.storage.records import BOM, KINDS, UTF16, is_cut, read_lines
+from bert_jax.storage.formats import conversion, open_packed, reading_explained
+from bert_jax.storage.records import BOM, KINDS, is_cut, read_lines
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
@@ -154,11 +154,8 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
                 f"0x{data[error.start]:02x}); write the table again in UTF-8, {replace}"
             ) from error
         where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
-        utf16 = data[:2] in UTF16
         raise UserError(
-            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
-            + (": it starts like UTF-16" if utf16 else "")
-            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), {replace}"
+            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x}){conversion(b'')}, {replace}"
         ) from error
 
 
@@ -240,8 +237,9 @@ def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_
     """Yields the pieces of a file without document separators. The first piece begins at the start of the file, each other piece
     at the first paragraph (or line) after a multiple of `_PIECE`.
 
-    A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
-    multiple if the preceding blank line begins after it. A reader that starts at the multiple then sees this blank line."""
+    A piece belongs to the span that contains its multiple of `_PIECE`, so the cuts do not depend on the spans. A paragraph counts
+    as after the multiple if the blank line before it begins after the multiple, where a reader of the span starts: the reader
+    then sees this blank line."""
     begin, blank = -(-start // _PIECE) * _PIECE, -1
     first: int  # the place of held[0]
     held: list[bytes] = []
