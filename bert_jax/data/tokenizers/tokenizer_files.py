@@ -117,6 +117,10 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
             return TokenizerDescription(path=path)
         if path.suffix == ".json":
             spec = _object(path)
+            if "model" not in spec:
+                raise UserError(
+                    f"vocabulary {path} has no 'model', so it is not a {JSON_FILE}; give that file, or its directory"
+                )
             if _other_than_berts(path, spec):
                 return _described_library(path, spec, {}, {}, {})
             return _described(path, None, _read_json(path, spec), {}, {}, {})
